@@ -1,0 +1,52 @@
+"""Names that a user types: looked up with the nearest name as a hint, and one exception for all that is asked wrongly."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+class UserError(ValueError):
+    """What was asked for cannot be done; the message is one sentence that names the value and the choices."""
+
+
+class UnknownName(UserError, KeyError):
+    """A name that is not registered. Also a KeyError, so that `Mapping.get` keeps its meaning."""
+
+    __str__ = Exception.__str__  # KeyError would print the repr of the message
+
+
+def unknown(kind: str, name: str, choices: Iterable[str]) -> UnknownName:
+    """The error for a name that is not among the choices.
+
+    >>> print(unknown("task", "coppy", ["copy", "sort"]))
+    unknown task 'coppy': did you mean 'copy'? The choices are: copy, sort
+    """
+    choices = list(choices)
+    nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f" did you mean '{nearest[0]}'?" if nearest else ""
+    return UnknownName(f"unknown {kind} '{name}':{hint} The choices are: {', '.join(choices)}")
+
+
+class Registry(Mapping[str, Value]):
+    """A read-only mapping from public names to values; a wrong key raises `UserError` with the nearest name."""
+
+    def __init__(self, kind: str, entries: Mapping[str, Value]) -> None:
+        self._kind = kind
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> Value:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise unknown(self._kind, name, self._entries) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

@@ -1,0 +1,225 @@
+"""Arithmetic on decimal numbers of n digits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthlens.tasks.circuit import Circuit, Ints, Operator
+from lengthlens.tasks.copying import DIGITS
+from lengthlens.tasks.counting import STOP, value
+from lengthlens.tasks.task import BEGIN, END, Family, Task
+
+
+def add_step(a: str, b: str, a_before: str, b_before: str, sum_before: str) -> str:
+    """The next digit of a sum. The carry is not written down: it follows from the column before.
+
+    >>> add_step("5", "4", "3", "9", "2")  # …3 + …9 gave 2, so one is carried
+    '0'
+    """
+    if a_before == "+":  # the column before was the carry's own
+        return END
+    column = value(a_before) + value(b_before)
+    carry = column > 9 or (column == 9 and sum_before == "0")
+    return str((value(a) + value(b) + carry) % 10)
+
+
+ADD = Operator("add digits", 5, add_step)
+
+
+def multiply_step(x: str, x_before: str, digit: str, product_before: str) -> str:
+    """The next digit of a product with one digit. The carry, at most 8, follows from the column before.
+
+    >>> multiply_step("2", "7", "6", "2")  # 7·6 = 42 gave 2, so four are carried, and 2·6 + 4 = 16
+    '6'
+    """
+    if x_before == "*":
+        return END
+    before = value(x_before) * value(digit)
+    carried_in = 0 if x_before == BEGIN else (value(product_before) - before) % 10
+    return str((value(x) * value(digit) + (before + carried_in) // 10) % 10)
+
+
+MULTIPLY = Operator("multiply digit", 4, multiply_step)
+
+
+def sum_digit(place: int, arity: int) -> Operator:
+    """Digit `place` of a sum, from all `arity` digits that bear on it (both numbers, lowest first)."""
+
+    def digit(*xs: str) -> str:
+        a, b = number(xs[: arity // 2]), number(xs[arity // 2 :])
+        return str((a + b) // 10 ** (place - 1) % 10)
+
+    return Operator(f"digit {place} of the sum of {arity // 2}", arity, digit)
+
+
+def product_digit(place: int) -> Operator:
+    """Digit `place` of a product, from the lowest `place` digits of both numbers; marks stand for zero."""
+
+    def digit(*xs: str) -> str:
+        return str(number(xs[:place]) * number(xs[place:]) // 10 ** (place - 1) % 10)
+
+    return Operator(f"digit {place} of the product", 2 * place, digit)
+
+
+def number(digits: Sequence[str]) -> int:
+    """The number that digits spell, lowest first."""
+    return sum(value(d) * 10**k for k, d in enumerate(digits))
+
+
+def add(a: Tensor, b: Tensor) -> Tensor:
+    """The digits of a sum, lowest first, end carry included: [row, n] and [row, n] to [row, n+1].
+
+    A carry leaves a column if the last column at or below it whose digits do not add up to nine adds up to more.
+    """
+    column = a + b
+    places = torch.arange(a.shape[1], device=a.device)
+    decisive = torch.where(column == 9, -1, places).cummax(1).values
+    carry = (decisive >= 0) & (column.gather(1, decisive.clamp(min=0)) > 9)
+    digits = torch.nn.functional.pad(column, (0, 1))
+    digits[:, 1:] += carry
+    return digits % 10
+
+
+def carried(columns: Tensor) -> Tensor:
+    """Column sums, lowest first, turned into digits. [row, n] to [row, n]"""
+    digits, carry = torch.empty_like(columns), torch.zeros_like(columns[:, 0])
+    for k in range(columns.shape[1]):
+        total = columns[:, k] + carry
+        digits[:, k] = total % 10
+        carry = total // 10
+    return digits
+
+
+def convolved(a: Tensor, b: Tensor) -> Tensor:
+    """Column sums of a product, [row, 2n]. Exact: sums stay below 2**53 for any n that fits into memory."""
+    size = 2 * a.shape[1]
+    spectrum = torch.fft.rfft(a.double(), size) * torch.fft.rfft(b.double(), size)
+    return torch.fft.irfft(spectrum, size).round().long()
+
+
+@dataclass(frozen=True)
+class _TwoNumbers(Task):
+    """A task on two numbers of n digits each."""
+
+    symbols: tuple[str, ...] = DIGITS
+
+    def input_length(self, scale: int) -> int:
+        return 2 * scale
+
+    def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
+        return [inputs[:, :scale], self.marks[0], inputs[:, scale:], "="]
+
+
+@dataclass(frozen=True)
+class Addition(_TwoNumbers):
+    """Lowest digit first, end carry written. 653 + 049 = 0702: ``^ 3 5 6 + 9 4 0 = 2 0 7 0 $``."""
+
+    name: ClassVar[str] = "addition"
+    family: ClassVar[Family] = "position-addressed"
+    summary: ClassVar[str] = "the sum of two numbers of n digits, lowest digit first, end carry written"
+    marks: ClassVar[tuple[str, ...]] = ("+", "=")
+
+    def answer_length(self, scale: int) -> int:
+        return scale + 2
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        return add(inputs[:, :scale], inputs[:, scale:])
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        k = np.arange(1, scale + 3)
+        a, b, written = k, scale + 1 + k, 2 * scale + 2 + k
+        return Circuit.of(ADD, written - 1, a, b, a - 1, b - 1, written - 1)
+
+    def coupled_answer(self, scale: int) -> Ints:
+        return np.arange(1, scale + 3)
+
+
+@dataclass(frozen=True)
+class MultiplicationByDigit(Task):
+    """Lowest digit first. 27 × 6 = 162: ``^ 7 2 * 6 = 2 6 1 $``."""
+
+    name: ClassVar[str] = "multiplication-by-digit"
+    family: ClassVar[Family] = "position-addressed"
+    summary: ClassVar[str] = "the product of a number of n digits and one digit, lowest digit first"
+    marks: ClassVar[tuple[str, ...]] = ("*", "=")
+    symbols: tuple[str, ...] = DIGITS
+
+    def input_length(self, scale: int) -> int:
+        return scale + 1
+
+    def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
+        return [inputs[:, :scale], "*", inputs[:, scale:], "="]
+
+    def answer_length(self, scale: int) -> int:
+        return scale + 2
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        columns = inputs[:, :scale] * inputs[:, scale:]
+        return carried(torch.nn.functional.pad(columns, (0, 1)))
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        k = np.arange(1, scale + 3)
+        written = scale + 3 + k
+        return Circuit.of(MULTIPLY, written - 1, k, k - 1, scale + 2, written - 1)
+
+    def coupled_answer(self, scale: int) -> Ints:
+        return np.arange(1, scale + 3)
+
+
+@dataclass(frozen=True)
+class AdditionMsb(_TwoNumbers):
+    """Highest digit first, nothing written down on the way. 653 + 049 = 0702: ``^ 6 5 3 + 0 4 9 = 0 7 0 2 $``."""
+
+    name: ClassVar[str] = "addition-msb"
+    family: ClassVar[Family] = "growing"
+    summary: ClassVar[str] = "the sum of two numbers of n digits, highest digit first"
+    marks: ClassVar[tuple[str, ...]] = ("+", "=")
+
+    def answer_length(self, scale: int) -> int:
+        return scale + 2
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        return add(inputs[:, :scale].flip(1), inputs[:, scale:].flip(1)).flip(1)
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        first = 2 * scale + 2  # the query that writes the carry
+        steps = []
+        for place in range(scale + 1, 0, -1):
+            low = np.arange(min(place, scale))
+            sources = np.concatenate([scale - low, 2 * scale + 1 - low])  # both numbers, lowest digit first
+            operator = sum_digit(place, len(sources))
+            steps.append(Circuit.of(operator, [first + scale + 1 - place], *sources[:, None]))
+        return Circuit.join(*steps, Circuit.of(STOP, [first + scale + 1], [first]))
+
+    def coupled_answer(self, scale: int) -> Ints:
+        return np.arange(scale + 2)
+
+
+@dataclass(frozen=True)
+class Multiplication(_TwoNumbers):
+    """Lowest digit first, nothing written down on the way. 27 × 46 = 1242: ``^ 7 2 * 6 4 = 2 4 2 1 $``."""
+
+    name: ClassVar[str] = "multiplication"
+    family: ClassVar[Family] = "growing"
+    summary: ClassVar[str] = "the product of two numbers of n digits, lowest digit first"
+    marks: ClassVar[tuple[str, ...]] = ("*", "=")
+
+    def answer_length(self, scale: int) -> int:
+        return 2 * scale + 1
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        return carried(convolved(inputs[:, :scale], inputs[:, scale:]))
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        first = 2 * scale + 2  # the query that writes the lowest digit
+        steps = []
+        for place in range(1, 2 * scale + 1):
+            low = np.arange(1, place + 1)
+            a = np.where(low <= scale, low, scale + 1)  # a mark where the number has no digit any more
+            b = np.where(low <= scale, scale + 1 + low, scale + 1)
+            steps.append(Circuit.of(product_digit(place), [first + place - 1], *np.append(a, b)[:, None]))
+        return Circuit.join(*steps, Circuit.of(STOP, [first + 2 * scale], [first]))

@@ -1,0 +1,108 @@
+"""Tasks that sum symbols modulo a number: one step at a time as a chain of thought, or all at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from lengthlens.tasks.circuit import Circuit, Ints, Operator
+from lengthlens.tasks.task import END, Family, Task
+
+
+def value(token: str) -> int:
+    """A digit's value; zero for every other token, so that sums may start at a mark."""
+    return int(token) if token.isdigit() else 0
+
+
+STOP = Operator("stop", 1, lambda token: {"=": END}[token])
+
+
+def running_sum(modulus: int) -> Operator:
+    """The next partial sum from a symbol and the sum so far; stops when ``=`` stands where a symbol should."""
+
+    def add(symbol: str, so_far: str) -> str:
+        return END if symbol == "=" else str((value(symbol) + value(so_far)) % modulus)
+
+    return Operator(f"add mod {modulus}", 2, add)
+
+
+def whole_sum(modulus: int, arity: int) -> Operator:
+    """The sum of `arity` symbols at once: another function for every arity."""
+    return Operator(f"sum of {arity} mod {modulus}", arity, lambda *xs: str(sum(map(value, xs)) % modulus))
+
+
+@dataclass(frozen=True)
+class _ChainOfThought(Task):
+    """Partial sums modulo the number of symbols. Step k reads x_k, n back, and the sum before it, itself."""
+
+    family: ClassVar[Family] = "position-addressed"
+    symbols: tuple[str, ...]
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        return inputs.cumsum(1) % len(self.symbols)
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        k = np.arange(1, scale + 2)
+        return Circuit.of(running_sum(len(self.symbols)), scale + k, k, scale + k)
+
+    def coupled_answer(self, scale: int) -> Ints:
+        return np.arange(1, scale + 2)
+
+
+@dataclass(frozen=True)
+class _AnswerOnly(Task):
+    """The sum modulo the number of symbols, in one token."""
+
+    family: ClassVar[Family] = "growing"
+    symbols: tuple[str, ...]
+
+    def answer_length(self, scale: int) -> int:
+        return 2
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        return inputs.sum(1, keepdim=True) % len(self.symbols)
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        total = whole_sum(len(self.symbols), scale)
+        sources = [[1 + k] for k in range(scale)]
+        return Circuit.join(
+            Circuit.of(total, [scale + 1], *sources), Circuit.of(STOP, [scale + 2], [scale + 1])
+        )
+
+
+@dataclass(frozen=True)
+class ParityCoT(_ChainOfThought):
+    """Running XOR. ``^ 1 0 1 = 1 1 0 $``."""
+
+    name: ClassVar[str] = "parity-cot"
+    summary: ClassVar[str] = "the parity of every prefix, as a chain of thought"
+    symbols: tuple[str, ...] = ("0", "1")
+
+
+@dataclass(frozen=True)
+class ModularSumCoT(_ChainOfThought):
+    """Running sum modulo 5. ``^ 3 4 1 = 3 2 3 $``."""
+
+    name: ClassVar[str] = "modular-sum-cot"
+    summary: ClassVar[str] = "the sum of every prefix modulo 5, as a chain of thought"
+    symbols: tuple[str, ...] = ("0", "1", "2", "3", "4")
+
+
+@dataclass(frozen=True)
+class Parity(_AnswerOnly):
+    """XOR of all bits. ``^ 1 0 1 = 0 $``."""
+
+    name: ClassVar[str] = "parity"
+    summary: ClassVar[str] = "the parity of the string, at once"
+    symbols: tuple[str, ...] = ("0", "1")
+
+
+@dataclass(frozen=True)
+class ModularSum(_AnswerOnly):
+    """The sum modulo 5. ``^ 3 4 1 = 3 $``."""
+
+    name: ClassVar[str] = "modular-sum"
+    summary: ClassVar[str] = "the sum of the string modulo 5, at once"
+    symbols: tuple[str, ...] = ("0", "1", "2", "3", "4")

@@ -1,0 +1,189 @@
+"""Content-addressed tasks: the sources of a step depend on the tokens, so the circuit is given per instance.
+
+Finding the sources is the hard part of these tasks, and SRC does not count it; that is why they are a family apart.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_lowercase
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthlens.registry import UserError
+from lengthlens.tasks.circuit import Circuit, Operator
+from lengthlens.tasks.copying import COPY
+from lengthlens.tasks.task import BEGIN, END, Family, Task
+
+
+@dataclass(frozen=True)
+class _ContentAddressed(Task):
+    """A task whose circuit needs the instance; a subclass says its sources."""
+
+    family: ClassVar[Family] = "content-addressed"
+
+    def sources(self, scale: int, payload: Sequence[str]) -> list[int]:
+        """The positions that the answer's tokens are read from, end token left out. `payload` is the prompt's string."""
+        raise NotImplementedError
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        if tokens is None:
+            raise UserError(f"task '{self.name}' is content-addressed: its circuit needs the tokens of the instance")
+        sources = [*self.sources(scale, tokens[1:]), list(tokens).index("=")]
+        return Circuit.of(COPY, self.prompt_length(scale) - 1 + np.arange(len(sources)), sources)
+
+
+@dataclass(frozen=True)
+class Sort(_ContentAddressed):
+    """Distinct numbers in increasing order. ``^ 7 3 5 = 3 5 7 $``. No scale above the number of symbols."""
+
+    name: ClassVar[str] = "sort"
+    summary: ClassVar[str] = "distinct numbers in increasing order"
+    symbols: tuple[str, ...] = tuple(map(str, range(128)))
+
+    @property
+    def max_scale(self) -> int:  # type: ignore[override]
+        return len(self.symbols)
+
+    def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        keys = torch.rand(batch, len(self.symbols), generator=generator, device=device)
+        return keys.topk(scale, dim=1).indices
+
+    def valid(self, inputs: Tensor, scale: int) -> Tensor:
+        ordered = inputs.sort(1).values
+        return super().valid(inputs, scale) & (ordered[:, 1:] != ordered[:, :-1]).all(1)
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        return inputs.sort(1).values
+
+    def sources(self, scale: int, payload: Sequence[str]) -> list[int]:
+        return [1 + k for k in sorted(range(scale), key=lambda k: int(payload[k]))]
+
+
+TALLY = Operator("tally", 1, lambda token: {"=": ".", BEGIN: END}.get(token, "1"))
+
+
+@dataclass(frozen=True)
+class Count(_ContentAddressed):
+    """As many ones as the queried letter occurs, in n slots. ``^ a c a ? a = 1 1 . $``."""
+
+    name: ClassVar[str] = "count"
+    summary: ClassVar[str] = "how often a letter occurs, in strokes, filled up to n"
+    marks: ClassVar[tuple[str, ...]] = ("?", "=", "1", ".")
+    symbols: tuple[str, ...] = tuple("abcd")
+
+    def input_length(self, scale: int) -> int:
+        return scale + 1
+
+    def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
+        return [inputs[:, :scale], "?", inputs[:, scale:], "="]
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        found = (inputs[:, :scale] == inputs[:, scale:]).sum(1, keepdim=True)
+        slots = torch.arange(scale, device=inputs.device)
+        return torch.where(slots < found, self.ids["1"], self.ids["."])
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        if tokens is None:
+            return super().circuit(scale)
+        found = [1 + k for k in range(scale) if tokens[1 + k] == tokens[scale + 2]]
+        sources = found + [scale + 3] * (scale - len(found)) + [0]  # "=" for an empty slot, "^" to stop
+        return Circuit.of(TALLY, scale + 3 + np.arange(scale + 1), sources)
+
+
+@dataclass(frozen=True)
+class Majority(_ContentAddressed):
+    """The bit that occurs more often; 1 if both do equally. ``^ 0 1 0 = 0 $``."""
+
+    name: ClassVar[str] = "majority"
+    summary: ClassVar[str] = "the more frequent bit, 1 in a tie"
+    symbols: tuple[str, ...] = ("0", "1")
+
+    def answer_length(self, scale: int) -> int:
+        return 2
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        return (2 * inputs.sum(1, keepdim=True) >= scale).long()
+
+    def sources(self, scale: int, payload: Sequence[str]) -> list[int]:
+        winner = "1" if 2 * list(payload[:scale]).count("1") >= scale else "0"
+        return [1 + list(payload).index(winner)]
+
+
+@dataclass(frozen=True)
+class Mode(_ContentAddressed):
+    """The letter that occurs most often; the first of the alphabet in a tie. ``^ c a b c = c $``."""
+
+    name: ClassVar[str] = "mode"
+    summary: ClassVar[str] = "the most frequent letter, the first of the alphabet in a tie"
+    symbols: tuple[str, ...] = tuple("abcdefgh")
+
+    def answer_length(self, scale: int) -> int:
+        return 2
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        counts = torch.zeros(len(inputs), len(self.symbols), dtype=torch.long, device=inputs.device)
+        counts.scatter_add_(1, inputs, torch.ones_like(inputs))
+        first = torch.arange(len(self.symbols), 0, -1, device=inputs.device)
+        return (counts * (len(self.symbols) + 1) + first).argmax(1, keepdim=True)
+
+    def sources(self, scale: int, payload: Sequence[str]) -> list[int]:
+        string = list(payload[:scale])
+        return [1 + string.index(max(self.symbols, key=string.count))]
+
+
+@dataclass(frozen=True)
+class _Neighbour(_ContentAddressed):
+    """The token beside the queried letter, which occurs once in the string."""
+
+    symbols: tuple[str, ...] = tuple(ascii_lowercase)
+    min_scale: int = 2
+    offset: ClassVar[int]
+
+    def input_length(self, scale: int) -> int:
+        return scale + 1
+
+    def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
+        return [inputs[:, :scale], "=", inputs[:, scale:]]
+
+    def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        queried = torch.randint(len(self.symbols), (batch, 1), generator=generator, device=device)
+        others = torch.randint(len(self.symbols) - 1, (batch, scale), generator=generator, device=device)
+        place = torch.randint(scale - 1, (batch, 1), generator=generator, device=device)
+        string = others + (others >= queried).long()  # every letter but the queried one
+        return torch.cat([string.scatter(1, place + max(0, -self.offset), queried), queried], 1)
+
+    def valid(self, inputs: Tensor, scale: int) -> Tensor:
+        found = inputs[:, :scale] == inputs[:, scale:]
+        has_neighbour = found[:, :-1] if self.offset > 0 else found[:, 1:]
+        return super().valid(inputs, scale) & (found.sum(1) == 1) & has_neighbour.any(1)
+
+    def answer_length(self, scale: int) -> int:
+        return 2
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        place = (inputs[:, :scale] == inputs[:, scale:]).to(torch.uint8).argmax(1, keepdim=True)
+        return inputs.gather(1, place + self.offset)
+
+    def sources(self, scale: int, payload: Sequence[str]) -> list[int]:
+        return [1 + list(payload).index(payload[scale + 1]) + self.offset]
+
+
+@dataclass(frozen=True)
+class Induction(_Neighbour):
+    """The letter right of the queried one. ``^ c a b = a b $``."""
+
+    name: ClassVar[str] = "induction"
+    summary: ClassVar[str] = "the letter right of the queried one"
+    offset: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class AntiInduction(_Neighbour):
+    """The letter left of the queried one. ``^ c a b = a c $``."""
+
+    name: ClassVar[str] = "anti-induction"
+    summary: ClassVar[str] = "the letter left of the queried one"
+    offset: ClassVar[int] = -1

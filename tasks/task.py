@@ -1,0 +1,292 @@
+"""The contract of a task: instances of any scale, drawn in bulk, and the circuit that computes their answers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthlens.registry import UserError
+from lengthlens.tasks.circuit import Circuit, Ints
+
+Family = Literal["position-addressed", "growing", "content-addressed"]
+BEGIN, END, PAD = "^", "$", "_"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Instances as token ids.
+
+    `tokens` [row, pos], `answer_mask` [row, pos] true at the answer's tokens (end token included, padding never),
+    `scale` [row].
+    """
+
+    tokens: Tensor
+    answer_mask: Tensor
+    scale: Tensor
+
+    @property
+    def query_mask(self) -> Tensor:
+        """True at position i when token i+1 belongs to the answer: where a model must predict. [row, pos-1]"""
+        return self.answer_mask[:, 1:]
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+
+class Task(ABC):
+    """A function from strings to strings, at every scale n.
+
+    An instance is ``^ prompt … = answer … $``. Token ids: the payload's symbols first (so the digit d has id d), then
+    the task's marks, then ``^ $ _`` for begin, end and padding. The first of the marks stands at position n+1, which
+    is how the scale is read off the tokens.
+
+    A subclass sets `name`, `family`, `summary` and `symbols`, and writes `answer` and `circuit`; the rest has
+    defaults that fit a task on one string of n symbols. `lengthlens.tasks.copying.Copy` is the smallest example.
+    """
+
+    name: ClassVar[str]
+    family: ClassVar[Family]
+    summary: ClassVar[str]
+    symbols: tuple[str, ...]
+    marks: ClassVar[tuple[str, ...]] = ("=",)
+    min_scale: int = 1
+    max_scale: int | None = None
+
+    # -- what a task must say ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        """The answer without the end token, [row, answer]."""
+
+    @abstractmethod
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        """The steps that write the answer. Content-addressed tasks need the instance's `tokens` to say their sources."""
+
+    # -- what it may say otherwise -------------------------------------------------------------------------------
+
+    def input_length(self, scale: int) -> int:
+        """The number of free symbols of an instance."""
+        return scale
+
+    def answer_length(self, scale: int) -> int:
+        """The number of tokens of the answer, ``$`` included."""
+        return scale + 1
+
+    def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
+        """The prompt behind ``^``, in pieces: columns of ids [row, *], or the text of a mark."""
+        return [inputs, "="]
+
+    def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        """The free symbols of random instances, [row, input]: all that the rest follows from."""
+        shape = (batch, self.input_length(scale))
+        return torch.randint(len(self.symbols), shape, generator=generator, device=device)
+
+    def valid(self, inputs: Tensor, scale: int) -> Tensor:
+        """Which rows of free symbols [row, input] make an instance, [row]."""
+        return (inputs < len(self.symbols)).all(1)
+
+    def coupled_answer(self, scale: int) -> Ints:
+        """For each answer token the index, in its run of the prompt, of the symbol it belongs with. [answer]"""
+        raise UserError(f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each")
+
+    # -- vocabulary ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def vocab(self) -> tuple[str, ...]:
+        """Every token as text; its place is its id."""
+        return (*self.symbols, *self.marks, BEGIN, END, PAD)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {token: k for k, token in enumerate(self.vocab)}
+
+    @property
+    def pad_id(self) -> int:
+        return self.ids[PAD]
+
+    # -- instances -----------------------------------------------------------------------------------------------
+
+    def length(self, scale: int) -> int:
+        """The number of tokens of an instance of this scale, begin and end included."""
+        return self.prompt_length(scale) + self.answer_length(scale)
+
+    def prompt_length(self, scale: int) -> int:
+        """The number of tokens before the answer, ``^`` included."""
+        return 1 + sum(width(piece) for piece in self.prompt(self._no_rows(scale), scale))
+
+    def _no_rows(self, scale: int) -> Tensor:
+        return torch.empty(0, self.input_length(scale), dtype=torch.long)
+
+    def sample(
+        self,
+        scale: int | Sequence[int] | Tensor,
+        batch: int | None = None,
+        generator: torch.Generator | None = None,
+        device: str | torch.device = "cpu",
+    ) -> Batch:
+        """Random instances: of one scale, or, if `scale` lists one per row, of mixed scales, padded at the end.
+
+        >>> from lengthlens.tasks import TASKS
+        >>> batch = TASKS["copy"].sample([1, 3], generator=torch.Generator().manual_seed(0))
+        >>> batch.tokens.shape, batch.scale.tolist(), batch.answer_mask.sum(1).tolist()
+        (torch.Size([2, 9]), [1, 3], [2, 4])
+        """
+        device = torch.device(device)
+        if isinstance(scale, int):
+            if batch is None or batch < 1:
+                raise UserError(f"the batch size must be at least 1, not {batch}")
+            return self.assemble(self.draw(self.checked_scale(scale), batch, generator, device), scale)
+        scales = scale.tolist() if isinstance(scale, Tensor) else list(scale)
+        if not scales or (batch is not None and batch != len(scales)):
+            raise UserError(f"{len(scales)} scales were given for a batch of {batch}: one for each row is needed")
+        return self._mixed(torch.tensor(scales, device=device), generator)
+
+    def assemble(self, inputs: Tensor, scale: int) -> Batch:
+        """The instances that follow from their free symbols."""
+        rows, device = inputs.shape[0], inputs.device
+        tokens = torch.empty(rows, self.length(scale), dtype=torch.long, device=device)
+        tokens[:, 0] = self.ids[BEGIN]
+        column = 1
+        for piece in self.prompt(inputs, scale):
+            end = column + width(piece)
+            tokens[:, column:end] = self.ids[piece] if isinstance(piece, str) else piece
+            column = end
+        tokens[:, column:-1] = self.answer(inputs, scale)
+        tokens[:, -1] = self.ids[END]
+        answer_mask = torch.arange(tokens.shape[1], device=device).ge(column).expand(rows, -1)
+        return Batch(tokens, answer_mask, torch.full((rows,), scale, device=device))
+
+    def _mixed(self, scales: Tensor, generator: torch.Generator | None) -> Batch:
+        """One draw for each distinct scale, in increasing order; rows keep their places."""
+        longest = self.length(self.checked_scale(int(scales.max())))
+        shape = (len(scales), longest)
+        tokens = torch.full(shape, self.pad_id, device=scales.device)
+        answer_mask = torch.zeros(shape, dtype=torch.bool, device=scales.device)
+        for scale in scales.unique().tolist():
+            rows = (scales == scale).nonzero().squeeze(1)
+            part = self.sample(scale, len(rows), generator, scales.device)
+            tokens[rows, : part.tokens.shape[1]] = part.tokens
+            answer_mask[rows, : part.tokens.shape[1]] = part.answer_mask
+        return Batch(tokens, answer_mask, scales)
+
+    def checked_scale(self, scale: int) -> int:
+        """The scale itself, if the task has instances of it."""
+        if scale < self.min_scale:
+            raise UserError(f"task '{self.name}' has no scale {scale}: the smallest is {self.min_scale}")
+        if self.max_scale is not None and scale > self.max_scale:
+            raise UserError(f"task '{self.name}' has no scale {scale}: the largest is {self.max_scale}")
+        return scale
+
+    def scale_of(self, tokens: Tensor) -> Tensor:
+        """The scale of each row of ids [row, pos], read off the place of the first mark. [row]
+
+        >>> from lengthlens.tasks import TASKS
+        >>> copy = TASKS["copy"]
+        >>> copy.scale_of(copy.sample([1, 3], generator=torch.Generator().manual_seed(0)).tokens)
+        tensor([1, 3])
+        """
+        found = tokens == self.ids[self.marks[0]]
+        if tokens.device.type != "meta" and not bool(found.any(1).all()):
+            raise UserError(f"no '{self.marks[0]}' in the tokens, so task '{self.name}' cannot tell their scale")
+        return found.to(torch.uint8).argmax(1) - 1
+
+    def run_index(self, tokens: Tensor) -> Tensor:
+        """The place of each symbol in its run of symbols, counted from 1; 0 for every other token. [row, pos]
+
+        These are the position ids of scheme ``abacus``.
+
+        >>> from lengthlens.tasks import TASKS
+        >>> TASKS["addition"].run_index(TASKS["addition"].parse("^ 3 5 6 + 9 4 0 =").tokens).tolist()
+        [[0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0]]
+        """
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        symbol = tokens < len(self.symbols)
+        last_other = torch.where(symbol, -1, places).cummax(1).values
+        return torch.where(symbol, places - last_other, 0)
+
+    def coupling(self, scale: int) -> Tensor:
+        """Position ids in which positions that play the same part share an id: those of scheme ``coupled``. [pos]
+
+        In the prompt, the place in the run of symbols; in the answer, the place of the symbol it belongs with.
+        """
+        prompt = [BEGIN, *self.prompt(torch.zeros(1, self.input_length(scale), dtype=torch.long), scale)]
+        pieces = [torch.tensor([[self.ids[p]]]) if isinstance(p, str) else p for p in prompt]
+        answer = torch.from_numpy(self.coupled_answer(self.checked_scale(scale)))
+        return torch.cat([self.run_index(torch.cat(pieces, 1))[0], answer])
+
+    # -- text ----------------------------------------------------------------------------------------------------
+
+    def words(self, tokens: Tensor) -> list[str]:
+        """One row of ids as texts, padding left out."""
+        return [self.vocab[k] for k in tokens.tolist() if k != self.pad_id]
+
+    def render(self, tokens: Tensor) -> str:
+        """One row of ids as a line: ``^ 7 3 = 7 3 $``."""
+        return " ".join(self.words(tokens))
+
+    def parse(self, text: str) -> Batch:
+        """The instance that a line spells, as a batch of one row; a prompt alone is completed with its answer.
+
+        >>> from lengthlens.tasks import TASKS
+        >>> TASKS["parity-cot"].render(TASKS["parity-cot"].parse("^ 1 0 1 =").tokens[0])
+        '^ 1 0 1 = 1 1 0 $'
+        """
+        words = text.split()
+        for word in words:
+            if word not in self.ids or word == PAD:
+                allowed = " ".join(self.vocab[:-1])
+                raise UserError(f"'{word}' is not a token of task '{self.name}', whose tokens are: {allowed}")
+        if words[:1] != [BEGIN]:
+            raise UserError(f"an instance of task '{self.name}' begins with '{BEGIN}', not {text!r}")
+        if self.marks[0] not in words:
+            raise UserError(f"an instance of task '{self.name}' has a '{self.marks[0]}', and {text!r} has none")
+        scale = self.checked_scale(words.index(self.marks[0]) - 1)
+        tokens = torch.tensor([[self.ids[word] for word in words]])
+        prompt_length = self.prompt_length(scale)
+        if len(words) not in (prompt_length, self.length(scale)):
+            raise UserError(
+                f"an instance of task '{self.name}' at scale {scale} has {self.length(scale)} tokens "
+                f"({prompt_length} without its answer), not {len(words)}"
+            )
+        return self._checked(tokens, scale)
+
+    def _checked(self, tokens: Tensor, scale: int) -> Batch:
+        """The full instance, if `tokens` [1, pos] agree with what their own free symbols give."""
+        inputs = self.inputs_of(tokens, scale)
+        if not bool(self.valid(inputs, scale).all()):
+            raise UserError(f"'{self.render(tokens[0])}' is not an instance of task '{self.name}': {self.summary}")
+        full = self.assemble(inputs, scale)
+        wrong = (full.tokens[:, : tokens.shape[1]] != tokens)[0].nonzero()
+        if len(wrong):
+            place = int(wrong[0])
+            expected, got = self.vocab[int(full.tokens[0, place])], self.vocab[int(tokens[0, place])]
+            raise UserError(f"'{self.render(tokens[0])}': token {place} should be '{expected}', not '{got}'")
+        return full
+
+    def inputs_of(self, tokens: Tensor, scale: int) -> Tensor:
+        """The free symbols of rows of ids: the prompt's payload, in order. [row, input]"""
+        columns, at = [], 1
+        for piece in self.prompt(self._no_rows(scale), scale):
+            if not isinstance(piece, str):
+                columns.append(tokens[:, at : at + width(piece)])
+            at += width(piece)
+        return torch.cat(columns, 1)
+
+    def every_instance(self, scale: int, at_most: int) -> Batch | None:
+        """All instances of a scale, or None if there are more than `at_most` strings of free symbols to look at."""
+        base, digits = len(self.symbols), self.input_length(self.checked_scale(scale))
+        if base**digits > at_most:
+            return None
+        rows = np.arange(base**digits)
+        inputs = torch.from_numpy(rows[:, None] // base ** np.arange(digits)[::-1] % base)
+        return self.assemble(inputs[self.valid(inputs, scale)], scale)
+
+
+def width(piece: Tensor | str) -> int:
+    """How many tokens a piece of a prompt takes."""
+    return 1 if isinstance(piece, str) else piece.shape[1]
