@@ -1,0 +1,1 @@
+"""A table of numbers in, a finding and a figure out."""

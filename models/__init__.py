@@ -1,0 +1,1 @@
+"""Everything that yields a network: position embeddings, the hooked model, position-only linear attention."""

@@ -1,0 +1,122 @@
+"""The contract of a position embedding: where it acts in the network, and which position pairs it treats alike."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lengthlens.registry import UserError
+from lengthlens.tasks import Task
+
+Family = Literal["none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of the network that a scheme serves. The defaults do where only the relation is asked for."""
+
+    n_layers: int = 2
+    n_heads: int = 4
+    d_head: int = 16
+    d_model: int = 64
+    n_ctx: int = 64  # the longest sequence that will ever be asked for
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a scheme that has none."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the tokens of one forward pass stand.
+
+    `tokens` [row, pos]; `position` [1 or row, pos], the ids the scheme goes by, 0 1 2 … unless it says otherwise;
+    `scale` [1 or row], or None for a scheme that does not look at it.
+    """
+
+    tokens: Tensor
+    position: Tensor
+    scale: Tensor | None
+
+
+class PositionScheme(nn.Module, ABC):
+    """A position embedding (PE).
+
+    A scheme may act in five places; each does nothing unless the subclass overrides it:
+
+    ==============  ==========================================================  ===============================
+    `embed`         added to the token embedding                                [1|row, pos, d_model]
+    `embed_qk`      added to what queries and keys, not values, are made from   [1|row, pos, d_model]
+    `rotate`        turns queries and keys                                      [row, pos, head, d_head]
+    `score`         added to the attention scores, for a block of queries       [1|row, 1|head, query, key]
+    `factor`        multiplied onto the pattern after the softmax               [1|row, 1|head, query, key]
+    ==============  ==========================================================  ===============================
+
+    and it always says its position relation, `relation`: pairs with the same code are treated alike, whatever is
+    learned. One scheme object serves all layers; tables that differ by layer have a layer dimension.
+
+    `score` and `factor` are asked for one block of queries at a time (`rows`), so that no T×T tensor is ever kept;
+    keys run from 0 to ``rows.stop - 1`` and causality is the caller's business.
+
+    A subclass sets the class variables, keeps what it needs in ``__init__``, and is one line in ``SCHEMES``.
+    """
+
+    name: ClassVar[str]
+    family: ClassVar[Family]
+    summary: ClassVar[str]
+    relation_in_words: ClassVar[str]
+    uses_scale: bool = False
+    Options: ClassVar[type] = NoOptions  # a frozen dataclass; its fields are the scheme's options
+
+    def __init__(self, sizes: Sizes, options: object, task: Task | None) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.options = options
+        self.task = task
+
+    @abstractmethod
+    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        """The code of each pair: integer tensors that broadcast together in, [*broadcast, component] out."""
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        """A code in words, for counterexamples: "distance 5"."""
+        return f"code {code[0] if len(code) == 1 else code}"
+
+    def frame(self, tokens: Tensor, scale: Tensor | None = None) -> Frame:
+        """Where `tokens` [row, pos] stand; the scale is inferred by the task's own rule where it is not given."""
+        position = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        if not self.uses_scale:
+            return Frame(tokens, position, None)
+        if scale is None:
+            if self.task is None:
+                raise UserError(f"scheme '{self.name}' needs the scale: give it, or build the model for a task")
+            scale = self.task.scale_of(tokens)
+        return Frame(tokens, position, scale)
+
+    def embed(self, frame: Frame) -> Tensor | None:
+        return None
+
+    def embed_qk(self, frame: Frame) -> Tensor | None:
+        return None
+
+    def rotate(self, x: Tensor, frame: Frame) -> Tensor:
+        return x
+
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        """`q` [row, query, head, d_head] of the block, `k` [row, key, head, d_head] of all keys up to its end.
+
+        Both as they enter the dot product: rotated, and `q` already divided by the square root of d_head.
+        """
+        return None
+
+    def factor(self, layer: int, frame: Frame, rows: slice) -> Tensor | None:
+        return None
+
+    @classmethod
+    def acts(cls) -> list[str]:
+        """The places in which the scheme acts, by name."""
+        places = ("embed", "embed_qk", "rotate", "score", "factor")
+        return [place for place in places if getattr(cls, place) is not getattr(PositionScheme, place)]

@@ -1,0 +1,1 @@
+"""A task, a scheme or a trained run in, numbers out."""
