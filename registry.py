@@ -1,4 +1,4 @@
-"""Names that a user types: looked up with the nearest name as a hint, and one exception for all that is asked wrongly."""
+"""Names that a user types, looked up with the nearest name as a hint, and the one exception for bad requests."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,13 +11,13 @@ class UserError(ValueError):
     """What was asked for cannot be done; the message is one sentence that names the value and the choices."""
 
 
-class UnknownName(UserError, KeyError):
+class UnknownNameError(UserError, KeyError):
     """A name that is not registered. Also a KeyError, so that `Mapping.get` keeps its meaning."""
 
     __str__ = Exception.__str__  # KeyError would print the repr of the message
 
 
-def unknown(kind: str, name: str, choices: Iterable[str]) -> UnknownName:
+def unknown(kind: str, name: str, choices: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among the choices.
 
     >>> print(unknown("task", "coppy", ["copy", "sort"]))
@@ -26,7 +26,7 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UnknownName:
     choices = list(choices)
     nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f" did you mean '{nearest[0]}'?" if nearest else ""
-    return UnknownName(f"unknown {kind} '{name}':{hint} The choices are: {', '.join(choices)}")
+    return UnknownNameError(f"unknown {kind} '{name}':{hint} The choices are: {', '.join(choices)}")
 
 
 class Registry(Mapping[str, Value]):

@@ -3,6 +3,7 @@
 from lengthlens.registry import Registry
 from lengthlens.tasks.arithmetic import Addition, AdditionMsb, Multiplication, MultiplicationByDigit
 from lengthlens.tasks.circuit import Circuit, Operator, Step
+from lengthlens.tasks.complexity import search_src, src_curve, src_declared, src_searched
 from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift
 from lengthlens.tasks.counting import ModularSum, ModularSumCoT, Parity, ParityCoT
 from lengthlens.tasks.retrieval import AntiInduction, Count, Induction, Majority, Mode, Sort
@@ -35,4 +36,15 @@ TASKS: Registry[Task] = Registry(
     },
 )
 
-__all__ = ["TASKS", "Batch", "Circuit", "Operator", "Step", "Task"]
+__all__ = [
+    "TASKS",
+    "Batch",
+    "Circuit",
+    "Operator",
+    "Step",
+    "Task",
+    "search_src",
+    "src_curve",
+    "src_declared",
+    "src_searched",
+]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lengthlens.tasks.circuit import Circuit, Ints, Operator
 from lengthlens.tasks.copying import DIGITS
-from lengthlens.tasks.counting import STOP, value
+from lengthlens.tasks.counting import stops_at_equals, value
 from lengthlens.tasks.task import BEGIN, END, Family, Task
 
 
@@ -53,7 +53,7 @@ def sum_digit(place: int, arity: int) -> Operator:
         a, b = number(xs[: arity // 2]), number(xs[arity // 2 :])
         return str((a + b) // 10 ** (place - 1) % 10)
 
-    return Operator(f"digit {place} of the sum of {arity // 2}", arity, digit)
+    return Operator(f"digit {place} of the sum of {arity // 2}", arity, stops_at_equals(digit))
 
 
 def product_digit(place: int) -> Operator:
@@ -62,7 +62,7 @@ def product_digit(place: int) -> Operator:
     def digit(*xs: str) -> str:
         return str(number(xs[:place]) * number(xs[place:]) // 10 ** (place - 1) % 10)
 
-    return Operator(f"digit {place} of the product", 2 * place, digit)
+    return Operator(f"digit {place} of the product", 2 * place, stops_at_equals(digit))
 
 
 def number(digits: Sequence[str]) -> int:
@@ -98,7 +98,8 @@ def convolved(a: Tensor, b: Tensor) -> Tensor:
     """Column sums of a product, [row, 2n]. Exact: sums stay below 2**53 for any n that fits into memory."""
     size = 2 * a.shape[1]
     spectrum = torch.fft.rfft(a.double(), size) * torch.fft.rfft(b.double(), size)
-    return torch.fft.irfft(spectrum, size).round().long()
+    columns: Tensor = torch.fft.irfft(spectrum, size)
+    return columns.round().long()
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class AdditionMsb(_TwoNumbers):
             sources = np.concatenate([scale - low, 2 * scale + 1 - low])  # both numbers, lowest digit first
             operator = sum_digit(place, len(sources))
             steps.append(Circuit.of(operator, [first + scale + 1 - place], *sources[:, None]))
-        return Circuit.join(*steps, Circuit.of(STOP, [first + scale + 1], [first]))
+        return Circuit.join(*steps, Circuit.of(sum_digit(1, 2), [first + scale + 1], first, first))
 
     def coupled_answer(self, scale: int) -> Ints:
         return np.arange(scale + 2)
@@ -222,4 +223,4 @@ class Multiplication(_TwoNumbers):
             a = np.where(low <= scale, low, scale + 1)  # a mark where the number has no digit any more
             b = np.where(low <= scale, scale + 1 + low, scale + 1)
             steps.append(Circuit.of(product_digit(place), [first + place - 1], *np.append(a, b)[:, None]))
-        return Circuit.join(*steps, Circuit.of(STOP, [first + 2 * scale], [first]))
+        return Circuit.join(*steps, Circuit.of(product_digit(1), [first + 2 * scale], first, first))

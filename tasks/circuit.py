@@ -69,7 +69,10 @@ class Circuit:
         width = max(part.sources.shape[1] for part in parts)
         query = np.concatenate([part.query for part in parts])
         operator = np.concatenate(
-            [np.array([index[o.name] for o in part.operators], dtype=np.int64)[part.operator] for part in parts]
+            [
+                np.array([index[o.name] for o in part.operators], dtype=np.int64)[part.operator]
+                for part in parts
+            ]
         )
         sources = np.concatenate(
             [

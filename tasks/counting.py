@@ -1,6 +1,6 @@
 """Tasks that sum symbols modulo a number: one step at a time as a chain of thought, or all at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +16,9 @@ def value(token: str) -> int:
     return int(token) if token.isdigit() else 0
 
 
-STOP = Operator("stop", 1, lambda token: {"=": END}[token])
+def stops_at_equals(function: Callable[..., str]) -> Callable[..., str]:
+    """The same function, but it ends the answer where every argument is ``=``: no operator just for stopping."""
+    return lambda *xs: END if set(xs) == {"="} else function(*xs)
 
 
 def running_sum(modulus: int) -> Operator:
@@ -30,7 +32,8 @@ def running_sum(modulus: int) -> Operator:
 
 def whole_sum(modulus: int, arity: int) -> Operator:
     """The sum of `arity` symbols at once: another function for every arity."""
-    return Operator(f"sum of {arity} mod {modulus}", arity, lambda *xs: str(sum(map(value, xs)) % modulus))
+    total = stops_at_equals(lambda *xs: str(sum(map(value, xs)) % modulus))
+    return Operator(f"sum of {arity} mod {modulus}", arity, total)
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,9 @@ class _AnswerOnly(Task):
         return inputs.sum(1, keepdim=True) % len(self.symbols)
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
-        total = whole_sum(len(self.symbols), scale)
-        sources = [[1 + k] for k in range(scale)]
-        return Circuit.join(
-            Circuit.of(total, [scale + 1], *sources), Circuit.of(STOP, [scale + 2], [scale + 1])
-        )
+        modulus, equals = len(self.symbols), scale + 1
+        total = Circuit.of(whole_sum(modulus, scale), [equals], *np.arange(1, scale + 1)[:, None])
+        return Circuit.join(total, Circuit.of(whole_sum(modulus, 1), [equals + 1], equals))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Finding the sources is the hard part of these tasks, and SRC does not count it; that is why they are a family apart.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
@@ -24,15 +25,19 @@ class _ContentAddressed(Task):
 
     family: ClassVar[Family] = "content-addressed"
 
-    def sources(self, scale: int, payload: Sequence[str]) -> list[int]:
-        """The positions that the answer's tokens are read from, end token left out. `payload` is the prompt's string."""
-        raise NotImplementedError
+    operator: ClassVar[Operator] = COPY  # writes every token of the answer
+
+    @abstractmethod
+    def sources(self, scale: int, tokens: list[str]) -> list[int]:
+        """The position that each answer token is read from; the end token too."""
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         if tokens is None:
-            raise UserError(f"task '{self.name}' is content-addressed: its circuit needs the tokens of the instance")
-        sources = [*self.sources(scale, tokens[1:]), list(tokens).index("=")]
-        return Circuit.of(COPY, self.prompt_length(scale) - 1 + np.arange(len(sources)), sources)
+            raise UserError(
+                f"task '{self.name}' is content-addressed: its circuit needs the tokens of the instance"
+            )
+        sources = self.sources(scale, list(tokens))
+        return Circuit.of(self.operator, self.prompt_length(scale) - 1 + np.arange(len(sources)), sources)
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,8 @@ class Sort(_ContentAddressed):
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         return inputs.sort(1).values
 
-    def sources(self, scale: int, payload: Sequence[str]) -> list[int]:
-        return [1 + k for k in sorted(range(scale), key=lambda k: int(payload[k]))]
+    def sources(self, scale: int, tokens: list[str]) -> list[int]:
+        return [*sorted(range(1, scale + 1), key=lambda k: int(tokens[k])), scale + 1]
 
 
 TALLY = Operator("tally", 1, lambda token: {"=": ".", BEGIN: END}.get(token, "1"))
@@ -73,6 +78,7 @@ class Count(_ContentAddressed):
     summary: ClassVar[str] = "how often a letter occurs, in strokes, filled up to n"
     marks: ClassVar[tuple[str, ...]] = ("?", "=", "1", ".")
     symbols: tuple[str, ...] = tuple("abcd")
+    operator: ClassVar[Operator] = TALLY
 
     def input_length(self, scale: int) -> int:
         return scale + 1
@@ -85,12 +91,9 @@ class Count(_ContentAddressed):
         slots = torch.arange(scale, device=inputs.device)
         return torch.where(slots < found, self.ids["1"], self.ids["."])
 
-    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
-        if tokens is None:
-            return super().circuit(scale)
-        found = [1 + k for k in range(scale) if tokens[1 + k] == tokens[scale + 2]]
-        sources = found + [scale + 3] * (scale - len(found)) + [0]  # "=" for an empty slot, "^" to stop
-        return Circuit.of(TALLY, scale + 3 + np.arange(scale + 1), sources)
+    def sources(self, scale: int, tokens: list[str]) -> list[int]:
+        found = [k for k in range(1, scale + 1) if tokens[k] == tokens[scale + 2]]
+        return [*found, *[scale + 3] * (scale - len(found)), 0]  # "=" for an empty slot, "^" to stop
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,9 @@ class Majority(_ContentAddressed):
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         return (2 * inputs.sum(1, keepdim=True) >= scale).long()
 
-    def sources(self, scale: int, payload: Sequence[str]) -> list[int]:
-        winner = "1" if 2 * list(payload[:scale]).count("1") >= scale else "0"
-        return [1 + list(payload).index(winner)]
+    def sources(self, scale: int, tokens: list[str]) -> list[int]:
+        winner = "1" if 2 * tokens[1 : scale + 1].count("1") >= scale else "0"
+        return [tokens.index(winner), scale + 1]
 
 
 @dataclass(frozen=True)
@@ -129,9 +132,8 @@ class Mode(_ContentAddressed):
         first = torch.arange(len(self.symbols), 0, -1, device=inputs.device)
         return (counts * (len(self.symbols) + 1) + first).argmax(1, keepdim=True)
 
-    def sources(self, scale: int, payload: Sequence[str]) -> list[int]:
-        string = list(payload[:scale])
-        return [1 + string.index(max(self.symbols, key=string.count))]
+    def sources(self, scale: int, tokens: list[str]) -> list[int]:
+        return [tokens.index(max(self.symbols, key=tokens[1 : scale + 1].count)), scale + 1]
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,8 @@ class _Neighbour(_ContentAddressed):
         place = (inputs[:, :scale] == inputs[:, scale:]).to(torch.uint8).argmax(1, keepdim=True)
         return inputs.gather(1, place + self.offset)
 
-    def sources(self, scale: int, payload: Sequence[str]) -> list[int]:
-        return [1 + list(payload).index(payload[scale + 1]) + self.offset]
+    def sources(self, scale: int, tokens: list[str]) -> list[int]:
+        return [tokens.index(tokens[scale + 2]) + self.offset, scale + 1]
 
 
 @dataclass(frozen=True)
