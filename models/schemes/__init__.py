@@ -1,34 +1,133 @@
-"""Every position embedding, by name."""
+"""Every position embedding, by name. A new one is a class and a line in `SCHEMES`."""
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from lengthlens.models.schemes.absolute import Learned, NoPosition
-from lengthlens.models.schemes.relative import Relative
+from lengthlens.models.schemes.absolute import Learned, NoPosition, Shortformer, Sinusoidal
+from lengthlens.models.schemes.ideal import Ideal
+from lengthlens.models.schemes.options import option_names, read_options
+from lengthlens.models.schemes.relative import T5, Alibi, Relative
+from lengthlens.models.schemes.rotary import Rope, RopeInterpolated, RopeNtk, RopeYarn
 from lengthlens.models.schemes.scheme import Frame, PositionScheme, Sizes
-from lengthlens.registry import Registry, unknown
+from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Wrapper
+from lengthlens.registry import Registry, UserError, unknown
 from lengthlens.tasks import Task
 
 SCHEMES: Registry[type[PositionScheme]] = Registry(
-    "scheme", {scheme.name: scheme for scheme in (NoPosition, Learned, Relative)}
+    "scheme",
+    {
+        scheme.name: scheme
+        for scheme in (
+            NoPosition,
+            Learned,
+            Sinusoidal,
+            Shortformer,
+            Rope,
+            RopeInterpolated,
+            RopeNtk,
+            RopeYarn,
+            Alibi,
+            T5,
+            Relative,
+            Ideal,
+        )
+    },
 )
+WRAPPERS: Registry[type[Wrapper]] = Registry(
+    "wrapper of schemes", {wrapper.prefix: wrapper for wrapper in (Randomized, ScaleHinted)}
+)
+
+
+class SchemeKind(NamedTuple):
+    """What a name stands for: a scheme, possibly inside a wrapper."""
+
+    name: str
+    scheme: type[PositionScheme]
+    wrapper: type[Wrapper] | None
+
+    @property
+    def summary(self) -> str:
+        inner = self.scheme.summary
+        return inner if self.wrapper is None else f"{inner}; {self.wrapper.summary}"
+
+    @property
+    def relation_in_words(self) -> str:
+        return self.scheme.relation_in_words if self.wrapper is None else self.wrapper.words(self.scheme)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options by name, with their defaults."""
+        own = {} if self.wrapper is None else vars(self.wrapper.Options())
+        return {**vars(self.scheme.Options()), **own}
+
+
+def scheme_names() -> list[str]:
+    """The names of all schemes, and of all compositions with a wrapper that make sense."""
+    wrapped = [
+        f"{prefix}:{name}"
+        for prefix, wrapper in WRAPPERS.items()
+        for name, scheme in SCHEMES.items()
+        if wrapper.refusal(scheme) is None
+    ]
+    return [*SCHEMES, *wrapped]
+
+
+def scheme_kind(name: str) -> SchemeKind:
+    """What a name stands for.
+
+    >>> scheme_kind("hinted:relative").relation_in_words
+    '(min(i−j, max_distance), clip(i−j−n, ±max_distance))'
+    """
+    prefix, colon, inner = name.partition(":")
+    if not colon:
+        if name not in SCHEMES:
+            raise unknown("scheme", name, scheme_names())
+        return SchemeKind(name, SCHEMES[name], None)
+    wrapper = WRAPPERS[prefix]
+    if ":" in inner:
+        # Twice the same says nothing new; and n counts tokens, which random positions do not.
+        raise UserError(
+            f"scheme '{name}' makes no sense: one wrapper at a time, since the scale counts tokens and random positions do not"
+        )
+    reason = wrapper.refusal(SCHEMES[inner])
+    if reason is not None:
+        raise UserError(f"scheme '{name}' makes no sense: {reason} (that is '{inner}')")
+    return SchemeKind(name, SCHEMES[inner], wrapper)
 
 
 def make_scheme(
     name: str, options: Mapping[str, Any] | None = None, task: Task | None = None, sizes: Sizes | None = None
 ) -> PositionScheme:
-    """The scheme of this name, with options by name, for a network of these sizes.
+    """The scheme of this name, with options by name (as texts, if need be), for a network of these sizes.
 
-    >>> make_scheme("relative", {"max_distance": 3}).relation(torch.tensor(9), torch.tensor(2), torch.tensor(1))
+    >>> import torch
+    >>> make_scheme("relative", {"max_distance": "3"}).relation(torch.tensor(9), torch.tensor(2), torch.tensor(1))
     tensor([3])
     """
-    scheme = SCHEMES[name]
-    fields = [field.name for field in dataclasses.fields(scheme.Options)]
-    for option in options or {}:
-        if option not in fields:
-            raise unknown(f"option of scheme '{name}'", option, fields)
-    return scheme(sizes or Sizes(), scheme.Options(**(options or {})), task)
+    kind, given, sizes = scheme_kind(name), options or {}, sizes or Sizes()
+    for each in given:
+        if each not in kind.options:
+            raise unknown(f"option of scheme '{name}'", each, kind.options)
+    inner = _read(name, kind.scheme.Options, given)
+    if kind.wrapper is None:
+        return kind.scheme(sizes, inner, task)
+    return kind.wrapper.wrap(kind.scheme, sizes, _read(name, kind.wrapper.Options, given), inner, task)
 
 
-__all__ = ["SCHEMES", "Frame", "PositionScheme", "Sizes", "make_scheme"]
+def _read(name: str, kind: type, given: Mapping[str, Any]) -> object:
+    """Those of the options that are this dataclass's own."""
+    own: object = read_options(name, kind, {key: given[key] for key in option_names(kind) if key in given})
+    return own
+
+
+__all__ = [
+    "SCHEMES",
+    "WRAPPERS",
+    "Frame",
+    "PositionScheme",
+    "SchemeKind",
+    "Sizes",
+    "make_scheme",
+    "scheme_kind",
+    "scheme_names",
+]

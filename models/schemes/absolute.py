@@ -1,48 +1,112 @@
-"""Schemes that add a vector for each position."""
+"""Schemes that give each position a vector, and the scheme that gives it nothing."""
 
-from typing import ClassVar
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-
+from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
+from torch import Tensor, nn
+
+NO_DISTANCE = (
+    "it gives each position a vector of its own, and has no distance that could be anchored at the scale"
+)
+
+
+def sinusoid(position: Tensor, width: int) -> Tensor:
+    """Sines and cosines of Vaswani et al. (2017), in turns. [*] to [*, width]
+
+    >>> sinusoid(torch.tensor([0, 1]), 4)[0].tolist()
+    [0.0, 1.0, 0.0, 1.0]
+    """
+    even = torch.arange(0, width, 2, device=position.device)
+    angle = position[..., None] * 10000.0 ** (-even / width)
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :width]
 
 
 class NoPosition(PositionScheme):
     """No position embedding: attention sees a set of earlier tokens."""
 
-    name: ClassVar[str] = "none"
-    family: ClassVar[Family] = "none"
-    summary: ClassVar[str] = "nothing"
-    relation_in_words: ClassVar[str] = "one code for all pairs"
+    name = "none"
+    family: Family = "none"
+    summary = "nothing"
+    relation_in_words = "one code for all pairs"
+    no_random = "it does not look at positions"
+    no_hint = "it does not look at positions, so there is no relation to anchor at the scale"
 
     def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return torch.zeros_like(query_pos + key_pos + scale)[..., None]
 
+    def describe(self, code: tuple[int, ...]) -> str:
+        return "any position"
 
-class Learned(PositionScheme):
-    """One learned vector for each position, up to n_ctx."""
 
-    name: ClassVar[str] = "learned"
-    family: ClassVar[Family] = "absolute"
-    summary: ClassVar[str] = "one learned vector per position, added to the embedding"
-    relation_in_words: ClassVar[str] = "(i, j)"
+class _Absolute(PositionScheme):
+    """Each of the two positions counts for itself."""
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None) -> None:
-        super().__init__(sizes, options, task)
-        self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx, sizes.d_model))
-        nn.init.normal_(self.W_pos, std=0.02)
+    family: Family = "absolute"
+    relation_in_words = "(i, j)"
+    no_hint = NO_DISTANCE
 
     def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return torch.stack(torch.broadcast_tensors(query_pos + 0 * scale, key_pos + 0 * scale), -1)
+        both = 0 * (query_pos + key_pos + scale)
+        return torch.stack([query_pos + both, key_pos + both], -1)
 
     def describe(self, code: tuple[int, ...]) -> str:
         return f"position {code[1]} seen from {code[0]}"
 
-    def embed(self, frame: Frame) -> Tensor | None:
-        length = frame.tokens.shape[1]
+
+class Learned(_Absolute):
+    """One learned vector for each position, up to n_ctx."""
+
+    name = "learned"
+    summary = "one learned vector per position, added to the embedding"
+
+    def __init__(self, sizes: Sizes, options: object, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx, sizes.d_model))
+        nn.init.normal_(self.W_pos, std=0.02)  # as small as token embeddings usually start
+
+    def vectors(self, frame: Frame) -> Tensor:
+        length = frame.limit or frame.tokens.shape[1]
         if length > len(self.W_pos):
-            raise UserError(f"scheme 'learned' has {len(self.W_pos)} positions and cannot process a sequence of {length}")
+            raise UserError(
+                f"scheme '{self.name}' has {len(self.W_pos)} positions and cannot process a sequence of {length}"
+            )
         return self.W_pos[frame.position]
+
+    def embed(self, frame: Frame) -> Tensor | None:
+        return self.vectors(frame)
+
+
+class Shortformer(Learned):
+    """One learned vector for each position, for queries and keys only: what values carry is free of position."""
+
+    name = "shortformer"
+    summary = "one learned vector per position, added to what queries and keys are made from"
+    embed = PositionScheme.embed
+
+    def embed_qk(self, frame: Frame) -> Tensor | None:
+        return self.vectors(frame)
+
+
+class Sinusoidal(_Absolute):
+    """Fixed sines and cosines of each position (Vaswani et al. 2017)."""
+
+    name = "sinusoidal"
+    summary = "fixed sines and cosines of the position, added to the embedding"
+
+    @dataclass(frozen=True)
+    class Options:
+        amplitude: float = option(
+            1.0, at_least=0
+        )  # the published one, for token embeddings of about unit entries
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+
+    def embed(self, frame: Frame) -> Tensor | None:
+        return self.options.amplitude * sinusoid(frame.position, self.sizes.d_model)

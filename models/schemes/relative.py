@@ -1,40 +1,152 @@
-"""Schemes that add to each score a value that depends on the two positions alone."""
+"""Schemes that add a bias for each distance: one learned value each, one for a bucket of them, or a fixed slope."""
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Literal
 
 import torch
+from lengthlens.models.schemes.distance import DistanceBias
+from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.scheme import Sizes
+from lengthlens.tasks import Task
 from torch import Tensor, nn
 
-from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
-from lengthlens.tasks import Task
 
+class Relative(DistanceBias):
+    """One learned value for each head and distance, clipped at `max_distance`.
 
-class Relative(PositionScheme):
-    """One learned value for each head and distance, clipped at `max_distance`."""
+    With max_distance 3, distances 0 1 2 have values of their own and 3 4 5 … share one.
+    """
 
-    name: ClassVar[str] = "relative"
-    family: ClassVar[Family] = "relative"
-    summary: ClassVar[str] = "one learned bias per distance, clipped"
-    relation_in_words: ClassVar[str] = "min(i−j, max_distance)"
+    name = "relative"
+    summary = "one learned bias per distance, clipped"
+    relation_in_words = "min(i−j, max_distance)"
+    anchored_in_words = "clip(i−j−n, ±max_distance)"
 
     @dataclass(frozen=True)
     class Options:
-        max_distance: int = 128  # larger than any training length here: each distance has a value of its own
+        # larger than any training length here: each distance has a value of its own
+        max_distance: int = option(128, at_least=1)
 
     options: Options
 
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
-        super().__init__(sizes, options, task)
-        self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, options.max_distance + 1))
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
+        super().__init__(sizes, options, task, signed)
+        self.least = -options.max_distance if signed else 0
+        self.table = nn.Parameter(
+            torch.zeros(sizes.n_layers, sizes.n_heads, options.max_distance + 1 - self.least)
+        )
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return (query_pos - key_pos + 0 * scale).clamp(max=self.options.max_distance)[..., None]
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        return distance.clamp(self.least, self.options.max_distance)[..., None]
+
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        return self.table[layer][:, self.codes(distance, distance)[..., 0] - self.least]
 
     def describe(self, code: tuple[int, ...]) -> str:
-        return f"distance {code[0]}"
+        end = self.options.max_distance
+        edge = " or more" if code[0] == end else " or less" if code[0] == -end else ""
+        return f"distance {code[0]}{edge}"
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        query, key = frame.position[:, rows, None], frame.position[:, None, : rows.stop]
-        distance = (query - key).clamp(0, self.options.max_distance)  # [1|row, query, key]
-        return self.table[layer][:, distance].transpose(0, 1)
+
+def t5_buckets(num_buckets: int, max_distance: int) -> Tensor:
+    """The bucket of each distance 0 … max_distance: one each up to half of the buckets, then logarithmically wider.
+
+    >>> t5_buckets(32, 128)[[15, 16, 20, 32, 64, 128]].tolist()
+    [15, 16, 17, 21, 26, 31]
+    """
+    exact = num_buckets // 2
+    distance = torch.arange(max_distance + 1)
+    ratio = torch.log(distance.clamp(min=exact).float() / exact) / math.log(max_distance / exact)
+    wide = (exact + (ratio * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
+    return torch.where(distance < exact, distance, wide)
+
+
+class T5(DistanceBias):
+    """One learned value for each head and bucket of distances, shared by all layers (Raffel et al. 2020)."""
+
+    name = "t5"
+    summary = "one learned bias per bucket of distances, shared by all layers"
+    relation_in_words = "bucket(i−j)"
+    anchored_in_words = "bucket(i−j−n)"
+
+    @dataclass(frozen=True)
+    class Options:
+        num_buckets: int = option(32, at_least=4)
+        max_distance: int = option(128, at_least=2)  # distances from here on share the last bucket
+
+        def __post_init__(self) -> None:
+            # Below that there would be buckets without a distance, and a logarithm of less than one.
+            object.__setattr__(self, "max_distance", max(self.max_distance, self.num_buckets))
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
+        super().__init__(sizes, options, task, signed)
+        self.one_side = options.num_buckets // 2 if signed else options.num_buckets
+        self.table = nn.Parameter(torch.zeros(sizes.n_heads, options.num_buckets))
+        self.bucket: Tensor
+        self.register_buffer("bucket", t5_buckets(self.one_side, options.max_distance), persistent=False)
+
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        size = distance.abs() if self.signed else distance.clamp(min=0)
+        code = self.bucket.to(size.device)[size.clamp(max=self.options.max_distance)]
+        return (code + self.one_side * (distance < 0) if self.signed else code)[..., None]
+
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        return self.table[:, self.codes(distance, distance)[..., 0]]
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        members = (self.bucket == code[0] % self.one_side).nonzero().squeeze(1).tolist()
+        sign = "-" if code[0] >= self.one_side else ""
+        if members[-1] == self.options.max_distance:
+            return f"distance {sign}{members[0]} and beyond"
+        return f"distance {sign}{members[0]}" + (f" to {sign}{members[-1]}" if len(members) > 1 else "")
+
+
+def alibi_slopes(heads: int, rule: Literal["published", "transformer-lens"]) -> Tensor:
+    """The slope of each head: 2^(−8h/H) for h = 1 … H where H is a power of two.
+
+    For other H the published rule takes those of the next lower power of two, then every other one of twice that
+    power; TransformerLens takes the same formula for every H.
+
+    >>> alibi_slopes(3, "published").tolist()
+    [0.0625, 0.00390625, 0.25]
+    """
+    if rule == "transformer-lens":
+        return _geometric(heads)
+    power = 2 ** int(math.log2(heads))
+    return torch.cat([_geometric(power), _geometric(2 * power)[::2][: heads - power]])
+
+
+def _geometric(heads: int) -> Tensor:
+    return 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
+
+
+class Alibi(DistanceBias):
+    """A penalty that grows linearly with distance, with a fixed slope for each head (Press et al. 2022).
+
+    Its twin under ``hinted:`` penalises the distance to the anchor, |i−j−n|, with a slope that is learned: with the
+    same fixed slopes the two penalties would cancel between distance 0 and n.
+    """
+
+    name = "alibi"
+    summary = "a penalty proportional to distance, with a fixed slope per head"
+
+    @dataclass(frozen=True)
+    class Options:
+        slopes: Literal["published", "transformer-lens"] = "published"
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
+        super().__init__(sizes, options, task, signed)
+        slopes = alibi_slopes(sizes.n_heads, options.slopes).expand(sizes.n_layers, -1).clone()
+        self.slope: Tensor
+        if signed:
+            self.slope = nn.Parameter(slopes)
+        else:
+            self.register_buffer("slope", slopes, persistent=False)
+
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        return -self.slope[layer].view(-1, *[1] * distance.ndim) * distance.abs()

@@ -1,16 +1,19 @@
 """The contract of a position embedding: where it acts in the network, and which position pairs it treats alike."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Callable, Hashable
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
-from torch import Tensor, nn
-
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
+from torch import Tensor, nn
 
-Family = Literal["none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"]
+Made = TypeVar("Made")
+Family = Literal[
+    "none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"
+]
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,26 @@ class Frame:
     """Where the tokens of one forward pass stand.
 
     `tokens` [row, pos]; `position` [1 or row, pos], the ids the scheme goes by, 0 1 2 … unless it says otherwise;
-    `scale` [1 or row], or None for a scheme that does not look at it.
+    `scale` [1 or row], or None for a scheme that does not look at it. `limit` is a number that all position ids stay
+    below; None says that they are 0 1 2 … without a gap, so that a distance occurs along a whole diagonal.
     """
 
     tokens: Tensor
     position: Tensor
     scale: Tensor | None
+    limit: int | None = None
+    cache: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def cached(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made once for all layers and dropped together with the frame. No parameter may enter it."""
+        if key not in self.cache:
+            self.cache[key] = make()
+        made: Made = self.cache[key]
+        return made
+
+    def distance(self, rows: slice) -> Tensor:
+        """i−j for the queries `rows` and all keys up to the last of them. [1|row, query, key]"""
+        return self.position[:, rows, None] - self.position[:, None, : rows.stop]
 
 
 class PositionScheme(nn.Module, ABC):
@@ -64,11 +81,13 @@ class PositionScheme(nn.Module, ABC):
     A subclass sets the class variables, keeps what it needs in ``__init__``, and is one line in ``SCHEMES``.
     """
 
-    name: ClassVar[str]
-    family: ClassVar[Family]
-    summary: ClassVar[str]
-    relation_in_words: ClassVar[str]
-    uses_scale: bool = False
+    name: str
+    family: Family
+    summary: str
+    relation_in_words: str
+    uses_scale: bool = False  # whether `frame` has to know the scale
+    no_random: str | None = None  # why `randomized:` makes no sense on it, if it does not
+    no_hint: str | None = None  # why `hinted:` makes no sense on it, if it does not
     Options: ClassVar[type] = NoOptions  # a frozen dataclass; its fields are the scheme's options
 
     def __init__(self, sizes: Sizes, options: object, task: Task | None) -> None:
@@ -76,6 +95,8 @@ class PositionScheme(nn.Module, ABC):
         self.sizes = sizes
         self.options = options
         self.task = task
+        # Schemes that draw at random in training draw from it; a trainer may put its own in its place.
+        self.generator = torch.Generator().manual_seed(0)
 
     @abstractmethod
     def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
@@ -85,16 +106,31 @@ class PositionScheme(nn.Module, ABC):
         """A code in words, for counterexamples: "distance 5"."""
         return f"code {code[0] if len(code) == 1 else code}"
 
+    def option_values(self) -> dict[str, Any]:
+        """The options by name, defaults included: what `make_scheme` needs to make the same scheme again."""
+        return asdict(self.options)  # type: ignore[call-overload, no-any-return]
+
+    def anneal(self, progress: float) -> None:
+        """Told by a trainer how much of the training is done, from 0 to 1."""
+
     def frame(self, tokens: Tensor, scale: Tensor | None = None) -> Frame:
         """Where `tokens` [row, pos] stand; the scale is inferred by the task's own rule where it is not given."""
         position = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        if not self.uses_scale:
-            return Frame(tokens, position, None)
+        return Frame(tokens, position, self.frame_scale(tokens, scale) if self.uses_scale else None)
+
+    def frame_scale(self, tokens: Tensor, scale: Tensor | None) -> Tensor:
+        """The scale of each row, [row]; [1] if all rows have the same, which makes one bias do for all of them."""
         if scale is None:
             if self.task is None:
-                raise UserError(f"scheme '{self.name}' needs the scale: give it, or build the model for a task")
+                raise UserError(
+                    f"scheme '{self.name}' needs the scale: give it, or build the model for a task"
+                )
             scale = self.task.scale_of(tokens)
-        return Frame(tokens, position, scale)
+        scale = scale.reshape(-1).to(tokens.device)
+        if len(scale) not in (1, len(tokens)):
+            raise UserError(f"{len(scale)} scales were given for {len(tokens)} rows: one for each is needed")
+        readable = scale.device.type != "meta" and not torch.compiler.is_compiling()
+        return scale[:1] if readable and bool((scale == scale[0]).all()) else scale
 
     def embed(self, frame: Frame) -> Tensor | None:
         return None

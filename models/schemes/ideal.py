@@ -1,0 +1,203 @@
+"""The ideal position embedding: each key is marked with the slot it fills in the task's circuit, all others alike.
+
+Nothing is written by hand for a task: the codes follow from ``task.circuit(n)``.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.registry import UserError
+from lengthlens.tasks import Circuit, Task
+from lengthlens.tasks.circuit import UNUSED
+from torch import Tensor, nn
+
+OTHER = 0
+KEPT_SCALES = 32  # circuits kept in memory; a scale of 10,000 takes about a megabyte
+
+
+class Role(NamedTuple):
+    """What a key is to a step: the operator, and the slots it fills; more than one where a step reads it twice."""
+
+    operator: str
+    slots: tuple[int, ...]
+
+
+class Reads(NamedTuple):
+    """All pairs (query, key) that a circuit reads, in the order of query and key, and the place of each one's role."""
+
+    query: Tensor  # [read]
+    key: Tensor  # [read]
+    role: Tensor  # [read], an index into `roles`
+    roles: list[Role]
+
+
+def reads_of(circuit: Circuit) -> Reads:
+    """The pairs that a circuit reads.
+
+    Example: multiplying by a digit, ``^ 7 * 6 = 2 4 $``, the last step reads the digit both as the digit and as the
+    symbol behind the number, so the role of position 3 at query 6 has the two slots 0 and 2.
+
+    >>> from lengthlens.tasks import TASKS
+    >>> reads = reads_of(TASKS["multiplication-by-digit"].circuit(1))
+    >>> [reads.roles[k].slots for q, k in zip(reads.query, reads.role) if q == 6]
+    [(1,), (0, 2), (3,)]
+    """
+    step, slot = np.nonzero(circuit.sources != UNUSED)
+    query, key = circuit.query[step], circuit.sources[step, slot]
+    order = np.lexsort((slot, key, query))
+    step, slot, query, key = step[order], slot[order], query[order], key[order]
+    first = np.flatnonzero(np.append(True, (query[1:] != query[:-1]) | (key[1:] != key[:-1])))
+    last = np.append(first[1:], len(query))
+    # Nearly every key fills one slot, so roles are told apart by number (operator, first slot), others one by one.
+    number = circuit.operator[step[first]] * (circuit.sources.shape[1] + 1) + slot[first]
+    _, example, role = np.unique(number, return_index=True, return_inverse=True)
+    roles = [
+        Role(circuit.operators[circuit.operator[step[first[e]]]].name, (int(slot[first[e]]),))
+        for e in example
+    ]
+    place = {known: k for k, known in enumerate(roles)}
+    for group in np.flatnonzero(last - first > 1):
+        several = Role(roles[role[group]].operator, tuple(slot[first[group] : last[group]].tolist()))
+        role[group] = place.setdefault(several, len(place))
+    return Reads(
+        torch.from_numpy(query[first]), torch.from_numpy(key[first]), torch.from_numpy(role), list(place)
+    )
+
+
+class Ideal(PositionScheme):
+    """One learned bias for each head and role of a key in the circuit's step; none for keys that are not read.
+
+    Roles of the circuits up to scale `table_scale` have codes 1 2 3 … in the order in which they first occur, and a row
+    of the table each. Where a task needs new operators at every scale, the roles beyond have no row (their bias is 0,
+    like that of a row never trained), but `relation` still tells them apart, by a number made from their name.
+    """
+
+    name = "ideal"
+    family: Family = "circuit"
+    summary = "one learned bias per role of the key in the circuit's step"
+    relation_in_words = "the slot that key j fills in the circuit's step at query i, else OTHER"
+    uses_scale = True
+    no_random = "its codes follow from the circuit's true positions"
+    no_hint = "its codes are derived from the scale already"
+
+    @dataclass(frozen=True)
+    class Options:
+        table_scale: int = option(20, at_least=1)  # beyond any training range here
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        if task is None:
+            raise UserError(
+                "scheme 'ideal' is derived from the circuit of a task: build the model for a task"
+            )
+        if task.family == "content-addressed":
+            raise UserError(
+                f"scheme 'ideal' needs sources that follow from position and scale, and in the content-addressed task "
+                f"'{task.name}' they depend on the instance's tokens"
+            )
+        self.circuits = _Recent(task)
+        self.catalogue: dict[Role, int] = {}
+        for scale in range(task.min_scale, max(options.table_scale, task.min_scale) + 1):
+            if task.max_scale is None or scale <= task.max_scale:
+                for role in self.circuits.reads(scale).roles:
+                    self.catalogue.setdefault(role, 1 + len(self.catalogue))
+        self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, len(self.catalogue)))
+
+    # -- the relation --------------------------------------------------------------------------------------------
+
+    def code_of(self, role: Role) -> int:
+        """The role's place in the table, or beyond it a number above all of those that depends on nothing but the role."""
+        return self.catalogue.get(role) or (1 << 40) + _digest(role)
+
+    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        code = torch.full_like(query_pos + key_pos + scale, OTHER)
+        query_pos, key_pos, scale = (x.expand(code.shape) for x in (query_pos, key_pos, scale))
+        for n in torch.unique(scale).tolist():
+            here = scale == n
+            code[here] = self._codes(n, query_pos[here], key_pos[here])
+        return code[..., None]
+
+    def _codes(self, scale: int, query: Tensor, key: Tensor) -> Tensor:
+        """Codes of pairs [pair] at one scale: a look-up among the pairs that are read, which are in order."""
+        reads = self.circuits.reads(scale)
+        width = 1 + max(int(reads.key.max()), int(key.max()))  # wide enough to tell all keys apart
+        known, asked = reads.query * width + reads.key, query.cpu() * width + key.cpu()
+        place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
+        codes = torch.tensor([self.code_of(role) for role in reads.roles])[reads.role]
+        return torch.where(known[place] == asked, codes[place], OTHER).to(query.device)
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        if code[0] == OTHER:
+            return "a key that the step does not read"
+        for role in (*self.catalogue, *self.circuits.roles()):
+            if self.code_of(role) == code[0]:
+                return f"slot {' and '.join(str(1 + slot) for slot in role.slots)} of '{role.operator}'"
+        return f"a slot of an operator beyond scale {self.options.table_scale}"
+
+    # -- the bias ------------------------------------------------------------------------------------------------
+
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        row, query, key, place = frame.cached((rows.start, rows.stop), lambda: self._entries(frame, rows))
+        assert frame.scale is not None
+        shape = (self.sizes.n_heads, len(frame.scale), rows.stop - rows.start, rows.stop)
+        bias = self.table.new_zeros(shape)
+        # Sparse: a step reads a handful of keys, however many there are.
+        return bias.index_put(
+            (torch.arange(shape[0], device=bias.device)[:, None], row, query, key),
+            self.table[layer][:, place],
+        ).transpose(0, 1)
+
+    def _entries(self, frame: Frame, rows: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Row, query within the block, key, and place in the table, of every pair of the block that has a bias. [entry]"""
+        assert frame.scale is not None
+        found = []
+        for row, scale in enumerate(self._scales(frame.scale)):
+            reads = self.circuits.reads(scale)
+            place = torch.tensor([self.catalogue.get(role, 0) - 1 for role in reads.roles])[reads.role]
+            inside = (reads.query >= rows.start) & (reads.query < rows.stop) & (place >= 0)
+            query, key, place = reads.query[inside] - rows.start, reads.key[inside], place[inside]
+            found.append(torch.stack([torch.full_like(query, row), query, key, place]))
+        row_, query, key, place = torch.cat(found, 1).to(frame.tokens.device).unbind()
+        return row_, query, key, place
+
+    def _scales(self, scale: Tensor) -> list[int]:
+        """The scale of each row. On the meta device there is none to read, and any will do."""
+        assert self.task is not None
+        if scale.device.type == "meta":
+            return [self.task.min_scale] * len(scale)
+        scales: list[int] = scale.tolist()
+        return scales
+
+
+class _Recent:
+    """The reads of the circuits asked for last."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._kept: OrderedDict[Hashable, Reads] = OrderedDict()
+
+    def reads(self, scale: int) -> Reads:
+        if scale not in self._kept:
+            self._kept[scale] = reads_of(self._task.circuit(self._task.checked_scale(scale)))
+            if len(self._kept) > KEPT_SCALES:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(scale)
+        return self._kept[scale]
+
+    def roles(self) -> set[Role]:
+        return {role for reads in self._kept.values() for role in reads.roles}
+
+
+def _digest(role: Role) -> int:
+    """A number that depends on the role alone, the same in every process; 60 bits, so that two never meet in practice."""
+    text = f"{role.operator}\n{role.slots}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 4

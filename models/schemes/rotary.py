@@ -1,0 +1,193 @@
+"""Schemes that turn queries and keys by an angle proportional to position, so that products depend on i−j."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.registry import UserError
+from lengthlens.tasks import Task
+from torch import Tensor
+
+STRETCHES = "it stretches the lengths of training to longer ones, and random positions already cover those"
+
+
+@dataclass(frozen=True)
+class RopeOptions:
+    """What every rotary scheme can be told."""
+
+    base: float = option(10000.0, at_least=1)
+    rotary_dim: int | None = option(None, at_least=2)  # how many dimensions of a head turn; none: all
+    adjacent_pairs: bool = False  # (0,1)(2,3)… as in GPT-J, rather than halves (0,d/2)(1,d/2+1)… as in Llama
+
+
+class Rope(PositionScheme):
+    """Pair k of the dimensions turns by position · base^(−2k/d) (Su et al. 2021)."""
+
+    name = "rope"
+    family: Family = "rotary"
+    summary = "queries and keys turned in proportion to position"
+    relation_in_words = "i−j"
+    no_hint = "queries and keys are turned alike, so an anchor at the scale cancels in i−j"
+    Options = RopeOptions
+    options: RopeOptions
+
+    def __init__(self, sizes: Sizes, options: RopeOptions, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        self.dim = sizes.d_head if options.rotary_dim is None else options.rotary_dim
+        if self.dim % 2 or self.dim > sizes.d_head:
+            raise UserError(
+                f"scheme '{self.name}' turns dimensions in pairs: rotary_dim must be even and at most d_head "
+                f"({sizes.d_head}), not {self.dim}"
+            )
+
+    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return (query_pos - key_pos + 0 * scale)[..., None]
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        return f"distance {code[0]}"
+
+    def frequencies(self, length: int, device: torch.device) -> Tensor:
+        """The angle per position of each pair. [pair]"""
+        return rope_frequencies(self.options.base, self.dim, device)
+
+    def magnitude(self, length: int) -> float:
+        """A factor on what turns; another than 1 sharpens or softens attention."""
+        return 1.0
+
+    def rotate(self, x: Tensor, frame: Frame) -> Tensor:
+        cos, sin = frame.cached("rope", lambda: self._turn(frame))
+        part = x[..., : self.dim].float()
+        if self.options.adjacent_pairs:
+            a, b = part[..., 0::2], part[..., 1::2]
+            turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+        else:
+            a, b = part.chunk(2, -1)
+            turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+        turned = turned.to(x.dtype)
+        return turned if self.dim == x.shape[-1] else torch.cat([turned, x[..., self.dim :]], -1)
+
+    def _turn(self, frame: Frame) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of each position's angles, [1|row, pos, 1, pair]. Float32: bfloat16 cannot tell 256 from 257."""
+        length = frame.tokens.shape[1]
+        angle = frame.position[:, :, None, None] * self.frequencies(length, frame.tokens.device)
+        magnitude = self.magnitude(length)
+        return magnitude * angle.cos(), magnitude * angle.sin()
+
+
+def rope_frequencies(base: float, dim: int, device: torch.device | None = None) -> Tensor:
+    """base^(−2k/dim) for each pair k.
+
+    >>> rope_frequencies(10000.0, 4).tolist()
+    [1.0, 0.009999999776482582]
+    """
+    return 1.0 / base ** (torch.arange(0, dim, 2, device=device).float() / dim)
+
+
+@dataclass(frozen=True)
+class StretchOptions(RopeOptions):
+    """Longer sequences are squeezed into the angles known from `original_length`, by a factor."""
+
+    original_length: int = option(32, at_least=1)  # the longest sequence of training, in tokens
+    scaling: float | None = option(
+        None, at_least=1
+    )  # the factor; none: length / original_length, once beyond it
+
+
+class _Stretched(Rope):
+    """A rotary scheme for lengths beyond training.
+
+    With `scaling` given, the factor is the same at every length, training included, as in most published models.
+    Without, a sequence no longer than `original_length` is treated as by ``rope``, and a longer one by the factor that
+    its own length asks for; pairs at the same distance then are alike only in sequences of the same length.
+    """
+
+    no_random = STRETCHES
+    Options = StretchOptions
+    options: StretchOptions
+
+    def stretch(self, length: int) -> float:
+        """The factor at a length."""
+        if self.options.scaling is not None:
+            return self.options.scaling
+        return max(1.0, length / self.options.original_length)
+
+    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        distance = query_pos - key_pos + 0 * scale
+        if self.options.scaling is not None:
+            return distance[..., None]
+        # Without a task the length is not known; pairs of the same scale are of the same length all the same.
+        scales, place = torch.unique(scale, return_inverse=True)
+        lengths = scales if self.task is None else torch.tensor([self._length(n) for n in scales.tolist()])
+        return torch.stack([distance, (lengths.to(place.device)[place] + 0 * distance)], -1)
+
+    def _length(self, scale: int) -> int:
+        assert self.task is not None
+        return max(self.task.length(scale), self.options.original_length)
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        if len(code) == 1:
+            return f"distance {code[0]}"
+        return f"distance {code[0]} in a sequence of {'scale' if self.task is None else 'length'} {code[1]}"
+
+
+class RopeInterpolated(_Stretched):
+    """Position interpolation (Chen et al. 2023): positions divided by the factor."""
+
+    name = "rope-pi"
+    summary = "rope with positions divided by a factor"
+    relation_in_words = "i−j, over the factor that the length asks for"
+
+    def frequencies(self, length: int, device: torch.device) -> Tensor:
+        return super().frequencies(length, device) / self.stretch(length)
+
+
+class RopeNtk(_Stretched):
+    """NTK-aware scaling: base · s^(d/(d−2)), which divides the slowest frequency by s and leaves the fastest alone."""
+
+    name = "rope-ntk"
+    summary = "rope with a base enlarged by a factor"
+    relation_in_words = "i−j, at the base that the length asks for"
+
+    def frequencies(self, length: int, device: torch.device) -> Tensor:
+        exponent = (
+            self.dim / (self.dim - 2) if self.dim > 2 else 1.0
+        )  # one pair has no slowest other than the fastest
+        return rope_frequencies(self.options.base * self.stretch(length) ** exponent, self.dim, device)
+
+
+@dataclass(frozen=True)
+class YarnOptions(StretchOptions):
+    """Pairs that turn more than `beta_fast` times within the original length stay, those below `beta_slow` are divided."""
+
+    beta_fast: float = option(32.0, at_least=0)
+    beta_slow: float = option(1.0, at_least=0)
+    attention_factor: float | None = option(None, at_least=0)  # none: 0.1·ln(factor) + 1, as published
+
+
+class RopeYarn(_Stretched):
+    """YaRN (Peng et al. 2023): slow pairs interpolated, fast ones kept, a ramp between, and sharper attention."""
+
+    name = "rope-yarn"
+    summary = "rope with slow pairs interpolated, fast ones kept, and sharper attention"
+    relation_in_words = "i−j, at the frequencies that the length asks for"
+    Options = YarnOptions
+    options: YarnOptions
+
+    def frequencies(self, length: int, device: torch.device) -> Tensor:
+        plain = super().frequencies(length, device)
+        low = max(math.floor(self._pair_that_turns(self.options.beta_fast)), 0)
+        high = min(math.ceil(self._pair_that_turns(self.options.beta_slow)), self.dim - 1)
+        pair = torch.arange(self.dim // 2, device=device)
+        slow = ((pair - low) / max(high - low, 0.001)).clamp(0, 1)  # 0.001: a ramp of no width is a step
+        return plain * (1 - slow) + plain / self.stretch(length) * slow
+
+    def magnitude(self, length: int) -> float:
+        given = self.options.attention_factor
+        return 0.1 * math.log(self.stretch(length)) + 1.0 if given is None else given
+
+    def _pair_that_turns(self, times: float) -> float:
+        """The (fractional) pair that turns so many times within the original length."""
+        turns = self.options.original_length / (max(times, 1e-9) * 2 * math.pi)
+        return self.dim * math.log(turns) / (2 * math.log(max(self.options.base, 1 + 1e-9)))

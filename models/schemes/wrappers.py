@@ -1,0 +1,189 @@
+"""Schemes around schemes: ``randomized:<scheme>`` and ``hinted:<scheme>``."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from lengthlens.models.schemes.distance import Distanced
+from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.scheme import Frame, NoOptions, PositionScheme, Sizes
+from lengthlens.registry import UserError
+from lengthlens.tasks import Task
+from torch import Tensor
+
+
+class Wrapper(PositionScheme):
+    """A scheme that changes where another one, `inner`, acts from. Its options are its own and those of `inner`."""
+
+    prefix: str
+
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, inner: PositionScheme) -> None:
+        super().__init__(sizes, options, task)
+        self.inner = inner
+        self.name = f"{self.prefix}:{inner.name}"
+        self.family = inner.family
+
+    @classmethod
+    def wrap(
+        cls, scheme: type[PositionScheme], sizes: Sizes, own: object, inner: object, task: Task | None
+    ) -> PositionScheme:
+        """The wrapper with `own` options around a `scheme` with the options `inner`."""
+        raise NotImplementedError
+
+    @classmethod
+    def refusal(cls, scheme: type[PositionScheme]) -> str | None:
+        """Why the wrapper makes no sense around a scheme, or None if it does."""
+        raise NotImplementedError
+
+    @classmethod
+    def words(cls, scheme: type[PositionScheme]) -> str:
+        """The relation in words, around a scheme."""
+        raise NotImplementedError
+
+    def option_values(self) -> dict[str, Any]:
+        return {**self.inner.option_values(), **asdict(self.options)}  # type: ignore[call-overload]
+
+    def acts(self) -> list[str]:  # type: ignore[override]
+        return self.inner.acts()
+
+    def anneal(self, progress: float) -> None:
+        self.inner.anneal(progress)
+
+    def embed(self, frame: Frame) -> Tensor | None:
+        return self.inner.embed(frame)
+
+    def embed_qk(self, frame: Frame) -> Tensor | None:
+        return self.inner.embed_qk(frame)
+
+    def rotate(self, x: Tensor, frame: Frame) -> Tensor:
+        return self.inner.rotate(x, frame)
+
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return self.inner.score(layer, frame, rows, q, k)
+
+    def factor(self, layer: int, frame: Frame, rows: slice) -> Tensor | None:
+        return self.inner.factor(layer, frame, rows)
+
+
+class Randomized(Wrapper):
+    """Positions drawn from a larger range, in order (Ruoss et al. 2023), in training and after.
+
+    A sequence of 4 tokens may get the positions 17 230 231 1904, so that long distances occur in short sequences.
+    In training every batch has a draw of its own; in evaluation the draw follows from `seed` and the length alone, so
+    that results can be had again. (It does depend on the length: a prefix alone is placed otherwise than within a
+    longer sequence.)
+
+    Its relation is that of ranks. One draw treats pairs alike by the drawn numbers; over all draws, what pairs have
+    in common is the distribution of those: for a scheme of distances it is the same whenever i−j is the same (in
+    sequences of one length), since the gaps of ordered draws are exchangeable, and for others whenever i and j are.
+    """
+
+    prefix = "randomized"
+    summary = "the same, with positions drawn in order from a larger range"
+
+    @dataclass(frozen=True)
+    class Options:
+        range: int = option(2048, at_least=1)  # the published one; the longest sequence that can be placed
+        seed: int = option(0, at_least=0, at_most=2**31)  # of the draws in evaluation
+
+    options: Options
+
+    @classmethod
+    def wrap(
+        cls, scheme: type[PositionScheme], sizes: Sizes, own: object, inner: object, task: Task | None
+    ) -> PositionScheme:
+        assert isinstance(own, cls.Options)
+        return cls(sizes, own, task, scheme(replace(sizes, n_ctx=own.range), inner, task))
+
+    @classmethod
+    def refusal(cls, scheme: type[PositionScheme]) -> str | None:
+        return scheme.no_random
+
+    @classmethod
+    def words(cls, scheme: type[PositionScheme]) -> str:
+        return "(i, j), by rank" if scheme.family == "absolute" else "i−j, by rank"
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, inner: PositionScheme) -> None:
+        super().__init__(sizes, options, task, inner)
+        self.relation_in_words = self.words(type(inner))
+
+    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        if self.inner.family == "absolute":
+            return self.inner.relation(query_pos, key_pos, scale)
+        return (query_pos - key_pos + 0 * scale)[..., None]
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        if len(code) == 2:
+            return f"the position of rank {code[1]} seen from that of rank {code[0]}"
+        return f"{code[0]} places back"
+
+    def frame(self, tokens: Tensor, scale: Tensor | None = None) -> Frame:
+        length = tokens.shape[1]
+        if length > self.options.range:
+            raise UserError(
+                f"scheme '{self.name}' draws positions from a range of {self.options.range} "
+                f"and cannot place a sequence of {length}"
+            )
+        position = self._draw(length).to(tokens.device)[None]
+        return Frame(tokens, position, None, limit=self.options.range)
+
+    def _draw(self, length: int) -> Tensor:
+        """Positions in increasing order, [pos]. Drawn on the CPU, so that every device has the same."""
+        generator = self.generator
+        if not self.training:
+            generator = torch.Generator().manual_seed(self.options.seed * 2**31 + length)
+        drawn = torch.randperm(self.options.range, generator=generator, device="cpu")[:length]
+        return drawn.sort().values
+
+
+class ScaleHinted(Wrapper):
+    """Scale Hint: beside the distance i−j, a twin of the scheme with parameters of its own looks at i−j−n.
+
+    The two biases are added, so pairs that agree in both codes are treated alike. Example: ``hinted:relative`` with
+    max_distance 3 has the codes (min(i−j, 3), clip(i−j−n, ±3)), and on copying, the key to read has the second code 0
+    at every scale.
+    """
+
+    prefix = "hinted"
+    summary = "the same, and again with the distance counted from the scale"
+    uses_scale = True
+    Options = NoOptions
+
+    @classmethod
+    def wrap(
+        cls, scheme: type[PositionScheme], sizes: Sizes, own: object, inner: object, task: Task | None
+    ) -> PositionScheme:
+        assert issubclass(scheme, Distanced)
+        return cls(sizes, own, task, scheme(sizes, inner, task), scheme(sizes, inner, task, signed=True))
+
+    @classmethod
+    def refusal(cls, scheme: type[PositionScheme]) -> str | None:
+        return scheme.no_hint
+
+    @classmethod
+    def words(cls, scheme: type[PositionScheme]) -> str:
+        assert issubclass(scheme, Distanced)
+        return f"({scheme.relation_in_words}, {scheme.anchored_in_words})"
+
+    def __init__(
+        self, sizes: Sizes, options: object, task: Task | None, inner: Distanced, anchored: Distanced
+    ) -> None:
+        super().__init__(sizes, options, task, inner)
+        self.plain = inner
+        self.anchored = anchored
+        self.relation_in_words = self.words(type(inner))
+
+    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        distance = query_pos - key_pos - scale
+        return torch.cat(
+            [self.plain.relation(query_pos, key_pos, scale), self.anchored.codes(distance, query_pos)], -1
+        )
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        half = len(code) // 2
+        return f"{self.plain.describe(code[:half])}, and {self.anchored.describe(code[half:])} from the scale"
+
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        plain = self.plain.score(layer, frame, rows, q, k)
+        assert plain is not None
+        return plain + self.anchored.score_at(layer, frame, rows, q, frame.scale)
