@@ -45,6 +45,7 @@ def main() -> None:
       sample    instances of a task
       steps     one instance taken apart: which operator writes each token, from where
       src       the SRC of a task, scale by scale
+      schemes   the position embeddings, with where they act and which pairs they treat alike
     """
 
 
@@ -140,6 +141,30 @@ def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, 
         from lengthlens.analyses.complexity import plot_src
 
         save_figure(plot_src(rows), plot)
+
+
+@main.command()
+@as_json
+def schemes(as_json: bool) -> None:
+    """List the position embeddings: where each acts, which position pairs it treats alike, its options."""
+    from lengthlens.models.schemes.listing import scheme_rows
+
+    rows = scheme_rows()
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        [
+            {
+                "scheme": row["name"],
+                "acts on": ", ".join(row["acts"]) or "-",
+                "its code of a pair (i, j) at scale n": row["relation"],
+                "options": " ".join(f"{name}={value}" for name, value in row["options"].items()) or "-",
+            }
+            for row in rows
+        ],
+        by=[row["family"] for row in rows],
+    )
 
 
 # -- printing and saving ---------------------------------------------------------------------------------------------

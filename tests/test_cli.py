@@ -1,0 +1,106 @@
+"""The command line as a user meets it: what it prints, what it refuses, and how."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lengthlens.cli import main
+from lengthlens.tasks import TASKS
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """What makes `lengthlens --help` quick, without a clock: torch and its company stay out of the process."""
+    code = (
+        "import sys; from lengthlens.cli import main; main(['--help'], standalone_mode=False); "
+        "heavy = {'torch', 'transformer_lens', 'numpy', 'pandas', 'sklearn', 'matplotlib'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_every_command_has_help_and_every_listing_json() -> None:
+    for name, command in main.commands.items():
+        assert run(name, "--help").exit_code == 0
+        assert command.help, name
+    for name in ("tasks", "schemes"):
+        assert isinstance(json.loads(run(name, "--json").stdout), list)
+
+
+def test_version() -> None:
+    assert run("--version").stdout.startswith("lengthlens, version ")
+
+
+def test_tasks_json() -> None:
+    rows = {row["name"]: row for row in json.loads(run("tasks", "--json").stdout)}
+    assert list(rows) == list(TASKS)
+    assert rows["parity"]["src"] == {"4": 4, "8": 8, "16": 16}
+    assert rows["copy"]["family"] == "position-addressed"
+    assert TASKS["addition"].parse(rows["addition"]["example"]).scale.item() == 4
+
+
+def test_tasks_table_names_every_task() -> None:
+    text = run("tasks").stdout
+    assert all(name in text for name in TASKS)
+
+
+def test_sample_is_reproducible_and_parses_back() -> None:
+    first = run("sample", "addition", "--scale", "3", "--batch", "4", "--seed", "7")
+    assert first.stdout == run("sample", "addition", "--scale", "3", "--batch", "4", "--seed", "7").stdout
+    lines = first.stdout.splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        TASKS["addition"].parse(line)
+
+
+def test_steps_show_the_circuit() -> None:
+    rows = json.loads(run("steps", "parity-cot", "^ 1 0 1 =", "--json").stdout)
+    assert [row["writes"] for row in rows] == ["1", "1", "0", "$"]
+    assert rows[1] == {"query": 5, "writes": "1", "operator": "add mod 2", "reads": "0 1", "sources": "2 5"}
+
+
+def test_src_with_search(tmp_path: Path) -> None:
+    drawn = tmp_path / "src.png"
+    words = ["src", "parity", "--max-scale", "4", "--search", "--arity", "3", "--plot", str(drawn), "--json"]
+    rows = json.loads(run(*words).stdout)
+    assert [row["declared"] for row in rows] == [1, 2, 3, 4]
+    assert [row["searched"] for row in rows] == [1, 1, 1, "inf"]
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["src", "coppy"], "did you mean 'copy'?"),
+        (["taks"], "did you mean 'tasks'?"),
+        (["src", "copy", "--max-scal", "3"], "--max-scale"),
+        (["src", "copy", "--max-scale", "0"], "no scale 0: the smallest is 1"),
+        (["src", "copy", "--search", "--arity", "0"], "at least 1, not 0"),
+        (["src", "copy", "--plot", "figure.xyz"], "figure.xyz"),
+        (["sample", "copy", "--batch", "0"], "at least 1, not 0"),
+        (["sample", "sort", "--scale", "400"], "the largest is 128"),
+        (["steps", "copy", "^ 7 x ="], "'x' is not a token"),
+        (["steps", "copy", "^ 7 3 = 7 4 $"], "should be '3', not '4'"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(words: list[str], named: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len([line for line in result.stderr.splitlines() if line.startswith("Error")]) == 1
+
+
+def test_a_figure_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    result = run("src", "copy", "--max-scale", "3", "--plot", str(tmp_path / "file" / "figure.png"))
+    assert result.exit_code == 2
+    assert "cannot write" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
