@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from lengthlens.models.schemes.absolute import Learned, NoPosition, Shortformer, Sinusoidal
 from lengthlens.models.schemes.ideal import Ideal
+from lengthlens.models.schemes.learned import LearnedRelation
 from lengthlens.models.schemes.options import option_names, read_options
 from lengthlens.models.schemes.relative import T5, Alibi, Relative
 from lengthlens.models.schemes.rotary import Rope, RopeInterpolated, RopeNtk, RopeYarn
@@ -30,6 +31,7 @@ SCHEMES: Registry[type[PositionScheme]] = Registry(
             T5,
             Relative,
             Ideal,
+            LearnedRelation,
         )
     },
 )

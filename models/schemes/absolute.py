@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
+
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
-from torch import Tensor, nn
 
 NO_DISTANCE = (
     "it gives each position a vector of its own, and has no distance that could be anchored at the scale"

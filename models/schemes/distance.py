@@ -3,9 +3,10 @@
 from abc import abstractmethod
 
 import torch
+from torch import Tensor
+
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.tasks import Task
-from torch import Tensor
 
 
 def along_diagonals(line: Tensor, queries: int) -> Tensor:

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED
-from torch import Tensor, nn
 
 OTHER = 0
 KEPT_SCALES = 32  # circuits kept in memory; a scale of 10,000 takes about a megabyte

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor, nn
+
 from lengthlens.models.schemes.distance import DistanceBias
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Sizes
 from lengthlens.tasks import Task
-from torch import Tensor, nn
 
 
 class Relative(DistanceBias):

@@ -4,11 +4,12 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
-from torch import Tensor
 
 STRETCHES = "it stretches the lengths of training to longer ones, and random positions already cover those"
 

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
+from torch import Tensor, nn
+
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
-from torch import Tensor, nn
 
 Made = TypeVar("Made")
 Family = Literal[

@@ -4,12 +4,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from lengthlens.models.schemes.distance import Distanced
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Frame, NoOptions, PositionScheme, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
-from torch import Tensor
 
 
 class Wrapper(PositionScheme):
