@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lengthlens.models.schemes.absolute import Learned, NoPosition, Shortformer, Sinusoidal
+from lengthlens.models.schemes.contextual import Cope, RpeSquare
 from lengthlens.models.schemes.ideal import Ideal
+from lengthlens.models.schemes.kernels import Fire, KerpleLog, KerplePower
 from lengthlens.models.schemes.learned import LearnedRelation
 from lengthlens.models.schemes.options import option_names, read_options
 from lengthlens.models.schemes.relative import T5, Alibi, Relative
 from lengthlens.models.schemes.rotary import Rope, RopeInterpolated, RopeNtk, RopeYarn
 from lengthlens.models.schemes.scheme import Frame, PositionScheme, Sizes
+from lengthlens.models.schemes.taskgiven import Abacus, Coupled
+from lengthlens.models.schemes.vectors import Shaw, TransformerXL, Urpe
 from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Wrapper
 from lengthlens.registry import Registry, UserError, unknown
 from lengthlens.tasks import Task
@@ -30,6 +34,16 @@ SCHEMES: Registry[type[PositionScheme]] = Registry(
             Alibi,
             T5,
             Relative,
+            Shaw,
+            TransformerXL,
+            KerpleLog,
+            KerplePower,
+            Fire,
+            Cope,
+            Urpe,
+            Coupled,
+            Abacus,
+            RpeSquare,
             Ideal,
             LearnedRelation,
         )
@@ -89,7 +103,8 @@ def scheme_kind(name: str) -> SchemeKind:
     if ":" in inner:
         # Twice the same says nothing new; and n counts tokens, which random positions do not.
         raise UserError(
-            f"scheme '{name}' makes no sense: one wrapper at a time, since the scale counts tokens and random positions do not"
+            f"scheme '{name}' makes no sense: one wrapper at a time, "
+            "since a scale counts tokens and random positions do not"
         )
     reason = wrapper.refusal(SCHEMES[inner])
     if reason is not None:

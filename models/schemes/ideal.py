@@ -116,7 +116,7 @@ class Ideal(PositionScheme):
     # -- the relation --------------------------------------------------------------------------------------------
 
     def code_of(self, role: Role) -> int:
-        """The role's place in the table, or beyond it a number above all of those that depends on nothing but the role."""
+        """The role's place in the table; beyond it, a number above all of those that depends on the role alone."""
         return self.catalogue.get(role) or (1 << 40) + _digest(role)
 
     def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class Ideal(PositionScheme):
         width = 1 + max(int(reads.key.max()), int(key.max()))  # wide enough to tell all keys apart
         known, asked = reads.query * width + reads.key, query.cpu() * width + key.cpu()
         place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
-        codes = torch.tensor([self.code_of(role) for role in reads.roles])[reads.role]
+        codes = torch.tensor([self.code_of(role) for role in reads.roles], device="cpu")[reads.role]
         return torch.where(known[place] == asked, codes[place], OTHER).to(query.device)
 
     def describe(self, code: tuple[int, ...]) -> str:
@@ -158,12 +158,14 @@ class Ideal(PositionScheme):
         ).transpose(0, 1)
 
     def _entries(self, frame: Frame, rows: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Row, query within the block, key, and place in the table, of every pair of the block that has a bias. [entry]"""
+        """Row, query within the block, key and place in the table of every pair that has a bias. [entry] each"""
         assert frame.scale is not None
         found = []
         for row, scale in enumerate(self._scales(frame.scale)):
             reads = self.circuits.reads(scale)
-            place = torch.tensor([self.catalogue.get(role, 0) - 1 for role in reads.roles])[reads.role]
+            place = torch.tensor([self.catalogue.get(role, 0) - 1 for role in reads.roles], device="cpu")[
+                reads.role
+            ]
             inside = (reads.query >= rows.start) & (reads.query < rows.stop) & (place >= 0)
             query, key, place = reads.query[inside] - rows.start, reads.key[inside], place[inside]
             found.append(torch.stack([torch.full_like(query, row), query, key, place]))
@@ -199,6 +201,6 @@ class _Recent:
 
 
 def _digest(role: Role) -> int:
-    """A number that depends on the role alone, the same in every process; 60 bits, so that two never meet in practice."""
+    """A number that depends on the role alone, the same in every process; of 60 bits, so that two hardly ever meet."""
     text = f"{role.operator}\n{role.slots}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 4

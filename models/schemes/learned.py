@@ -35,14 +35,14 @@ class Surviving(NamedTuple):
 class LearnedRelation(PositionScheme):
     """Each head chooses among integer linear forms of i, j, n, and learns a bias for each small value of them.
 
-    A form u = a·i + b·j + c·n + d is coded as u where |u| ≤ window, and as OTHER elsewhere. What a head adds to the score of
-    a pair is Σ over forms of gate[form] · bias[form, code], with gates that are a softmax at `temperature` and no bias for
-    OTHER. A head with gate 1 on i−j−n and bias 5 at value 0 "reads i−j = n", at every scale.
+    A form u = a·i + b·j + c·n + d is coded as u where |u| ≤ window, and as OTHER elsewhere. What a head adds to the
+    score of a pair is Σ over forms of gate[form] · bias[form, code], with gates that are a softmax at `temperature`
+    and no bias for OTHER. A head with gate 1 on i−j−n and bias 5 at value 0 "reads i−j = n", at every scale.
 
     Computed sparsely: at a query each (form, value) marks one key at most, so that a block of queries takes
     queries · forms · values additions whatever the number of keys.
 
-    With ``variant=mlp`` a small network over (i, j, n) takes the place of the forms: as free, and not made to extrapolate.
+    With ``variant=mlp`` a small network over (i, j, n) takes the place of the forms: free, and not made to extrapolate.
     """
 
     name = "lbpe"

@@ -70,7 +70,7 @@ class Rope(PositionScheme):
         return turned if self.dim == x.shape[-1] else torch.cat([turned, x[..., self.dim :]], -1)
 
     def _turn(self, frame: Frame) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of each position's angles, [1|row, pos, 1, pair]. Float32: bfloat16 cannot tell 256 from 257."""
+        """Cosine and sine of all angles, [1|row, pos, 1, pair]. In float32: bfloat16 cannot tell 256 from 257."""
         length = frame.tokens.shape[1]
         angle = frame.position[:, :, None, None] * self.frequencies(length, frame.tokens.device)
         magnitude = self.magnitude(length)
@@ -160,7 +160,7 @@ class RopeNtk(_Stretched):
 
 @dataclass(frozen=True)
 class YarnOptions(StretchOptions):
-    """Pairs that turn more than `beta_fast` times within the original length stay, those below `beta_slow` are divided."""
+    """Pairs that turn over `beta_fast` times within the original length stay, below `beta_slow` they are divided."""
 
     beta_fast: float = option(32.0, at_least=0)
     beta_slow: float = option(1.0, at_least=0)

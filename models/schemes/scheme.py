@@ -49,7 +49,7 @@ class Frame:
     cache: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def cached(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made once for all layers and dropped together with the frame. No parameter may enter it."""
+        """What `make` gives, made once for all layers and dropped with the frame. No parameter may enter it."""
         if key not in self.cache:
             self.cache[key] = make()
         made: Made = self.cache[key]
@@ -97,7 +97,7 @@ class PositionScheme(nn.Module, ABC):
         self.options = options
         self.task = task
         # Schemes that draw at random in training draw from it; a trainer may put its own in its place.
-        self.generator = torch.Generator().manual_seed(0)
+        self.generator = torch.Generator(device="cpu").manual_seed(0)
 
     @abstractmethod
     def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:

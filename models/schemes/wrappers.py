@@ -132,7 +132,7 @@ class Randomized(Wrapper):
         """Positions in increasing order, [pos]. Drawn on the CPU, so that every device has the same."""
         generator = self.generator
         if not self.training:
-            generator = torch.Generator().manual_seed(self.options.seed * 2**31 + length)
+            generator = torch.Generator(device="cpu").manual_seed(self.options.seed * 2**31 + length)
         drawn = torch.randperm(self.options.range, generator=generator, device="cpu")[:length]
         return drawn.sort().values
 

@@ -1,0 +1,128 @@
+"""Schemes that count by content: CoPE the tokens that a query cares for, RPE-Square from special tokens."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.models.schemes.taskgiven import PlaceInRun
+from lengthlens.tasks import Task
+
+
+class Cope(PositionScheme):
+    """Contextual position encoding (Golovneva et al. 2024): distance counts only the tokens whose gate is open.
+
+    The gate of key t at query i is σ(q_i·k_t); the position of key j is the sum of gates from j to i, a fraction in
+    general; the query's product with the learned vector of that position, interpolated, is added to the score. If
+    all gates are open the position is i−j+1, if only those of ``=`` are, it is the number of ``=`` since j.
+
+    The relation stated is i−j: the position lies between 0 and i−j+1, and is a function of i−j alone where tokens do
+    not differ. Content can make pairs at the same distance differ, or pairs at different distances alike.
+    """
+
+    name = "cope"
+    family: Family = "contextual"
+    summary = "queries meet learned vectors of a position that counts only the tokens they gate in"
+    relation_in_words = "i−j at most: the number of tokens from j to i that content lets count"
+    no_random = "it counts tokens, not position ids"
+    no_hint = "it counts tokens by content, so its distances are not the scale's"
+
+    @dataclass(frozen=True)
+    class Options:
+        max_position: int = option(64, at_least=2)  # positions from the last one on share a vector
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        # Shared by heads, as published; zero at the start, so that training begins without positions.
+        self.vectors = nn.Parameter(torch.zeros(sizes.n_layers, options.max_position, sizes.d_head))
+
+    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return (query_pos - key_pos + 0 * scale)[..., None]
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        return f"distance {code[0]}, less the tokens that do not count"
+
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        seen = frame.distance(rows)[:, None] >= 0
+        gates = torch.where(seen, torch.einsum("bqhd,bkhd->bhqk", q, k).float().sigmoid(), 0)
+        position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.options.max_position - 1)
+        products = torch.einsum("bqhd,pd->bhqp", q, self.vectors[layer].to(q.dtype))
+        below = position.detach().floor().long()
+        above = position.detach().ceil().long()
+        part = position - below
+        return products.gather(-1, below) * (1 - part) + products.gather(-1, above) * part
+
+
+class RpeSquare(PositionScheme):
+    """RPE-Square (arXiv 2410.08898), in this project's operational version: relative positions of relative positions.
+
+    Query i and key j each look back, by an attention of their own, for the token they count from (a mark, say), with
+    weights α_i(l) over l ≤ i and β_j(m) over m ≤ j. What is added to the score is the expected bias of the difference of
+    the two counts, Σ_l Σ_m α_i(l) β_j(m) R[(i−l) − (j−m)], with one learned R per head, clipped at `max_distance`.
+
+    Example: in ``^ 7 3 = 7`` with both looking for the last mark, the query 7 is 1 behind ``=`` and the key 3 is 2
+    behind ``^``, so R[−1] is added, at every scale.
+
+    The relation stated is that example's: the difference of the places in runs of symbols, for a model that knows
+    its task (without one, i−j, the case in which both count from the same token). The network may learn to count from
+    other tokens. A block of queries costs as much as the square of its last position, for each row and head.
+    """
+
+    name = "rpe-square"
+    family: Family = "contextual"
+    summary = "a learned bias of the difference of two distances, each to a token found by attention"
+    relation_in_words = "(i−l) − (j−m), clipped, with l, m the last tokens before i and j that are no symbols"
+    no_random = "it counts tokens from one another, not position ids"
+    no_hint = "it counts from tokens, which stand where the scale puts them"
+
+    @dataclass(frozen=True)
+    class Options:
+        max_distance: int = option(64, at_least=1)
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        heads = (sizes.n_layers, sizes.n_heads)
+        self.table = nn.Parameter(torch.zeros(*heads, 2 * options.max_distance + 1))
+        self.W_query = nn.Parameter(torch.randn(*heads, sizes.d_head, sizes.d_head) / sizes.d_head**0.5)
+        self.W_key = nn.Parameter(torch.randn(*heads, sizes.d_head, sizes.d_head) / sizes.d_head**0.5)
+        self.places = None if task is None else PlaceInRun(task)
+
+    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        last = self.options.max_distance
+        if self.places is None:
+            return (query_pos - key_pos + 0 * scale).clamp(-last, last)[..., None]
+        places = self.places.of_pairs(query_pos, key_pos, scale)
+        return (places[..., :1] - places[..., 1:]).clamp(-last, last)
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        return f"{abs(code[0])} places {'less' if code[0] >= 0 else 'more'} into its run than the query is"
+
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        key = k / self.sizes.d_head**0.5
+        position = torch.arange(rows.stop, device=q.device)
+        looking = torch.einsum("bqhd,hde->bqhe", q, self.W_query[layer].to(q.dtype))
+        of_query = _counts(looking, k, position[rows.start :])
+        of_key = _counts(torch.einsum("bkhd,hde->bkhe", key, self.W_key[layer].to(q.dtype)), k, position)
+        difference = position[:, None] - position  # [count, count]
+        last = self.options.max_distance
+        bias = self.table[layer][:, difference.clamp(-last, last) + last]  # [head, count, count]
+        return of_query @ bias.to(of_query.dtype) @ of_key.transpose(-1, -2)
+
+
+def _counts(looking: Tensor, k: Tensor, position: Tensor) -> Tensor:
+    """How likely each position counts from how far back. [row, pos, head, d_head] to [row, head, pos, count]
+
+    Attention over tokens, turned around so that entry c of position i is the weight of the token at i−c.
+    """
+    scores = torch.einsum("bqhd,bkhd->bhqk", looking, k)
+    back = position[:, None] - torch.arange(
+        k.shape[1], device=k.device
+    )  # [pos, count]: the token that far back
+    turned = scores.gather(-1, back.clamp(min=0).expand_as(scores))
+    return turned.masked_fill(back < 0, -torch.inf).softmax(-1)
