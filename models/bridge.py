@@ -1,0 +1,137 @@
+"""The same model as a TransformerBridge of TransformerLens 4, where that has an equivalent."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+from transformer_lens.model_bridge.sources.native import NativeModel
+
+from lengthlens.models.attention import Attention
+from lengthlens.models.layers import MLP
+from lengthlens.models.transformer import HookedModel
+from lengthlens.registry import UserError
+
+ARCHITECTURE = "TransformerLensNative"
+SCHEMES_THERE = ("learned", "rope")
+ACTIVATIONS_THERE = ("gelu", "gelu_new", "relu", "silu", "solu")
+
+
+def to_bridge(model: HookedModel) -> Any:
+    """A TransformerBridge around TransformerLens' native model with copies of the weights: equal logits.
+
+    The native model rotates adjacent pairs. A ``rope`` that rotates halves is carried over by reordering each head's
+    queries and keys, which changes neither scores nor logits; only there are `hook_q` and `hook_k` reordered.
+    """
+    refuse_without_equivalent(model)
+    native = NativeModel(bridge_config(model))
+    native.head = nn.Linear(model.cfg.d_model, model.cfg.d_vocab_out)  # TransformerLens' own has no bias
+    with torch.no_grad():
+        copy_weights(model, native)
+    native = native.to(model.cfg.device, model.cfg.dtype).train(model.training)
+    return build_bridge_from_module(
+        native,
+        architecture=ARCHITECTURE,
+        tl_config=native.cfg,
+        tokenizer=None,
+        dtype=model.cfg.dtype,
+        device=model.cfg.device,
+        model_name="native",
+    )
+
+
+def refuse_without_equivalent(model: HookedModel) -> None:
+    config = model.config
+    if config.scheme not in SCHEMES_THERE:
+        raise UserError(
+            f"TransformerLens 4 has no native model with scheme '{config.scheme}', only {' and '.join(SCHEMES_THERE)}"
+        )
+    if config.score_scaling != "none":
+        raise UserError(f"TransformerLens 4 has no native model with score_scaling '{config.score_scaling}'")
+    if config.act_fn not in ACTIVATIONS_THERE:
+        raise UserError(f"TransformerLens 4 has no native model with act_fn '{config.act_fn}'")
+    if model.cfg.attn_scale == 1 and model.cfg.d_head > 1:
+        raise UserError("TransformerLens 4 has no native model with attn_scale 1")
+
+
+def bridge_config(model: HookedModel) -> Any:
+    cfg, rope = model.cfg, model.config.scheme == "rope"
+    options: Any = model.pos_embed.options
+    return TransformerBridgeConfig(
+        d_model=cfg.d_model,
+        d_head=cfg.d_head,
+        n_layers=cfg.n_layers,
+        n_heads=cfg.n_heads,
+        n_ctx=cfg.n_ctx,
+        d_mlp=cfg.d_mlp,
+        d_vocab=cfg.d_vocab,
+        d_vocab_out=cfg.d_vocab_out,
+        act_fn=cfg.act_fn,
+        attn_only=cfg.attn_only,
+        normalization_type=cfg.normalization_type,
+        eps=cfg.eps,
+        attn_scale=cfg.attn_scale,
+        positional_embedding_type="rotary" if rope else "standard",
+        rotary_dim=(options.rotary_dim or cfg.d_head) if rope else None,
+        rotary_base=options.base if rope else 10000,
+        dtype=cfg.dtype,
+        architecture=ARCHITECTURE,
+    )
+
+
+def copy_weights(model: HookedModel, native: Any) -> None:
+    native.tok_embed.weight.copy_(model.W_E)
+    if native.pos is not None:
+        native.pos.weight.copy_(model.W_pos)
+    order = adjacent_order(model)
+    for ours, theirs in zip(model.layers, native.layers):
+        copy_norm(ours.ln1, theirs.ln1)
+        copy_attention(ours.attn, theirs.attn, order)
+        if not model.cfg.attn_only:
+            copy_norm(ours.ln2, theirs.ln2)
+            copy_mlp(ours.mlp, theirs.mlp)
+    copy_norm(model.ln_final, native.ln_out)
+    native.head.weight.copy_(model.W_U.t())
+    native.head.bias.copy_(model.b_U)
+
+
+def adjacent_order(model: HookedModel) -> Tensor:
+    """Where each dimension of a head goes so that the two of a pair become neighbours. [d_head]
+
+    Halves rotate 0 with 2 and 1 with 3 in a head of four; in the order 0, 2, 1, 3 pairs are adjacent.
+    """
+    order = torch.arange(model.cfg.d_head)
+    options: Any = model.pos_embed.options
+    if model.config.scheme == "rope" and not options.adjacent_pairs:
+        width = options.rotary_dim or model.cfg.d_head
+        order[:width] = torch.arange(width).view(2, -1).t().flatten()
+    return order
+
+
+def copy_norm(ours: nn.Module, theirs: Any) -> None:
+    if getattr(ours, "w", None) is not None:
+        theirs.weight.copy_(ours.w)
+    if getattr(ours, "b", None) is not None:
+        theirs.bias.copy_(ours.b)
+
+
+def copy_attention(ours: Attention, theirs: Any, order: Tensor) -> None:
+    same = torch.arange(len(order))
+    for name, columns in (("Q", order), ("K", order), ("V", same)):
+        weight, bias, linear = (
+            getattr(ours, f"W_{name}"),
+            getattr(ours, f"b_{name}"),
+            getattr(theirs, name.lower()),
+        )
+        linear.weight.copy_(weight[:, :, columns].transpose(1, 2).flatten(0, 1))
+        linear.bias.copy_(bias[:, columns].flatten())
+    theirs.o.weight.copy_(ours.W_O.flatten(0, 1).t())
+    theirs.o.bias.copy_(ours.b_O)
+
+
+def copy_mlp(ours: MLP, theirs: Any) -> None:
+    theirs.fc_in.weight.copy_(ours.W_in.t())
+    theirs.fc_in.bias.copy_(ours.b_in)
+    theirs.fc_out.weight.copy_(ours.W_out.t())
+    theirs.fc_out.bias.copy_(ours.b_out)

@@ -1,0 +1,228 @@
+"""What a model is made of: every choice a user makes, and the same sizes as TransformerLens' tools expect them."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lengthlens.models.schemes import scheme_kind
+from lengthlens.registry import UserError, unknown
+from lengthlens.tasks import TASKS, Task
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "relu", "silu", "solu")
+NORMALIZATIONS = ("LN", "LNPre", "RMS", "RMSPre")
+SCORE_SCALINGS = ("none", "log")
+
+# Bounds that no sensible model reaches; a damaged or hostile config is refused before memory is asked for.
+LARGEST = {"n_layers": 1024, "n_heads": 4096}
+SIZES = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "train_ctx")
+OPTIONAL_SIZES = ("d_head", "d_mlp", "d_vocab", "d_vocab_out")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Every choice about a model.
+
+    >>> config = ModelConfig(task="copy", scheme="relative", scheme_options={"max_distance": 3})
+    >>> ModelConfig.from_json(config.to_json()) == config
+    True
+    >>> config.resolved().d_vocab, config.resolved().d_head
+    (14, 16)
+    """
+
+    task: str | None = None  # a name in TASKS; None for a model whose d_vocab is given instead
+    scheme: str = "none"  # a name in SCHEMES; nothing is added unless it is asked for
+    scheme_options: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # by name; the scheme's own defaults otherwise
+    n_layers: int = 2  # the least depth in which heads compose, enough for one circuit step
+    n_heads: int = 4  # an operator of the tasks here has up to four sources
+    d_model: int = 64  # learns the tasks here in under a minute on one core
+    d_head: int | None = None  # d_model / n_heads if None
+    d_mlp: int | None = None  # 4 d_model if None, as everywhere
+    d_vocab: int | None = None  # the task's if None
+    d_vocab_out: int | None = None  # d_vocab if None
+    n_ctx: int = (
+        2048  # rows of tables with one entry per position, and the limit that TransformerLens' tools go by
+    )
+    train_ctx: int = 32  # longest training sequence in tokens; only score scaling looks at it
+    act_fn: str = "gelu"  # smooth, and a single kernel
+    normalization_type: str | None = "LN"  # as in HookedTransformer
+    eps: float = 1e-5  # as in HookedTransformer
+    attn_only: bool = False  # MLPs are where operators are computed
+    attn_scale: float | None = None  # what scores are divided by; the square root of d_head if None
+    score_scaling: str = "none"  # "log" keeps heads sharp on long inputs, at a price in comparability
+    initializer_range: float | None = None  # 0.8 / sqrt(d_model) if None, as in HookedTransformer
+    seed: int = 0  # of the initial weights; the same seed gives the same weights, bit for bit
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scheme_options", _plain(self.scheme_options))
+        _check_name("scheme", self.scheme)
+        scheme_kind(self.scheme)  # refuses what is no scheme
+        for name in SIZES:
+            self._check_size(name)
+        _check_choice("act_fn", self.act_fn, ACTIVATIONS)
+        _check_choice("score_scaling", self.score_scaling, SCORE_SCALINGS)
+        if self.normalization_type is not None:
+            _check_choice("normalization_type", self.normalization_type, NORMALIZATIONS)
+        self._check_numbers()
+        if self.d_head is None and self.d_model % self.n_heads:
+            raise UserError(
+                f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}: give d_head, or other sizes"
+            )
+
+    def _check_size(self, name: str) -> None:
+        value, most = getattr(self, name), LARGEST.get(name, 1 << 20)
+        if value is None and name in OPTIONAL_SIZES:
+            return
+        if type(value) is not int or not 1 <= value <= most:
+            raise UserError(f"{name} must be an integer from 1 to {most}, not {value!r}")
+
+    def _check_numbers(self) -> None:
+        if self.task is not None:
+            _check_name("task", self.task)
+        if type(self.attn_only) is not bool:
+            raise UserError(f"attn_only must be true or false, not {self.attn_only!r}")
+        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
+            raise UserError(f"seed must be an integer of at least 0, not {self.seed!r}")
+        for name in ("eps", "attn_scale", "initializer_range"):
+            value = getattr(self, name)
+            if value is None and name != "eps":
+                continue
+            if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+                raise UserError(f"{name} must be a positive number, not {value!r}")
+
+    def resolved(self, task: Task | None = None) -> "ModelConfig":
+        """The same choices with nothing left open. `task` is the task itself, where it is not one of TASKS."""
+        if task is None and self.task is not None:
+            task = TASKS[self.task]
+        if task is not None and self.task is not None and task.name != self.task:
+            raise UserError(f"the config is of task '{self.task}', and task '{task.name}' was given")
+        d_vocab = self.d_vocab if self.d_vocab is not None else (len(task.vocab) if task else None)
+        if d_vocab is None:
+            raise UserError("a model needs a task or d_vocab, and the config has neither")
+        if task is not None and d_vocab < len(task.vocab):
+            raise UserError(
+                f"d_vocab {d_vocab} is too small for task '{task.name}' with {len(task.vocab)} tokens"
+            )
+        return dataclasses.replace(
+            self,
+            task=task.name if task else None,
+            d_vocab=d_vocab,
+            d_vocab_out=self.d_vocab_out or d_vocab,
+            d_head=self.d_head or self.d_model // self.n_heads,
+            d_mlp=self.d_mlp or 4 * self.d_model,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by field, ready for JSON."""
+        return {
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
+            "scheme_options": _plain(self.scheme_options),
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
+        """The config with these values; a field that does not exist is refused by name."""
+        fields = [f.name for f in dataclasses.fields(cls)]
+        for name in values:
+            if name not in fields:
+                raise unknown("field of a model config", str(name), fields)
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, text: str) -> "ModelConfig":
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"the model config is not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise UserError(f"a model config is a JSON object, not {type(values).__name__}")
+        return cls.from_dict(values)
+
+
+def _plain(options: object) -> dict[str, Any]:
+    """Options as JSON will give them back (tuples become lists), so that a saved config equals the original."""
+    if not isinstance(options, Mapping):
+        raise UserError(f"scheme_options must map names to values, not {options!r}")
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(options)))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"scheme_options must be plain values: {error}") from None
+    return plain
+
+
+def _check_name(kind: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise UserError(f"{kind} must be a name, not {value!r}")
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UserError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+@dataclass
+class LensConfig:
+    """`model.cfg`: the fields of a HookedTransformerConfig that TransformerLens' tools read, shared and mutable."""
+
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_mlp: int | None
+    d_vocab: int
+    d_vocab_out: int
+    n_ctx: int
+    act_fn: str
+    normalization_type: str | None
+    eps: float
+    attn_only: bool
+    attn_scale: float
+    seed: int
+    positional_embedding_type: str
+    device: torch.device
+    dtype: torch.dtype
+    n_key_value_heads: int | None = None  # every head has keys and values of its own
+    use_attn_scale: bool = True
+    use_attn_result: bool = False
+    use_split_qkv_input: bool = False
+    use_attn_in: bool = False
+    use_hook_mlp_in: bool = False
+    final_rms: bool = False
+    gated_mlp: bool = False
+    parallel_attn_mlp: bool = False
+    default_prepend_bos: bool = False
+    model_name: str = "lengthlens"
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> "LensConfig":
+        """From a resolved config."""
+        if config.d_vocab is None or config.d_vocab_out is None or config.d_head is None:
+            raise UserError("the config has open sizes: call resolved() first")
+        return cls(
+            n_layers=config.n_layers,
+            n_heads=config.n_heads,
+            d_model=config.d_model,
+            d_head=config.d_head,
+            d_mlp=None if config.attn_only else config.d_mlp,
+            d_vocab=config.d_vocab,
+            d_vocab_out=config.d_vocab_out,
+            n_ctx=config.n_ctx,
+            act_fn=config.act_fn,
+            normalization_type=config.normalization_type,
+            eps=config.eps,
+            attn_only=config.attn_only,
+            attn_scale=config.attn_scale or math.sqrt(config.d_head),
+            seed=config.seed,
+            positional_embedding_type=config.scheme,
+            device=torch.device("cpu"),
+            dtype=torch.float32,
+        )

@@ -1,0 +1,189 @@
+"""Models on disk: config.json and model.safetensors in a directory. Nothing here unpickles anything."""
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.hooked_import import check_weights
+from lengthlens.models.transformer import HookedModel
+from lengthlens.registry import UserError
+from lengthlens.tasks import Task
+
+FORMAT = "lengthlens model"
+VERSION = 1
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+LARGEST_CONFIG = 1 << 20  # bytes; a config of this project takes about one thousandth of it
+
+
+def save(model: HookedModel, path: str | Path) -> None:
+    """Write the model into the directory `path`, which is made if there is none."""
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Copies: safetensors refuses tensors that share storage, as those of a module with two names do.
+    state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+    weights = save_tensors(state)
+    _write(folder / WEIGHTS, weights)
+    _write(folder / CONFIG, render(model.config, weights).encode())
+
+
+def render(config: ModelConfig, weights: bytes) -> str:
+    """The text of config.json: what the model is, and what its weights must be, byte for byte."""
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "weights_bytes": len(weights),
+        "sha256": digest(config, weights),
+    }
+    return json.dumps({**header, "config": config.to_dict()}, indent=2) + "\n"
+
+
+def digest(config: ModelConfig, weights: bytes) -> str:
+    """One checksum over config and weights, so that neither can be exchanged alone."""
+    return hashlib.sha256(config.to_json().encode() + b"\0" + weights).hexdigest()
+
+
+def load(path: str | Path, task: Task | None = None) -> HookedModel:
+    """The model saved in the local directory `path`. `task` is the task itself where it is not one of TASKS."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(f"'{folder}' is not a directory with a saved model")
+    text, header, config = _read_config(folder / CONFIG)
+    weights = _read_weights(folder / WEIGHTS, header)
+    if render(config, weights) != text:
+        raise UserError(
+            f"'{folder}' was changed after it was saved: {CONFIG} and {WEIGHTS} do not belong together"
+        )
+    state = _tensors(weights, folder / WEIGHTS)
+    _check_shapes(config, task, state, folder)
+    model = HookedModel(config, task)
+    model.to(state["embed.W_E"].dtype)
+    model.load_state_dict(state)
+    return model
+
+
+def from_pretrained(path: str | Path, task: Task | None = None) -> HookedModel:
+    """As `load`; a string ``owner/name`` that names nothing local is fetched from the Hugging Face Hub first."""
+    return load(path if is_local(path) else _download(str(path)), task)
+
+
+def is_local(path: str | Path) -> bool:
+    """Whether `path` means a place on this machine: it exists, or its parent does, or it is no ``owner/name``."""
+    text = str(path)
+    looks_like_repo = text.count("/") == 1 and not text.startswith((".", "/", "~")) and not text.endswith("/")
+    return isinstance(path, Path) or not looks_like_repo or Path(text).exists() or Path(text).parent.exists()
+
+
+def push_to_hub(model: HookedModel, repo: str, private: bool = False, token: str | None = None) -> str:
+    """Upload the saved form to the repository `repo` of the Hub; the address of the commit."""
+    from huggingface_hub import HfApi  # only this and the download need it
+
+    api = HfApi(token=token)
+    api.create_repo(repo, private=private, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        save(model, folder)
+        return str(api.upload_folder(repo_id=repo, folder_path=folder))
+
+
+# -- reading, with nothing taken on trust ----------------------------------------------------------------------------
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All or nothing: an interrupted write leaves the old file."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(data)
+    partial.replace(path)
+
+
+def _read(path: Path, at_most: int) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > at_most:
+            raise UserError(f"'{path}' has {size} bytes and should have at most {at_most}")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror}") from None
+
+
+def _read_config(path: Path) -> tuple[str, dict[str, Any], ModelConfig]:
+    try:
+        text = _read(path, LARGEST_CONFIG).decode()
+        header = json.loads(text)
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"'{path}' is not JSON: {str(error) or 'nested too deeply'}") from None
+    if (
+        not isinstance(header, dict)
+        or header.get("format") != FORMAT
+        or not isinstance(header.get("config"), dict)
+    ):
+        raise UserError(f"'{path}' is not the config of a {FORMAT}")
+    if header.get("version") != VERSION:
+        raise UserError(
+            f"'{path}' is of version {header.get('version')!r}, and this code reads version {VERSION}"
+        )
+    try:
+        return text, header, ModelConfig.from_dict(header["config"])
+    except UserError as error:
+        raise UserError(f"'{path}' is not a valid config: {error}") from None
+
+
+def _read_weights(path: Path, header: dict[str, Any]) -> bytes:
+    size = header.get("weights_bytes")
+    if type(size) is not int or size < 0:
+        raise UserError(f"the size of '{path}' is not on record in {CONFIG}: {size!r}")
+    weights = _read(path, size)
+    if len(weights) != size:
+        raise UserError(f"'{path}' is truncated: it has {len(weights)} bytes and should have {size}")
+    return weights
+
+
+def _tensors(weights: bytes, path: Path) -> dict[str, Tensor]:
+    try:
+        return load_tensors(weights)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UserError(f"'{path}' is not a safetensors file: {error}") from None
+
+
+def _check_shapes(config: ModelConfig, task: Task | None, state: dict[str, Tensor], folder: Path) -> None:
+    """Refuse weights that are not the config's, before a hostile config can ask for memory."""
+    try:
+        config = config.resolved(task)
+        table = state.get("embed.W_E")
+        if table is None or table.shape != (config.d_vocab, config.d_model):
+            raise UserError("the weights are not of the sizes that the config says")
+        wanted = _shapes(config, task)
+    except UserError as error:
+        raise UserError(f"'{folder}' cannot be built: {error}") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+        raise UserError(f"'{folder}' has a config that describes no model: {type(error).__name__}") from None
+    check_weights(state, wanted, f"'{folder}'")
+
+
+def _shapes(config: ModelConfig, task: Task | None) -> dict[str, Tensor]:
+    """The weights of such a model, without storage wherever that is possible."""
+    try:
+        with torch.device("meta"):
+            return dict(HookedModel(config, task).state_dict())
+    except (RuntimeError, NotImplementedError):  # a scheme that looks at values while it is made
+        return dict(HookedModel(config, task).state_dict())
+
+
+def _download(repo: str) -> str:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return str(snapshot_download(repo, allow_patterns=[CONFIG, WEIGHTS]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"'{repo}' is neither a local directory nor a model on the Hub: {reason}") from None

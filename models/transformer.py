@@ -1,0 +1,377 @@
+"""A decoder-only Transformer with any position embedding, under HookedTransformer's names."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformer_lens import ActivationCache, HookedRootModule
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.weight_processing import ProcessWeights
+
+from lengthlens.models.attention import Places, log_temperature
+from lengthlens.models.block import Block, dead_hook
+from lengthlens.models.config import LensConfig, ModelConfig
+from lengthlens.models.layers import Embed, Unembed, default_std, initialise, make_norm, watched
+from lengthlens.models.schemes import Frame, PositionScheme, Sizes, make_scheme
+from lengthlens.models.weights import TokenNames, WeightNames
+from lengthlens.registry import UserError, unknown
+from lengthlens.tasks import TASKS, Task
+
+ReturnType = Literal["logits", "loss", "both"] | None
+NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
+NO_TARGET = -100  # torch's own mark for a place that the loss leaves out
+
+
+class Output(NamedTuple):
+    """What ``return_type="both"`` gives."""
+
+    logits: Tensor
+    loss: Tensor
+
+
+class HookedModel(WeightNames, TokenNames, HookedRootModule):
+    """A pre-norm decoder whose hook names, tensor shapes, state-dict keys and `cfg` are HookedTransformer's.
+
+    >>> model = build(ModelConfig(task="copy", scheme="relative"))
+    >>> logits, cache = model.run_with_cache("^ 7 3 =")
+    >>> logits.shape, cache["pattern", 0].shape
+    (torch.Size([1, 4, 14]), torch.Size([1, 4, 4, 4]))
+
+    `config` is what it was built from, `cfg` the same for TransformerLens' tools, `pos_embed` the position embedding.
+    """
+
+    def __init__(self, config: ModelConfig, task: Task | None = None) -> None:
+        super().__init__()
+        if task is None and config.task is not None:
+            task = TASKS[config.task]
+        self.task = task
+        self.config = config.resolved(task)
+        self.cfg = cfg = LensConfig.of(self.config)
+        self.embed = Embed(cfg)
+        self.pos_embed = _scheme(self.config, cfg, task)
+        acts = self.pos_embed.acts()
+        self.blocks = nn.ModuleList(Block(cfg, layer, "rotate" in acts) for layer in range(cfg.n_layers))
+        self.ln_final = make_norm(cfg)
+        self.unembed = Unembed(cfg)
+        self.hook_embed = HookPoint()  # [row, pos, d_model]
+        if "embed" in acts:
+            self.hook_pos_embed = HookPoint()  # [row, pos, d_model], added to the residual stream
+        if "embed_qk" in acts:
+            # Not hook_pos_embed: TransformerLens would count it as a part of the residual stream.
+            self.hook_qk_embed = HookPoint()  # [row, pos, d_model]
+        std = self.config.initializer_range or default_std(cfg.d_model)
+        generator = torch.Generator().manual_seed(config.seed)
+        for part in (self.embed, self.blocks, self.unembed):
+            initialise(part, std, generator)
+        self.setup()
+
+    def setup(self) -> None:
+        """Names every module for TransformerLens; a scheme's name stays its own."""
+        names = [(module, module.name) for module in self.modules() if isinstance(module, PositionScheme)]
+        super().setup()
+        for scheme, name in names:
+            scheme.name = name
+
+    # -- forward -------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        input: str | Sequence[str] | Tensor,
+        scale: int | Tensor | None = None,
+        return_type: ReturnType = "logits",
+        *,
+        loss_per_token: bool = False,
+        query_mask: Tensor | None = None,
+        start_at_layer: int | None = None,
+        stop_at_layer: int | None = None,
+        tokens: Tensor | None = None,
+        **_: object,
+    ) -> Any:
+        """Logits [row, pos, d_vocab], the next-token loss, both, or nothing.
+
+        `input`: ids [row, pos], or text; rows of different scales may be mixed. `scale` [row] is inferred by the
+        task's own rule where the scheme needs it and it is not given. The loss is the mean over all next tokens
+        that are not padding, or over those where `query_mask` [row, pos-1] is true.
+
+        `start_at_layer` takes the residual stream before that layer as input (and `tokens` beside it, for a loss or
+        a scheme that looks at the tokens); `stop_at_layer` returns the residual stream before that layer.
+        """
+        if start_at_layer is None:
+            tokens = self._checked_tokens(input)
+            residual, places = self._embedded(tokens, scale)
+        else:
+            residual = cast(Tensor, input)
+            known = (
+                tokens
+                if tokens is not None
+                else torch.zeros(residual.shape[:2], dtype=torch.long, device=residual.device)
+            )
+            places = self._places(self._frame(known, scale))
+        embed_qk = self._embed_qk(places.frame)
+        for block in self.layers[start_at_layer:stop_at_layer]:
+            residual = block(residual, places, embed_qk)
+        if stop_at_layer is not None:
+            return residual
+        normalized = self.ln_final(residual)
+        if return_type is None:
+            return None
+        logits = self.unembed(normalized)
+        if return_type == "logits":
+            return logits
+        if return_type not in ("loss", "both"):
+            raise UserError(f"return_type must be logits, loss, both or None, not {return_type!r}")
+        if tokens is None:
+            raise UserError("a loss needs the tokens: give them beside the residual stream")
+        loss = self.loss_fn(logits, tokens, loss_per_token, query_mask)
+        return loss if return_type == "loss" else Output(logits, loss)
+
+    def loss_fn(
+        self, logits: Tensor, tokens: Tensor, per_token: bool = False, query_mask: Tensor | None = None
+    ) -> Tensor:
+        """Next-token cross-entropy: the mean, or [row, pos-1] with 0 at places left out."""
+        targets = tokens[:, 1:]
+        if query_mask is None and self.task is not None:
+            query_mask = targets != self.task.pad_id
+        if query_mask is not None:
+            targets = targets.masked_fill(~query_mask, NO_TARGET)
+        loss = F.cross_entropy(
+            logits[:, :-1].flatten(0, 1),
+            targets.flatten(),
+            reduction="none" if per_token else "mean",
+            ignore_index=NO_TARGET,
+        )
+        return loss.view(targets.shape) if per_token else loss
+
+    def _checked_tokens(self, input: str | Sequence[str] | Tensor) -> Tensor:
+        tokens = self.to_tokens(input)
+        tokens = tokens[None] if tokens.dim() == 1 else tokens
+        if tokens.dim() != 2 or tokens.shape[1] == 0 or tokens.is_floating_point():
+            raise UserError(
+                f"tokens must be ids [row, pos], not {tokens.dtype} of shape {list(tokens.shape)}"
+            )
+        return tokens
+
+    def _embedded(self, tokens: Tensor, scale: int | Tensor | None) -> tuple[Tensor, Places]:
+        residual = self.hook_embed(self.embed(tokens))
+        frame = self._frame(tokens, scale)
+        position = self.pos_embed.embed(frame)
+        if position is not None:
+            if watched(self.hook_pos_embed):  # a hook sees one vector per row, and may write into it
+                position = self.hook_pos_embed(position.expand_as(residual).clone())
+            residual = residual + position
+        return residual, self._places(frame)
+
+    def _frame(self, tokens: Tensor, scale: int | Tensor | None) -> Frame:
+        if isinstance(scale, int):
+            scale = torch.tensor([scale], device=tokens.device)
+        if scale is not None and scale.shape not in (torch.Size([1]), tokens.shape[:1]):
+            raise UserError(
+                f"one scale for each of {len(tokens)} rows is needed, not shape {list(scale.shape)}"
+            )
+        return self.pos_embed.frame(tokens, scale)
+
+    def _places(self, frame: Frame) -> Places:
+        temperature = None
+        if self.config.score_scaling == "log":
+            temperature = log_temperature(frame.tokens.shape[1], self.config.train_ctx, frame.tokens.device)
+        return Places(self.pos_embed, frame, temperature)
+
+    def _embed_qk(self, frame: Frame) -> Tensor | None:
+        embed_qk = self.pos_embed.embed_qk(frame)
+        if embed_qk is not None and watched(self.hook_qk_embed):
+            hooked: Tensor = self.hook_qk_embed(embed_qk.expand(len(frame.tokens), -1, -1).clone())
+            return hooked
+        return embed_qk
+
+    @torch.no_grad()
+    def generate(
+        self, prompt: str | Tensor, max_new_tokens: int, scale: int | Tensor | None = None
+    ) -> Tensor:
+        """Greedy continuation of a prompt, [row, pos + max_new_tokens]; the scale is that of the prompt."""
+        tokens = self._checked_tokens(prompt)
+        scale = self._frame(tokens, scale).scale
+        for _ in range(max_new_tokens):
+            best = self(tokens, scale)[:, -1].argmax(-1, keepdim=True)
+            tokens = torch.cat((tokens, best), 1)
+        return tokens
+
+    def set_explicit_attention(self, explicit: bool) -> None:
+        """Compute all scores at once even if nobody looks at them: what the fused way is tested against."""
+        for block in self.layers:
+            block.attn.explicit = explicit
+
+    # -- hooks and caches ----------------------------------------------------------------------------------------
+
+    def run_with_cache(
+        self,
+        *args: Any,
+        return_cache_object: bool = True,
+        remove_batch_dim: bool = False,
+        names_filter: NamesFilter = None,
+        **kwargs: Any,
+    ) -> tuple[Any, Any]:
+        """The output and an ActivationCache of every hook point that fires (or of those asked for)."""
+        names = self._firing(names_filter)
+        if args and isinstance(args[0], str):  # so that remove_batch_dim sees the number of rows
+            args = (self.to_tokens(args[0]), *args[1:])
+        output, cache = super().run_with_cache(
+            *args, names_filter=lambda name: name in names, remove_batch_dim=remove_batch_dim, **kwargs
+        )
+        return output, Cache(
+            cache, self, has_batch_dim=not remove_batch_dim
+        ) if return_cache_object else cache
+
+    def _firing(self, names_filter: NamesFilter) -> set[str]:
+        """The hook points meant; asking for ones that cannot fire is an error, not a silence."""
+        if names_filter is None:
+            return {name for name in self.hook_dict if dead_hook(name, self.cfg) is None}
+        if callable(names_filter):
+            chosen = {name for name in self.hook_dict if names_filter(name)}
+            alive = {name for name in chosen if dead_hook(name, self.cfg) is None}
+            if chosen and not alive:
+                self._refuse_dead(min(chosen))
+            return alive
+        listed = {names_filter} if isinstance(names_filter, str) else set(names_filter)
+        for name in listed:
+            self._refuse_dead(name)
+        return listed
+
+    def _refuse_dead(self, name: str) -> None:
+        if name not in self.hook_dict:
+            raise unknown("hook point", name, self.hook_dict)
+        switch = dead_hook(name, self.cfg)
+        if switch is not None:
+            raise UserError(f"hook point '{name}' does not fire: call set_{switch}(True) first")
+
+    def check_hooks_to_add(self, hook_point: HookPoint, hook_point_name: str, *_: Any, **__: Any) -> None:
+        self._refuse_dead(hook_point_name)
+
+    def _enable_hook(self, name: str | Callable[[str], bool], hook: Callable[..., Any], dir: str) -> None:
+        for firing in sorted(self._firing(name)):
+            self.hook_dict[firing].add_hook(hook, dir=dir, level=self.context_level)
+
+    def set_use_attn_result(self, use_attn_result: bool) -> None:
+        """Whether each head's own output is computed, for `attn.hook_result`."""
+        self.cfg.use_attn_result = use_attn_result
+
+    def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
+        """Whether queries, keys and values of each head have inputs of their own, for `hook_q_input` and so on."""
+        self.cfg.use_split_qkv_input = use_split_qkv_input
+
+    def set_use_attn_in(self, use_attn_in: bool) -> None:
+        """Whether each head has an input of its own, for `hook_attn_in`."""
+        self.cfg.use_attn_in = use_attn_in
+
+    def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
+        """Whether the MLP's input is a copy that `hook_mlp_in` may change."""
+        self.cfg.use_hook_mlp_in = use_hook_mlp_in
+
+    # -- derived models, other formats ---------------------------------------------------------------------------
+
+    @property
+    def W_pos(self) -> Tensor:
+        """The table of scheme ``learned`` or ``shortformer``, [n_ctx, d_model]."""
+        table = getattr(self.pos_embed, "W_pos", None)
+        if table is None:
+            raise UserError(f"scheme '{self.config.scheme}' has no table of position vectors")
+        return cast(Tensor, table)
+
+    def folded(self) -> "HookedModel":
+        """A copy that computes the same with the weights of its norms folded into the maps that follow.
+
+        Only then is what a component adds along a column of W_U its share of that logit.
+        """
+        kind = self.cfg.normalization_type
+        if kind not in ("LN", "RMS"):
+            raise UserError(f"normalization_type {kind} has no weights to fold")
+        if "embed_qk" in self.pos_embed.acts():
+            raise UserError(
+                f"scheme '{self.config.scheme}' adds to queries and keys behind the norm, which cannot be folded"
+            )
+        centred = kind == "LN"
+        state = ProcessWeights.fold_layer_norm(self.state_dict(), self.cfg, centred, centred)
+        config = ModelConfig.from_dict({**self.config.to_dict(), "normalization_type": f"{kind}Pre"})
+        model = HookedModel(config, self.task)
+        model.to(self.cfg.device, self.cfg.dtype)
+        model.load_state_dict({name: value for name, value in state.items() if not _of_norm(name)})
+        model.train(self.training)
+        return model
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "HookedModel":
+        """Every move (`to`, `cuda`, `half`, …) comes through here; `cfg` follows."""
+        super()._apply(fn, recurse)
+        self.cfg.device, self.cfg.dtype = self.embed.W_E.device, self.embed.W_E.dtype
+        return self
+
+    @classmethod
+    def from_hooked_state_dict(
+        cls, state_dict: dict[str, Tensor], hooked_config: dict[str, Any]
+    ) -> "HookedModel":
+        """A HookedTransformer checkpoint: its state dict, and its HookedTransformerConfig as a dict."""
+        from lengthlens.models.hooked_import import import_hooked  # it builds models, so it imports this file
+
+        return import_hooked(state_dict, hooked_config)
+
+    def to_bridge(self) -> Any:
+        """The same model as a TransformerLens 4 TransformerBridge, where that has an equivalent."""
+        from lengthlens.models.bridge import to_bridge  # slow to import, and seldom wanted
+
+        return to_bridge(self)
+
+    def save_pretrained(self, path: str) -> None:
+        """Write config.json and model.safetensors into a directory."""
+        from lengthlens.models.pretrained import save  # it builds models, so it imports this file
+
+        save(self, path)
+
+    @classmethod
+    def from_pretrained(cls, path: str, task: Task | None = None) -> "HookedModel":
+        """A saved model: a local directory (never touches the network), or a repository ``owner/name`` on the Hub."""
+        from lengthlens.models.pretrained import from_pretrained
+
+        return from_pretrained(path, task)
+
+    def push_to_hub(self, repo: str, **options: Any) -> str:
+        """Upload to the Hugging Face Hub; the address of the commit."""
+        from lengthlens.models.pretrained import push_to_hub
+
+        return push_to_hub(self, repo, **options)
+
+
+class Cache(ActivationCache):
+    """An ActivationCache that refuses what would be silently wrong."""
+
+    def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
+        kind = self.model.cfg.normalization_type
+        if kind in ("LN", "RMS"):
+            raise UserError(
+                f"normalization_type {kind} has weights that shares of a logit would leave out: use model.folded()"
+            )
+        attributions: Tensor = super().logit_attrs(*args, **kwargs)
+        return attributions
+
+
+def build(config: ModelConfig, task: Task | None = None) -> HookedModel:
+    """A model with fresh weights, the same for the same config.
+
+    `task` is the task itself where it is not one of TASKS.
+
+    >>> build(ModelConfig(task="parity-cot", scheme="learned", n_ctx=64))("^ 1 0 1 =").shape
+    torch.Size([1, 5, 6])
+    """
+    return HookedModel(config, task)
+
+
+def _scheme(config: ModelConfig, cfg: LensConfig, task: Task | None) -> PositionScheme:
+    """The scheme draws its initial values from torch's default generator: seeded here, and left as it was."""
+    sizes = Sizes(cfg.n_layers, cfg.n_heads, cfg.d_head, cfg.d_model, cfg.n_ctx)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(config.seed)
+        return make_scheme(config.scheme, config.scheme_options, task, sizes)
+
+
+def _of_norm(name: str) -> bool:
+    """Whether a state-dict key is a weight of a norm: ``blocks.0.ln1.w``."""
+    return any(part in ("ln1", "ln2", "ln_final") for part in name.split("."))
