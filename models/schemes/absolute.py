@@ -5,14 +5,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lengthlens.models.schemes.anchor import Anchorable
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
-NO_DISTANCE = (
-    "it gives each position a vector of its own, and has no distance that could be anchored at the scale"
-)
+
+def pairs(query_pos: Tensor, key_pos: Tensor) -> Tensor:
+    """Both positions of each pair, [*broadcast, 2]."""
+    both = 0 * (query_pos + key_pos)
+    return torch.stack([query_pos + both, key_pos + both], -1)
 
 
 def sinusoid(position: Tensor, width: int) -> Tensor:
@@ -48,48 +51,65 @@ class _Absolute(PositionScheme):
 
     family: Family = "absolute"
     relation_in_words = "(i, j)"
-    no_hint = NO_DISTANCE
 
     def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        both = 0 * (query_pos + key_pos + scale)
-        return torch.stack([query_pos + both, key_pos + both], -1)
+        return pairs(query_pos + 0 * scale, key_pos)
 
     def describe(self, code: tuple[int, ...]) -> str:
         return f"position {code[1]} seen from {code[0]}"
 
 
-class Learned(_Absolute):
+class _Table(_Absolute, Anchorable):
+    """One learned vector for each position, up to n_ctx; in the signed twin, for each of i−n."""
+
+    anchored_in_words = "(i−n, j−n)"
+    no_hint = None
+
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, signed: bool = False) -> None:
+        super().__init__(sizes, options, task, signed)
+        self.least = -sizes.n_ctx if signed else 0
+        self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx - self.least, sizes.d_model))
+        nn.init.normal_(self.W_pos, std=0.02)  # as small as token embeddings usually start
+
+    def codes_at(self, query_pos: Tensor, key_pos: Tensor, shift: Tensor) -> Tensor:
+        return pairs(query_pos - shift, key_pos - shift)
+
+    def vectors(self, frame: Frame, shift: Tensor | None) -> Tensor:
+        length = frame.limit or frame.tokens.shape[1]
+        n_ctx = self.sizes.n_ctx
+        if length > n_ctx:
+            raise UserError(
+                f"scheme '{self.name}' has {n_ctx} positions and cannot process a sequence of {length}"
+            )
+        if shift is None:
+            return self.W_pos[frame.position]
+        return self.W_pos[(frame.position - shift[:, None]).clamp(min=self.least) - self.least]
+
+
+class Learned(_Table):
     """One learned vector for each position, up to n_ctx."""
 
     name = "learned"
     summary = "one learned vector per position, added to the embedding"
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None) -> None:
-        super().__init__(sizes, options, task)
-        self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx, sizes.d_model))
-        nn.init.normal_(self.W_pos, std=0.02)  # as small as token embeddings usually start
-
-    def vectors(self, frame: Frame) -> Tensor:
-        length = frame.limit or frame.tokens.shape[1]
-        if length > len(self.W_pos):
-            raise UserError(
-                f"scheme '{self.name}' has {len(self.W_pos)} positions and cannot process a sequence of {length}"
-            )
-        return self.W_pos[frame.position]
-
     def embed(self, frame: Frame) -> Tensor | None:
-        return self.vectors(frame)
+        return self.vectors(frame, None)
+
+    def embed_at(self, frame: Frame, shift: Tensor | None) -> Tensor | None:
+        return self.vectors(frame, shift)
 
 
-class Shortformer(Learned):
+class Shortformer(_Table):
     """One learned vector for each position, for queries and keys only: what values carry is free of position."""
 
     name = "shortformer"
     summary = "one learned vector per position, added to what queries and keys are made from"
-    embed = PositionScheme.embed
 
     def embed_qk(self, frame: Frame) -> Tensor | None:
-        return self.vectors(frame)
+        return self.vectors(frame, None)
+
+    def embed_qk_at(self, frame: Frame, shift: Tensor | None) -> Tensor | None:
+        return self.vectors(frame, shift)
 
 
 class Sinusoidal(_Absolute):
@@ -97,6 +117,7 @@ class Sinusoidal(_Absolute):
 
     name = "sinusoidal"
     summary = "fixed sines and cosines of the position, added to the embedding"
+    no_hint = "sines of i and of i−n add up to a sine of i whose size depends on the scale and may be zero"
 
     @dataclass(frozen=True)
     class Options:

@@ -61,8 +61,9 @@ class RpeSquare(PositionScheme):
     """RPE-Square (arXiv 2410.08898), in this project's operational version: relative positions of relative positions.
 
     Query i and key j each look back, by an attention of their own, for the token they count from (a mark, say), with
-    weights α_i(l) over l ≤ i and β_j(m) over m ≤ j. What is added to the score is the expected bias of the difference of
-    the two counts, Σ_l Σ_m α_i(l) β_j(m) R[(i−l) − (j−m)], with one learned R per head, clipped at `max_distance`.
+    weights α_i(l) over l ≤ i and β_j(m) over m ≤ j. What is added to the score is the expected bias of the
+    difference of the two counts, Σ_l Σ_m α_i(l) β_j(m) R[(i−l) − (j−m)], with one learned R per head, clipped at
+    `max_distance`. (The published attention is over the layer's input; here it is over its queries and keys.)
 
     Example: in ``^ 7 3 = 7`` with both looking for the last mark, the query 7 is 1 behind ``=`` and the key 3 is 2
     behind ``^``, so R[−1] is added, at every scale.

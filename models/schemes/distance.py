@@ -1,12 +1,12 @@
-"""Schemes that go by a distance: the plain i−j, or, when wrapped in ``hinted:``, also i−j−n."""
+"""Schemes that go by a distance: the plain i−j, or, in their signed twin, i−j−n."""
 
 from abc import abstractmethod
 
 import torch
 from torch import Tensor
 
-from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
-from lengthlens.tasks import Task
+from lengthlens.models.schemes.anchor import Anchorable
+from lengthlens.models.schemes.scheme import Family, Frame
 
 
 def along_diagonals(line: Tensor, queries: int) -> Tensor:
@@ -23,36 +23,68 @@ def along_diagonals(line: Tensor, queries: int) -> Tensor:
     return line.unfold(-1, line.shape[-1] - queries + 1, 1).flip(-2)
 
 
-class Distanced(PositionScheme):
-    """A scheme for which a pair counts by its distance.
-
-    A `signed` twin of it takes part in ``hinted:``; there the distance to the anchor, i−j−n, may be negative.
-    """
+class Distanced(Anchorable):
+    """A scheme for which a pair counts by its distance, and perhaps by where the query is."""
 
     family: Family = "relative"
     relation_in_words = "i−j"
-    anchored_in_words = "|i−j−n|"  # the codes of its signed twin
-
-    def __init__(self, sizes: Sizes, options: object, task: Task | None, signed: bool = False) -> None:
-        super().__init__(sizes, options, task)
-        self.signed = signed
+    anchored_in_words = "|i−j−n|"
 
     @abstractmethod
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         """The code of each pair from its distance, [*, component]."""
 
-    @abstractmethod
-    def score_at(self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None) -> Tensor:
-        """What is added to the scores, with distances reduced by `shift` [1|row]. [1|row, 1|head, query, key]"""
-
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return self.codes(query_pos - key_pos + 0 * scale, query_pos)
+    def codes_at(self, query_pos: Tensor, key_pos: Tensor, shift: Tensor) -> Tensor:
+        return self.codes(query_pos - key_pos - shift, query_pos)
 
     def describe(self, code: tuple[int, ...]) -> str:
         return f"distance {code[0]}"
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return self.score_at(layer, frame, rows, q, None)
+
+class DistanceTable(Distanced):
+    """A scheme with something learned for each distance up to `max_distance`, which all longer ones share.
+
+    A table starts at distance `least`: 0, or −max_distance in the signed twin.
+    """
+
+    relation_in_words = "min(i−j, max_distance)"
+    anchored_in_words = "clip(i−j−n, ±max_distance)"
+
+    @property
+    @abstractmethod
+    def last(self) -> int:
+        """The option max_distance."""
+
+    @property
+    def least(self) -> int:
+        return -self.last if self.signed else 0
+
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        return distance.clamp(self.least if self.signed else None, self.last)[..., None]
+
+    def place(self, distance: Tensor) -> Tensor:
+        """The place in the table of each distance."""
+        return distance.clamp(self.least, self.last) - self.least
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        edge = " or more" if code[0] == self.last else " or less" if code[0] == -self.last else ""
+        return f"distance {code[0]}{edge}"
+
+
+def distances(frame: Frame, rows: slice, shift: Tensor | None) -> Tensor:
+    """i−j, or i−j−n with `shift` n. [1|row, query, key]"""
+    return frame.distance(rows) if shift is None else frame.distance(rows) - shift[:, None, None]
+
+
+def on_diagonals(frame: Frame, shift: Tensor | None) -> bool:
+    """Whether all pairs on a diagonal have the same distance, in all rows."""
+    return frame.limit is None and (shift is None or len(shift) == 1)
+
+
+def diagonal_line(frame: Frame, rows: slice, shift: Tensor | None) -> Tensor:
+    """The distance of each diagonal of a block, in the order that `along_diagonals` wants. [queries+keys−1]"""
+    line = torch.arange(rows.stop - 1, rows.start - rows.stop, -1, device=frame.tokens.device)
+    return line if shift is None else line - shift
 
 
 class DistanceBias(Distanced):
@@ -60,19 +92,18 @@ class DistanceBias(Distanced):
 
     @abstractmethod
     def values(self, layer: int, distance: Tensor) -> Tensor:
-        """The bias of each head at these distances; negative ones too, though unread unless `signed`. [head, *]"""
+        """The bias of each head at these distances; finite at negative ones too, even if never read. [head, *]"""
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         return (distance.abs() if self.signed else distance)[..., None]
 
-    def score_at(self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None) -> Tensor:
-        if frame.limit is None and (shift is None or len(shift) == 1):
-            queries = rows.stop - rows.start
-            line = torch.arange(rows.stop - 1, -queries, -1, device=frame.tokens.device)
-            return along_diagonals(self.values(layer, line if shift is None else line - shift), queries)[None]
-        return self.values(layer, shifted(frame, rows, shift)).transpose(0, 1)
+    def score_at(
+        self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None
+    ) -> Tensor | None:
+        if on_diagonals(frame, shift):
+            values = self.values(layer, diagonal_line(frame, rows, shift))
+            return along_diagonals(values, rows.stop - rows.start)[None]
+        return self.values(layer, distances(frame, rows, shift)).transpose(0, 1)
 
-
-def shifted(frame: Frame, rows: slice, shift: Tensor | None) -> Tensor:
-    """i−j, or i−j−n with `shift` n. [1|row, query, key]"""
-    return frame.distance(rows) if shift is None else frame.distance(rows) - shift[:, None, None]
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return self.score_at(layer, frame, rows, q, None)

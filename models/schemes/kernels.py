@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from lengthlens.models.schemes.distance import DistanceBias, Distanced, shifted
+from lengthlens.models.schemes.distance import DistanceBias, Distanced, distances
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Frame, Sizes
 from lengthlens.tasks import Task
@@ -121,10 +121,15 @@ class Fire(Distanced):
     def describe(self, code: tuple[int, ...]) -> str:
         return f"distance {code[0]} seen from {code[1]} or before" if code[0] else "distance 0"
 
-    def score_at(self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None) -> Tensor:
+    def score_at(
+        self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None
+    ) -> Tensor | None:
         c = self.raw_c[layer].abs()
-        distance = shifted(frame, rows, shift).abs()
+        distance = distances(frame, rows, shift).abs()
         above = torch.maximum(frame.position[:, rows, None].to(c.dtype), self.threshold[layer])
         ratio = torch.log1p(c * distance) / (torch.log1p(c * above) + 1e-6)  # 1e-6: c may become 0
         hidden = torch.relu(ratio[..., None] * self.W_in[layer] + self.b_in[layer])
         return (hidden @ self.W_out[layer]).movedim(-1, 1)
+
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return self.score_at(layer, frame, rows, q, None)

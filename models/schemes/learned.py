@@ -10,11 +10,14 @@ from lengthlens.models.schemes.forms import Form, marked_keys, read_forms
 from lengthlens.models.schemes.free import FreeBias
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
 # Counted back from the query, forward from the start, and mirrored, each at small multiples of the scale. With a window
 # of 3 they hold every source of every position-addressed task here (a test says so).
 FORMS = "i-j, i-j-n, i-j-2n, j, j-n, j-2n, i+j-n, i+j-2n, i+j-3n"
+
+EVERY = slice(None)
 
 
 class Surviving(NamedTuple):
@@ -69,6 +72,7 @@ class LearnedRelation(PositionScheme):
         heads = (sizes.n_layers, sizes.n_heads)
         if options.variant == "mlp":
             self.free = FreeBias(*heads, options.hidden)
+            self.relation_in_words = "(i, j, n)"
             return
         shape = (*heads, len(self.forms), 2 * options.window + 1)
         self.gate_logits = nn.Parameter(torch.zeros(shape[:3]))
@@ -83,13 +87,13 @@ class LearnedRelation(PositionScheme):
         if self.options.variant == "forms":
             self.temperature.fill_(self.options.final_temperature ** min(max(progress, 0.0), 1.0))
 
-    def gates(self) -> Tensor:
+    def gates(self, layers: slice = EVERY) -> Tensor:
         """How much each head goes by each form; sums to one. [layer, head, form]"""
-        return (self.gate_logits / self.temperature).softmax(-1)
+        return (self.gate_logits[layers] / self.temperature).softmax(-1)
 
-    def weights(self) -> Tensor:
+    def weights(self, layers: slice = EVERY) -> Tensor:
         """What each head adds to the score where a form has a value. [layer, head, form, value]"""
-        return self.gates()[..., None] * self.bias * self.alive
+        return self.gates(layers)[..., None] * self.bias[layers] * self.alive[layers]
 
     # -- the bias ------------------------------------------------------------------------------------------------
 
@@ -99,7 +103,7 @@ class LearnedRelation(PositionScheme):
             bias: Tensor = self.free(layer, frame.position, frame.scale, rows)
             return bias
         key, exists = frame.cached((rows.start, rows.stop), lambda: self._marked(frame, rows))
-        weights = self.weights()[layer].flatten(1)[None, :, None]  # [1, head, 1, form·value]
+        weights = self.weights(slice(layer, layer + 1)).flatten(2)[:, :, None]  # [1, head, 1, form·value]
         added = torch.where(exists, weights, 0)  # [row, head, query, form·value]
         empty = added.new_zeros(*added.shape[:3], rows.stop)
         return empty.scatter_add(3, key.expand_as(added), added)
@@ -154,6 +158,7 @@ class LearnedRelation(PositionScheme):
 
     def readable(self, threshold: float = 0.0) -> list[Surviving]:
         """All (form, value) that add more than `threshold` to a head's score, or take it away; strongest first."""
+        self._only_forms("be read in words")
         gates, weights = self.gates().detach(), self.weights().detach()
         found = (weights.abs() > threshold).nonzero().tolist()
         entries = [
@@ -179,5 +184,10 @@ class LearnedRelation(PositionScheme):
 
         Softmax weights change by a factor of e^threshold at most for each (form, value) that goes. Returns itself.
         """
+        self._only_forms("be pruned")
         self.alive &= self.weights().abs() > threshold
         return self
+
+    def _only_forms(self, what: str) -> None:
+        if self.options.variant == "mlp":
+            raise UserError(f"scheme 'lbpe' with variant=mlp has no forms, and cannot {what}")

@@ -7,13 +7,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lengthlens.models.schemes.distance import DistanceBias
+from lengthlens.models.schemes.distance import DistanceBias, DistanceTable
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Sizes
+from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
 
-class Relative(DistanceBias):
+class Relative(DistanceTable, DistanceBias):
     """One learned value for each head and distance, clipped at `max_distance`.
 
     With max_distance 3, distances 0 1 2 have values of their own and 3 4 5 … share one.
@@ -21,8 +22,6 @@ class Relative(DistanceBias):
 
     name = "relative"
     summary = "one learned bias per distance, clipped"
-    relation_in_words = "min(i−j, max_distance)"
-    anchored_in_words = "clip(i−j−n, ±max_distance)"
 
     @dataclass(frozen=True)
     class Options:
@@ -33,21 +32,14 @@ class Relative(DistanceBias):
 
     def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
         super().__init__(sizes, options, task, signed)
-        self.least = -options.max_distance if signed else 0
-        self.table = nn.Parameter(
-            torch.zeros(sizes.n_layers, sizes.n_heads, options.max_distance + 1 - self.least)
-        )
+        self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
 
-    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
-        return distance.clamp(self.least, self.options.max_distance)[..., None]
+    @property
+    def last(self) -> int:
+        return self.options.max_distance
 
     def values(self, layer: int, distance: Tensor) -> Tensor:
-        return self.table[layer][:, self.codes(distance, distance)[..., 0] - self.least]
-
-    def describe(self, code: tuple[int, ...]) -> str:
-        end = self.options.max_distance
-        edge = " or more" if code[0] == end else " or less" if code[0] == -end else ""
-        return f"distance {code[0]}{edge}"
+        return self.table[layer][:, self.place(distance)]
 
 
 def t5_buckets(num_buckets: int, max_distance: int) -> Tensor:
@@ -77,8 +69,11 @@ class T5(DistanceBias):
         max_distance: int = option(128, at_least=2)  # distances from here on share the last bucket
 
         def __post_init__(self) -> None:
-            # Below that there would be buckets without a distance, and a logarithm of less than one.
-            object.__setattr__(self, "max_distance", max(self.max_distance, self.num_buckets))
+            if self.max_distance <= self.num_buckets // 2:
+                raise UserError(
+                    f"scheme 't5' gives each of the first {self.num_buckets // 2} distances a bucket of its own: "
+                    f"max_distance must be more than that, not {self.max_distance}"
+                )
 
     options: Options
 

@@ -6,12 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.models.schemes.absolute import sinusoid
-from lengthlens.models.schemes.distance import Distanced, along_diagonals, shifted
+from lengthlens.models.schemes.distance import (
+    Distanced,
+    DistanceTable,
+    along_diagonals,
+    diagonal_line,
+    distances,
+    on_diagonals,
+)
 from lengthlens.models.schemes.options import option
-from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.models.schemes.scheme import Frame, Sizes
 from lengthlens.tasks import Task
-
-FACTORS = "it multiplies the pattern by a factor per distance, and a second factor for the anchor would have no scale"
 
 
 def pick(products: Tensor, place: Tensor) -> Tensor:
@@ -23,13 +28,11 @@ def pick(products: Tensor, place: Tensor) -> Tensor:
     return products.gather(3, place[:, None].expand(rows, heads, -1, -1))
 
 
-class Shaw(Distanced):
+class Shaw(DistanceTable):
     """A learned vector for each clipped distance, added to the key (Shaw et al. 2018); shared by heads."""
 
     name = "shaw"
     summary = "one learned vector per distance, clipped, added to keys"
-    relation_in_words = "min(i−j, max_distance)"
-    anchored_in_words = "clip(i−j−n, ±max_distance)"
 
     @dataclass(frozen=True)
     class Options:
@@ -39,66 +42,71 @@ class Shaw(Distanced):
 
     def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
         super().__init__(sizes, options, task, signed)
-        self.least = -options.max_distance if signed else 0
-        self.vectors = nn.Parameter(
-            torch.empty(sizes.n_layers, options.max_distance + 1 - self.least, sizes.d_head)
-        )
+        self.vectors = nn.Parameter(torch.empty(sizes.n_layers, self.last + 1 - self.least, sizes.d_head))
         nn.init.normal_(self.vectors, std=0.02)
 
-    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
-        return distance.clamp(self.least, self.options.max_distance)[..., None]
+    @property
+    def last(self) -> int:
+        return self.options.max_distance
 
-    def score_at(self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None) -> Tensor:
+    def score_at(
+        self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None
+    ) -> Tensor | None:
         products = torch.einsum("bqhd,vd->bhqv", q, self.vectors[layer].to(q.dtype))
-        place = self.codes(shifted(frame, rows, shift), frame.position)[..., 0] - self.least
-        return pick(products, place)
+        return pick(products, self.place(distances(frame, rows, shift)))
+
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return self.score_at(layer, frame, rows, q, None)
 
 
-class TransformerXL(PositionScheme):
+class TransformerXL(Distanced):
     """Sinusoids of the distance mapped to a key of their own, and learned queries u, v that all positions share.
 
-    The score of a pair is (q_i+u)·k_j + (q_i+v)·W_R r_{i−j}, over the square root of d_head (Dai et al. 2019).
+    The score of a pair is (q_i+u)·k_j + (q_i+v)·W_R r_{i−j}, over the square root of d_head (Dai et al. 2019). The
+    signed twin has no u, since content needs no second one.
     """
 
     name = "xl"
-    family: Family = "relative"
     summary = "queries meet mapped sinusoids of the distance, and two learned biases"
-    relation_in_words = "i−j"
-    no_hint = "its keys of distance are sinusoids mapped by one matrix, in which the anchor is a change of phase only"
+    anchored_in_words = "i−j−n"
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None) -> None:
-        super().__init__(sizes, options, task)
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, signed: bool = False) -> None:
+        super().__init__(sizes, options, task, signed)
         self.W_R = nn.Parameter(torch.empty(sizes.n_layers, sizes.n_heads, sizes.d_model, sizes.d_head))
         nn.init.normal_(self.W_R, std=sizes.d_model**-0.5)
-        self.u = nn.Parameter(torch.zeros(sizes.n_heads, sizes.d_head))  # shared by layers, as published
-        self.v = nn.Parameter(torch.zeros(sizes.n_heads, sizes.d_head))
+        self.v = nn.Parameter(torch.zeros(sizes.n_heads, sizes.d_head))  # shared by layers, as published
+        self.u = None if signed else nn.Parameter(torch.zeros(sizes.n_heads, sizes.d_head))
+        self.root = sizes.d_head**0.5  # queries arrive divided by it, u and v do not
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return (query_pos - key_pos + 0 * scale)[..., None]
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        return distance[..., None]
 
-    def describe(self, code: tuple[int, ...]) -> str:
-        return f"distance {code[0]}"
+    def score_at(
+        self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None
+    ) -> Tensor | None:
+        last = frame.limit or rows.stop
+        least = -frame.tokens.shape[1] if self.signed else 0  # a scale larger than the sequence is none
+        every = torch.arange(least, last, device=q.device)
+        r = torch.einsum("tm,hmd->thd", sinusoid(every, self.sizes.d_model), self.W_R[layer]).to(q.dtype)
+        products = torch.einsum("bqhd,thd->bhqt", q + (self.v / self.root).to(q.dtype), r)
+        return pick(products, distances(frame, rows, shift).clamp(least, last - 1) - least)
 
     def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        root = self.sizes.d_head**0.5  # q is divided by it already, u and v are not
-        distances = torch.arange(frame.limit or rows.stop, device=q.device)
-        r = torch.einsum("tm,hmd->thd", sinusoid(distances, self.sizes.d_model), self.W_R[layer]).to(q.dtype)
-        by_distance = torch.einsum("bqhd,thd->bhqt", q + (self.v / root).to(q.dtype), r)
-        by_key = torch.einsum("hd,bkhd->bhk", (self.u / root).to(k.dtype), k)[:, :, None]
-        return pick(by_distance, frame.distance(rows).clamp(min=0)) + by_key
+        assert self.u is not None
+        of_key = torch.einsum("hd,bkhd->bhk", (self.u / self.root).to(k.dtype), k)[:, :, None]
+        of_distance = self.score_at(layer, frame, rows, q, None)
+        assert of_distance is not None
+        return of_distance + of_key
 
 
-class Urpe(PositionScheme):
+class Urpe(DistanceTable):
     """A learned factor for each head and distance, multiplied onto the pattern after the softmax (Luo et al. 2022).
 
     All factors start at 1. Rows of the pattern no longer sum to one, which lets a head count.
     """
 
     name = "urpe"
-    family: Family = "relative"
     summary = "one learned factor per distance, clipped, on the pattern after the softmax"
-    relation_in_words = "min(i−j, max_distance)"
-    no_hint = FACTORS
 
     @dataclass(frozen=True)
     class Options:
@@ -106,19 +114,20 @@ class Urpe(PositionScheme):
 
     options: Options
 
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
-        super().__init__(sizes, options, task)
-        self.table = nn.Parameter(torch.ones(sizes.n_layers, sizes.n_heads, options.max_distance + 1))
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
+        super().__init__(sizes, options, task, signed)
+        self.table = nn.Parameter(torch.ones(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return (query_pos - key_pos + 0 * scale).clamp(max=self.options.max_distance)[..., None]
+    @property
+    def last(self) -> int:
+        return self.options.max_distance
 
-    def describe(self, code: tuple[int, ...]) -> str:
-        return f"distance {code[0]}" + (" or more" if code[0] == self.options.max_distance else "")
+    def factor_at(self, layer: int, frame: Frame, rows: slice, shift: Tensor | None) -> Tensor | None:
+        table = self.table[layer]
+        if on_diagonals(frame, shift):
+            line = self.place(diagonal_line(frame, rows, shift))
+            return along_diagonals(table[:, line], rows.stop - rows.start)[None]
+        return table[:, self.place(distances(frame, rows, shift))].transpose(0, 1)
 
     def factor(self, layer: int, frame: Frame, rows: slice) -> Tensor | None:
-        queries, last = rows.stop - rows.start, self.options.max_distance
-        if frame.limit is not None:
-            return self.table[layer][:, frame.distance(rows).clamp(0, last)].transpose(0, 1)
-        line = torch.arange(rows.stop - 1, -queries, -1, device=frame.tokens.device).clamp(0, last)
-        return along_diagonals(self.table[layer][:, line], queries)[None]
+        return self.factor_at(layer, frame, rows, None)

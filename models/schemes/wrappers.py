@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lengthlens.models.schemes.distance import Distanced
+from lengthlens.models.schemes.anchor import Anchorable
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Frame, NoOptions, PositionScheme, Sizes
 from lengthlens.registry import UserError
@@ -140,9 +140,9 @@ class Randomized(Wrapper):
 class ScaleHinted(Wrapper):
     """Scale Hint: beside the distance i−j, a twin of the scheme with parameters of its own looks at i−j−n.
 
-    The two biases are added, so pairs that agree in both codes are treated alike. Example: ``hinted:relative`` with
-    max_distance 3 has the codes (min(i−j, 3), clip(i−j−n, ±3)), and on copying, the key to read has the second code 0
-    at every scale.
+    What the two give is added (factors are multiplied), so pairs that agree in both codes are treated alike.
+    Example: ``hinted:relative`` with max_distance 3 has the codes (min(i−j, 3), clip(i−j−n, ±3)), and on copying, the
+    key to read has the second code 0 at every scale.
     """
 
     prefix = "hinted"
@@ -154,7 +154,7 @@ class ScaleHinted(Wrapper):
     def wrap(
         cls, scheme: type[PositionScheme], sizes: Sizes, own: object, inner: object, task: Task | None
     ) -> PositionScheme:
-        assert issubclass(scheme, Distanced)
+        assert issubclass(scheme, Anchorable)
         return cls(sizes, own, task, scheme(sizes, inner, task), scheme(sizes, inner, task, signed=True))
 
     @classmethod
@@ -163,28 +163,42 @@ class ScaleHinted(Wrapper):
 
     @classmethod
     def words(cls, scheme: type[PositionScheme]) -> str:
-        assert issubclass(scheme, Distanced)
+        assert issubclass(scheme, Anchorable)
         return f"({scheme.relation_in_words}, {scheme.anchored_in_words})"
 
+    inner: Anchorable
+
     def __init__(
-        self, sizes: Sizes, options: object, task: Task | None, inner: Distanced, anchored: Distanced
+        self, sizes: Sizes, options: object, task: Task | None, inner: Anchorable, anchored: Anchorable
     ) -> None:
         super().__init__(sizes, options, task, inner)
-        self.plain = inner
         self.anchored = anchored
         self.relation_in_words = self.words(type(inner))
 
     def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        distance = query_pos - key_pos - scale
-        return torch.cat(
-            [self.plain.relation(query_pos, key_pos, scale), self.anchored.codes(distance, query_pos)], -1
-        )
+        plain = self.inner.relation(query_pos, key_pos, scale)
+        return torch.cat([plain, self.anchored.codes_at(query_pos, key_pos, scale)], -1)
 
     def describe(self, code: tuple[int, ...]) -> str:
         half = len(code) // 2
-        return f"{self.plain.describe(code[:half])}, and {self.anchored.describe(code[half:])} from the scale"
+        return f"{self.inner.describe(code[:half])}; from the scale, {self.anchored.describe(code[half:])}"
+
+    def embed(self, frame: Frame) -> Tensor | None:
+        return plus(self.inner.embed(frame), self.anchored.embed_at(frame, frame.scale))
+
+    def embed_qk(self, frame: Frame) -> Tensor | None:
+        return plus(self.inner.embed_qk(frame), self.anchored.embed_qk_at(frame, frame.scale))
 
     def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        plain = self.plain.score(layer, frame, rows, q, k)
-        assert plain is not None
-        return plain + self.anchored.score_at(layer, frame, rows, q, frame.scale)
+        plain = self.inner.score(layer, frame, rows, q, k)
+        return plus(plain, self.anchored.score_at(layer, frame, rows, q, frame.scale))
+
+    def factor(self, layer: int, frame: Frame, rows: slice) -> Tensor | None:
+        plain = self.inner.factor(layer, frame, rows)
+        anchored = self.anchored.factor_at(layer, frame, rows, frame.scale)
+        return None if plain is None or anchored is None else plain * anchored
+
+
+def plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """The sum of both, where there are both."""
+    return None if a is None or b is None else a + b
