@@ -49,6 +49,8 @@ def import_hooked(state_dict: Mapping[str, Tensor], hooked_config: Mapping[str, 
             raise UserError(f"a HookedTransformer with {name}={hooked_config[name]!r} has no equivalent here")
     model = HookedModel(hooked_model_config(hooked_config))
     weights = {name: value for name, value in state_dict.items() if name.rpartition(".")[2] not in BUFFERS}
+    if model.config.scheme == "alibi":
+        weights.pop("pos_embed.W_pos", None)  # HookedTransformer makes the table and never looks at it
     check_weights(weights, model.state_dict(), "the checkpoint")
     model.to(next(iter(weights.values())).dtype)
     model.load_state_dict(weights)

@@ -1,0 +1,308 @@
+"""The model: both ways of attention agree, hooks fire, scales are inferred, nothing assumes a CPU."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from lengthlens.models import HookedModel, ModelConfig, build
+from lengthlens.models.schemes import scheme_names
+from lengthlens.registry import UserError
+from lengthlens.tasks import TASKS
+from lengthlens.tasks.copying import Copy
+
+NAMES = scheme_names()
+LENGTHS = (1, 2, 22, 100)
+Small = Callable[..., HookedModel]
+Mixed = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+
+def gradients(model: HookedModel, tokens: torch.Tensor, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of a function of all logits, and the logits themselves under the name ''."""
+    model.zero_grad()
+    logits = model(tokens, scale)
+    (logits * torch.linspace(-1, 1, logits.numel()).view(logits.shape)).mean().backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {"": logits.detach(), **found}
+
+
+@pytest.mark.parametrize("score_scaling", ["none", "log"])
+@pytest.mark.parametrize("name", NAMES)
+def test_fused_equals_explicit(name: str, score_scaling: str, small_model: Small, mixed_batch: Mixed) -> None:
+    model = small_model(name, score_scaling=score_scaling)
+    for length in LENGTHS if score_scaling == "none" else (22,):
+        tokens, scale = mixed_batch(length)
+        for block in model.layers:
+            block.attn.block_elements = 3 * 3 * length * max(1, length // 3)  # several blocks of queries
+        model.set_explicit_attention(False)
+        fused = gradients(model, tokens, scale)
+        model.set_explicit_attention(True)
+        explicit = gradients(model, tokens, scale)
+        assert fused.keys() == explicit.keys()
+        for key, value in explicit.items():
+            torch.testing.assert_close(
+                fused[key], value, atol=1e-5, rtol=1e-5, msg=lambda m, k=key: f"{k}: {m}"
+            )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_looking_changes_nothing(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    """A cache of everything takes every explicit way at once; the logits stay."""
+    model = small_model(name)
+    tokens, _ = mixed_batch(22)
+    logits, cache = model.run_with_cache(tokens)
+    torch.testing.assert_close(model(tokens), logits, atol=1e-5, rtol=1e-5)
+    pattern = cache["pattern", 1]
+    assert pattern.shape == (3, 3, 22, 22)
+    assert pattern.triu(1).abs().max() == 0
+    if "factor" not in model.pos_embed.acts():
+        torch.testing.assert_close(pattern.sum(-1), torch.ones(3, 3, 22))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_causal(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    """A later token changes no earlier logit (the scale, which the prompt tells, is given)."""
+    model = small_model(name)
+    tokens, scale = mixed_batch(22)
+    changed = tokens.clone()
+    changed[:, 15:] = 3
+    torch.testing.assert_close(
+        model(tokens, scale)[:, :15], model(changed, scale)[:, :15], atol=1e-6, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_a_mixed_batch_are_computed_alone(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    """The scale is inferred for each row; neither other rows nor their padding matter."""
+    model = small_model(name)
+    tokens, scale = mixed_batch(22)
+    torch.testing.assert_close(model(tokens), model(tokens, scale), atol=0, rtol=0)
+    for row in range(3):
+        torch.testing.assert_close(model(tokens[row : row + 1])[0], model(tokens)[row], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_meta_device(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    """The meta device refuses tensors of two devices, so this shows that nothing assumes a CPU."""
+    model = small_model(name).to("meta").train()
+    assert model.cfg.device.type == "meta"
+    tokens, _ = mixed_batch(22)
+    model(tokens.to("meta"), return_type="loss").backward()
+    assert all(p.grad is None or p.grad.is_meta for p in model.parameters())
+    model.set_explicit_attention(True)
+    assert model(tokens.to("meta")).shape == (3, 22, 14)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16_autocast(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    model = small_model(name)
+    tokens, _ = mixed_batch(22)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(tokens, return_type="loss")
+    loss.backward()
+    assert abs(loss.item() - model(tokens, return_type="loss").item()) < 0.1
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", NAMES)
+def test_cuda(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    model = small_model(name)
+    tokens, _ = mixed_batch(22)
+    expected = model(tokens)
+    model.cuda()
+    logits = model(tokens.cuda())
+    logits.sum().backward()
+    torch.testing.assert_close(logits.cpu(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_same_config_same_weights_and_no_trace_in_the_global_generator() -> None:
+    torch.manual_seed(5)
+    first = build(ModelConfig(task="copy", scheme="learned", seed=3)).state_dict()
+    drawn = torch.rand(1)
+    torch.manual_seed(6)
+    second = build(ModelConfig(task="copy", scheme="learned", seed=3)).state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(1))
+    other = build(ModelConfig(task="copy", scheme="learned", seed=4)).state_dict()
+    assert not torch.equal(first["embed.W_E"], other["embed.W_E"])
+    assert not torch.equal(first["pos_embed.W_pos"], other["pos_embed.W_pos"])
+
+
+def test_log_scaling_is_the_formula(small_model: Small, mixed_batch: Mixed) -> None:
+    """Scores of query i, the scheme's part included, are multiplied by log(i+2) / log(L+2)."""
+    plain, scaled = (small_model("alibi", score_scaling=s, train_ctx=9, n_layers=1) for s in ("none", "log"))
+    tokens, _ = mixed_batch(22)
+    scores = [
+        m.run_with_cache(tokens, names_filter="blocks.0.attn.hook_attn_scores")[1] for m in (plain, scaled)
+    ]
+    a, b = (cache["blocks.0.attn.hook_attn_scores"].tril() for cache in scores)
+    i = torch.arange(22.0)
+    factor = (i + 2).log() / torch.tensor(11.0).log()
+    torch.testing.assert_close(a.nan_to_num(0) * factor[:, None], b.nan_to_num(0), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["relative", "ideal", "rope"])
+def test_generation_agrees_with_teacher_forcing(name: str, small_model: Small) -> None:
+    model = small_model(name, score_scaling="log")
+    prompt = model.to_tokens(["^ 7 3 9 =", "^ 1 1 0 ="])
+    written = model.generate(prompt, 6)
+    assert written.shape == (2, 11)
+    assert torch.equal(model(written)[:, 4:-1].argmax(-1), written[:, 5:])
+
+
+def test_loss(small_model: Small, mixed_batch: Mixed) -> None:
+    model = small_model("relative")
+    tokens, _ = mixed_batch(22)
+    logits, loss = model(tokens, return_type="both")
+    each = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none"
+    )
+    kept = tokens[:, 1:] != model.task.pad_id
+    torch.testing.assert_close(loss, each.view(3, 21)[kept].mean())
+    per_token = model(tokens, return_type="loss", loss_per_token=True)
+    torch.testing.assert_close(per_token[kept], each.view(3, 21)[kept])
+    mask = torch.zeros(3, 21, dtype=torch.bool)
+    mask[:, 4] = True
+    torch.testing.assert_close(
+        model(tokens, return_type="loss", query_mask=mask), each.view(3, 21)[mask].mean()
+    )
+    assert model(tokens, return_type=None) is None
+
+
+def test_start_and_stop_at_layers(small_model: Small, mixed_batch: Mixed) -> None:
+    model = small_model("ideal")
+    tokens, _ = mixed_batch(22)
+    residual = model(tokens, stop_at_layer=1)
+    torch.testing.assert_close(model(residual, start_at_layer=1, tokens=tokens), model(tokens))
+
+
+def test_a_task_of_ones_own() -> None:
+    class Echo(Copy):
+        name = "echo"
+
+    model = build(ModelConfig(scheme="ideal"), Echo())
+    assert model.config.task == "echo"
+    assert model("^ 1 2 =").shape == (1, 4, 14)
+
+
+@pytest.mark.parametrize("name", ["relative", "rope", "learned", "shortformer"])
+def test_every_hook_fires_and_its_value_is_used(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    """Adding to any activation changes the logits: no hook point is an ornament."""
+    model = small_model(name)
+    tokens, _ = mixed_batch(9)
+    for switch in (model.set_use_attn_result, model.set_use_hook_mlp_in, model.set_use_split_qkv_input):
+        switch(True)
+    names = [n for n in model.hook_dict if not n.endswith("hook_attn_in")]
+    clean = model(tokens)
+    for hook_name in names:
+        noise = torch.Generator().manual_seed(0)
+        logits = model.run_with_hooks(
+            tokens, fwd_hooks=[(hook_name, lambda x, hook, g=noise: x + torch.randn(x.shape, generator=g))]
+        )
+        assert not torch.allclose(logits, clean, atol=1e-4), hook_name
+    torch.testing.assert_close(model(tokens), clean, atol=0, rtol=0)
+
+
+def test_backward_hooks_fire_on_every_point(small_model: Small, mixed_batch: Mixed) -> None:
+    model = small_model("rope")
+    tokens, _ = mixed_batch(9)
+    seen = set()
+    model.add_hook(lambda name: name.endswith(FIRING), lambda grad, hook: seen.add(hook.name), "bwd")
+    model(tokens, return_type="loss").backward()
+    model.reset_hooks()
+    assert seen == {name for name in model.hook_dict if name.endswith(FIRING)}
+
+
+FIRING = (
+    "hook_pattern",
+    "hook_attn_scores",
+    "hook_q",
+    "hook_rot_k",
+    "hook_z",
+    "hook_scale",
+    "hook_normalized",
+    "pre",
+)
+
+
+def test_in_place_hooks_do_not_touch_parameters(small_model: Small, mixed_batch: Mixed) -> None:
+    model = small_model("learned")
+    tokens, _ = mixed_batch(9)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def zero(x: torch.Tensor, hook: object) -> None:
+        x[:, 2] = 0
+
+    with torch.no_grad():
+        for name in model._firing(None):
+            model.run_with_hooks(tokens, fwd_hooks=[(name, zero)])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_hook_that_cannot_fire_is_refused(model: HookedModel, mixed_batch: Mixed) -> None:
+    tokens, _ = mixed_batch(9)
+    for run in (
+        lambda: model.run_with_cache(tokens, names_filter="blocks.0.attn.hook_result"),
+        lambda: model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_result")),
+        lambda: model.run_with_hooks(tokens, fwd_hooks=[("blocks.0.hook_q_input", lambda x, hook: x)]),
+        lambda: model.add_hook("blocks.1.hook_mlp_in", lambda x, hook: x),
+    ):
+        with pytest.raises(UserError, match="does not fire: call set_use_"):
+            run()
+    with pytest.raises(UserError, match="unknown hook point 'blocks"):
+        model.run_with_cache(tokens, names_filter=["blocks.0.attn.hook_patern"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"scheme": "rop"}, "unknown scheme 'rop': did you mean 'rope'"),
+        ({"scheme_options": {"max_dist": 3}}, "unknown option of scheme 'relative' 'max_dist'"),
+        ({"task": "coppy"}, "unknown task 'coppy': did you mean 'copy'"),
+        ({"n_layers": 0}, "n_layers must be an integer from 1"),
+        ({"n_heads": 2.0}, "n_heads must be an integer from 1"),
+        ({"d_head": None, "d_model": 7}, "d_model 7 is not divisible by n_heads 3"),
+        ({"act_fn": "gleu"}, "act_fn must be one of gelu"),
+        ({"normalization_type": "ln"}, "normalization_type must be one of LN, LNPre"),
+        ({"score_scaling": "sqrt"}, "score_scaling must be one of none, log"),
+        ({"eps": -1}, "eps must be a positive number"),
+        ({"seed": -1}, "seed must be an integer"),
+        ({"attn_only": 1}, "attn_only must be true or false"),
+        ({"task": None}, "needs a task or d_vocab"),
+        ({"d_vocab": 3}, "d_vocab 3 is too small for task 'copy' with 14 tokens"),
+        ({"scheme_options": {"max_distance": object()}}, "scheme_options must be plain values"),
+        ({"d_modle": 3}, "did you mean 'd_model'"),
+    ],
+)
+def test_bad_configs_are_refused_in_one_sentence(
+    changes: dict[str, object], sentence: str, small_model: Small
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        small_model(**{"scheme": "relative", **changes})
+
+
+def test_bad_inputs_are_refused_in_one_sentence(model: HookedModel, small_model: Small) -> None:
+    for bad, sentence in (
+        (torch.tensor([[99]]), "outside the vocabulary of 14"),
+        (torch.zeros(1, 2), "tokens must be ids"),
+        (torch.zeros(1, 0, dtype=torch.long), "tokens must be ids"),
+        ("^ q =", "'q' is not a token of task 'copy'"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            model(bad)
+    with pytest.raises(UserError, match="one scale for each of 1 rows"):
+        small_model("ideal")("^ 1 =", torch.tensor([1, 2]))
+    with pytest.raises(UserError, match="return_type must be"):
+        model("^ 1 =", return_type="logit")
+
+
+def test_config_round_trip() -> None:
+    config = ModelConfig(task="copy", scheme="relative", scheme_options={"max_distance": 3}, eps=1e-6)
+    assert ModelConfig.from_json(config.to_json()) == config
+    resolved = config.resolved()
+    assert (resolved.d_head, resolved.d_mlp, resolved.d_vocab) == (16, 256, len(TASKS["copy"].vocab))
+    assert dataclasses.replace(resolved).resolved() == resolved
