@@ -1,0 +1,486 @@
+"""The verdict before any training: can this position embedding make this task generalize to longer inputs?
+
+The paper conjectures that length generalization is possible exactly when the Sequential Representation Complexity
+(SRC) of the task does not grow with the scale, and calls a position embedding's part in it the sharing of learned
+computation among position pairs. What follows are this project's operational definitions, decided exhaustively up to
+the largest scale; nothing is measured here.
+
+A task declares a circuit: at scale n, the answer token behind query i is written by a step, an operator applied to the
+tokens at its sources, one for each slot. A position embedding has a relation φ(i, j; n), and pairs with the same
+code are treated alike. The signature of a step is its operator and the codes of its sources.
+
+- Declared SRC is the number of operators used up to a scale; SRC under φ the number of signatures.
+- *isolated*: at every step each source is the only key with its code.
+- *stable*: a code that marks a source at one step does not, at any other step of the same operator, mark a key that
+  fills other slots, or none. (A key may fill several slots; then it must fill the same ones wherever its code occurs.)
+- *covered*: every signature up to `test_max` already occurs up to `train_max`.
+
+The verdict is ``task-limited`` if declared SRC grows from `train_max` to `test_max`, so that no position embedding can
+help; ``content-addressed`` if the sources follow from the tokens rather than from positions, which is beyond these
+definitions; ``pe-limited`` if some property fails; else ``possible``.
+
+Three things to bear in mind. The definitions do not look at tokens: an instability counts even where the key marked
+wrongly happens to hold a token that makes no difference (``duplicate`` read from the first copy of its string). They
+judge the circuit that is declared; another circuit for the same task may suit a position embedding better. And
+possible means that positions do not stand in the way, not that training will get there.
+
+A relation that is itself learned (`lbpe` before training) is judged by the best choice within its family: possible if
+for each slot of each operator some one of its forms makes the source isolated, stable and covered.
+
+>>> print(verdict("parity-cot", "relative", 10, 40).stable.counterexample)
+distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (position 0 from query 2)
+>>> verdict("parity-cot", "hinted:relative", 10, 40, {"max_distance": 3}).verdict
+'possible'
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lengthlens.models.codes import Ints
+from lengthlens.models.schemes import PositionScheme, Sizes, make_scheme, scheme_kind, scheme_names
+from lengthlens.models.schemes.forms import Form
+from lengthlens.models.schemes.ideal import OTHER, Ideal
+from lengthlens.models.schemes.learned import LearnedRelation
+from lengthlens.probes.roles import (
+    Choice,
+    Counterexample,
+    Findings,
+    Mark,
+    Program,
+    Relation,
+    evaluate,
+    examine,
+    examine_family,
+    program_of,
+    sources_only,
+    up_to,
+)
+from lengthlens.registry import UserError, unknown
+from lengthlens.tasks import TASKS, Task
+from lengthlens.tasks.complexity import src_curve
+
+Answer: TypeAlias = Literal["possible", "pe-limited", "task-limited", "content-addressed", "refused"]
+Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
+CLIPS = ("max_distance", "window")  # options beyond which a scheme treats all pairs alike
+CLIP_TRIALS = (4, 3, 2, 1, 8)
+TRIAL_SCALE = 64  # what would help is tried up to here, or twice the training range
+PROPERTIES = ("isolated", "stable", "covered")
+
+
+@dataclass(frozen=True)
+class Property:
+    """Whether isolated, stable or covered holds, and if not, why not: in words, and as positions to check."""
+
+    holds: bool
+    counterexample: str | None = None
+    witness: Counterexample | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What can be said of a task and a scheme before training. `src_…` are None where there are no codes to count."""
+
+    task: str
+    scheme: str
+    scheme_options: Mapping[str, Any]
+    train_max: int
+    test_max: int
+    verdict: Answer
+    reasons: tuple[str, ...]
+    helps: tuple[str, ...]
+    src_declared_train: int
+    src_declared_test: int
+    src_train: int | None
+    src_test: int | None
+    isolated: Property | None = None
+    stable: Property | None = None
+    covered: Property | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        plain = asdict(self)
+        for name in PROPERTIES:
+            found = getattr(self, name)
+            plain[name] = None if found is None else {"holds": found.holds, "counterexample": found.counterexample}
+        plain.update(
+            reasons=list(self.reasons), helps=list(self.helps), scheme_options=dict(self.scheme_options)
+        )
+        return plain
+
+    @property
+    def failing(self) -> str:
+        """The initials of the properties that do not hold: "SC" for neither stable nor covered."""
+        found = ((name, getattr(self, name)) for name in PROPERTIES)
+        return "".join(name[0].upper() for name, own in found if own is not None and not own.holds)
+
+    def __str__(self) -> str:
+        head = f"{self.task} with {self.scheme}, trained to {self.train_max}, tested to {self.test_max}: {self.verdict}"
+        return "\n".join([head, *(f"  {line}" for line in (*self.reasons, *self.helps))])
+
+
+def verdict(
+    task: str | Task,
+    scheme: Scheme,
+    train_max: int,
+    test_max: int,
+    scheme_options: Mapping[str, Any] | None = None,
+) -> Verdict:
+    """Whether the scheme can carry the task from scales up to `train_max` to scales up to `test_max`, and why not.
+
+    `task` and `scheme` are names, or a task and a scheme (class or object) of your own.
+    """
+    task = TASKS[task] if isinstance(task, str) else task
+    checked_range(task, train_max, test_max)
+    return Case(task, train_max, test_max).verdict(scheme, scheme_options or {})
+
+
+def checked_range(task: Task, train_max: int, test_max: int) -> None:
+    if test_max < train_max:
+        raise UserError(f"test_max {test_max} is below train_max {train_max}: it must be at least as large")
+    task.checked_scale(train_max)
+    task.checked_scale(test_max)
+
+
+class Case:
+    """One task and range of scales, for any number of schemes: what does not depend on the scheme is done once."""
+
+    def __init__(self, task: Task, train_max: int, test_max: int) -> None:
+        self.task, self.train_max, self.test_max = task, train_max, test_max
+        self.program: Program | None = None
+        self._tried: dict[tuple[str, tuple[tuple[str, Any], ...]], bool] = {}
+        if task.family == "content-addressed":
+            curve = src_curve(task, min(test_max, max(train_max, TRIAL_SCALE)))
+            self.declared = curve[train_max - task.min_scale], curve[-1]
+        else:
+            self.program = program_of(task, train_max, test_max)
+            self.declared = self.program.declared_train, self.program.declared_test
+
+    def verdict(self, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
+        built, refusal = built_for(self.task, scheme, options)
+        if self.program is None:
+            return self._content_addressed(scheme, options)
+        if self.program.grows:
+            return self._task_limited(scheme, options, built)
+        if built is None:
+            raise UserError(refusal)
+        found, choices = self.findings(built)
+        answer: Answer = "possible" if found.possible else "pe-limited"
+        reasons = [*reasons_for(found, self.train_max, self.test_max), *map(choice_in_words, served(choices))]
+        helps = () if found.possible else self._what_helps(scheme, options)
+        properties = [property_of(name, getattr(found, name)) for name in PROPERTIES]
+        return self._of(scheme, options, answer, reasons, helps, (found.src_train, found.src_test), *properties)
+
+    def _of(
+        self,
+        scheme: Scheme,
+        options: Mapping[str, Any],
+        answer: Answer,
+        reasons: Iterable[str],
+        helps: Iterable[str],
+        src: tuple[int | None, int | None] = (None, None),
+        *properties: Property,
+    ) -> Verdict:
+        name = scheme if isinstance(scheme, str) else scheme.name
+        head = self.task.name, name, dict(options), self.train_max, self.test_max, answer
+        return Verdict(*head, tuple(reasons), tuple(helps), *self.declared, *src, *properties)
+
+    def findings(self, scheme: PositionScheme, largest: int | None = None) -> tuple[Findings, list[Choice]]:
+        """What the definitions say of a scheme, up to a scale, and the forms chosen if it is still to be learned."""
+        assert self.program is not None
+        operators = self.program.operators
+        if largest is not None:
+            operators = tuple(up_to(steps, largest) for steps in operators)
+        family = family_of(scheme)
+        if family:
+            return examine_family(family, operators, self.train_max)
+        relation = relation_of(scheme, self.task, largest or self.test_max)
+        return examine(relation, operators, self.train_max), []
+
+    def _content_addressed(self, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
+        reasons = [
+            f"the sources of '{self.task.name}' follow from its tokens, so no relation of positions can point at them"
+        ]
+        helps = ["whether content finds them is for a trained model to show: measure SRC on a run"]
+        return self._of(scheme, options, "content-addressed", reasons, helps)
+
+    def _task_limited(
+        self, scheme: Scheme, options: Mapping[str, Any], built: PositionScheme | None
+    ) -> Verdict:
+        assert self.program is not None
+        few, many, last = *self.declared, self.program.counted_to
+        further = "" if last == self.test_max else f", counted no further than n={last}"
+        reasons = [
+            f"the task needs {few} operators up to n={self.train_max} and {many} up to n={last}{further}: "
+            "those in between are never trained, whatever the position embedding"
+        ]
+        src: tuple[int | None, int | None] = (None, None)
+        if built is not None:
+            relation = relation_of(built, self.task, self.test_max)
+            src = sources_only(relation, self.program.operators, self.train_max)
+        return self._of(scheme, options, "task-limited", reasons, self._other_task(), src)
+
+    # -- what would help, found by trying ---------------------------------------------------------------------
+
+    @property
+    def trial_scale(self) -> int:
+        return min(self.test_max, max(TRIAL_SCALE, 2 * self.train_max))
+
+    def tried(self, name: str, options: Mapping[str, Any]) -> bool:
+        """Whether a scheme turns out possible, up to the scale of trials."""
+        key = name, tuple(sorted(options.items()))
+        if key not in self._tried:
+            try:
+                scheme = make_scheme(name, options, self.task)
+            except UserError:
+                self._tried[key] = False
+            else:
+                self._tried[key] = self.findings(scheme, self.trial_scale)[0].possible
+        return self._tried[key]
+
+    def _what_helps(self, scheme: Scheme, options: Mapping[str, Any]) -> list[str]:
+        tried = f" (tried up to n={self.trial_scale})" if self.trial_scale < self.test_max else ""
+        found = []
+        if isinstance(scheme, str):
+            found = [*self._other_options(scheme, options), *self._scale_hint(scheme, options)]
+        for name, words in (("lbpe", "learning the relation"), ("ideal", "the ideal relation")):
+            if name != scheme and self.tried(name, {}):
+                found.append(f"with {words} ('{name}') it becomes possible")
+        return [line + tried for line in found] or [f"nothing that was tried makes it possible{tried}"]
+
+    def _other_options(self, name: str, options: Mapping[str, Any]) -> Iterator[str]:
+        known = scheme_kind(name).options
+        for clip in (clip for clip in CLIPS if clip in known):
+            value = self._clip_that_helps(name, options, clip)
+            if value is not None:
+                now = options.get(clip, known[clip])
+                yield f"with {clip} {value} instead of {now} it becomes possible"
+
+    def _scale_hint(self, name: str, options: Mapping[str, Any]) -> Iterator[str]:
+        hinted = f"hinted:{name}"
+        if hinted not in scheme_names():
+            return
+        if self.tried(hinted, options):
+            yield f"with Scale Hint ('{hinted}') it becomes possible"
+            return
+        for clip in (clip for clip in CLIPS if clip in scheme_kind(hinted).options):
+            value = self._clip_that_helps(hinted, options, clip)
+            if value is not None:
+                yield f"with Scale Hint ('{hinted}') and {clip} {value} it becomes possible"
+
+    def _clip_that_helps(self, name: str, options: Mapping[str, Any], clip: str) -> int | None:
+        trials = (value for value in CLIP_TRIALS if self.tried(name, {**options, clip: value}))
+        return next(trials, None)
+
+    def _other_task(self) -> list[str]:
+        """Whether the same task as a chain of thought is possible."""
+        other = f"{self.task.name}-cot"
+        if other in TASKS and Case(TASKS[other], self.train_max, self.test_max).tried("ideal", {}):
+            return [f"as a chain of thought (task '{other}') it becomes possible with the ideal relation"]
+        return ["no position embedding helps: the intermediate results have to be written down"]
+
+
+# -- schemes ----------------------------------------------------------------------------------------------------
+
+
+def built_for(
+    task: Task, scheme: Scheme, options: Mapping[str, Any]
+) -> tuple[PositionScheme | None, str]:
+    """The scheme for a task; or None and the reason, if the request is sound and the scheme refuses this task."""
+    if isinstance(scheme, PositionScheme):
+        if options:
+            raise UserError(f"scheme '{scheme.name}' was given as an object, which has its options already")
+        return scheme, ""
+    try:
+        return build(scheme, options, task), ""
+    except UserError as refusal:
+        build(scheme, options, TASKS["copy"])  # a wrong name or option is wrong for any task
+        return None, str(refusal)
+
+
+def build(scheme: str | type[PositionScheme], options: Mapping[str, Any], task: Task) -> PositionScheme:
+    if isinstance(scheme, str):
+        return make_scheme(scheme, options, task)
+    known = [field.name for field in fields_of(scheme.Options)]
+    for name in options:
+        if name not in known:
+            raise unknown(f"option of scheme '{scheme.name}'", name, known)
+    return scheme(Sizes(), scheme.Options(**options), task)
+
+
+def relation_of(scheme: PositionScheme, task: Task, largest: int) -> Relation:
+    """The scheme's relation, and what is known about it that saves work."""
+    if isinstance(scheme, Ideal):
+        return Relation(scheme.relation, True, reads_of(scheme), (OTHER,), scheme.describe)
+    return Relation(scheme.relation, looks_at_scale(scheme, task, largest), describe=scheme.describe)
+
+
+def reads_of(scheme: Ideal) -> Callable[[int], tuple[Ints, Ints]]:
+    """All pairs but those that the circuit reads have the code OTHER."""
+
+    def listed(scale: int) -> tuple[Ints, Ints]:
+        reads = scheme.circuits.reads(scale)
+        return reads.query.numpy(), reads.key.numpy()
+
+    return listed
+
+
+def looks_at_scale(scheme: PositionScheme, task: Task, largest: int) -> bool:
+    """Whether codes depend on the scale: if the scheme says so, or if a few scales show it."""
+    if scheme.uses_scale:
+        return True
+    position = np.arange(min(task.length(largest), 32))
+    scales = sorted({task.min_scale, min(task.min_scale + 1, largest), (task.min_scale + largest) // 2, largest})
+    found = [evaluate(scheme.relation, position[:, None], position, np.asarray(n)) for n in scales]
+    return any(not np.array_equal(found[0], other) for other in found[1:])
+
+
+def family_of(scheme: PositionScheme) -> dict[str, Relation]:
+    """The relations among which a scheme chooses in training, by name; empty if its relation is fixed.
+
+    For linear forms: each form that some head still goes by, alone.
+    """
+    if not isinstance(scheme, LearnedRelation) or scheme.options.variant != "forms":
+        return {}
+    alive = scheme.alive.flatten(0, 1).any(0).any(1).tolist()
+    forms = [form for form, lives in zip(scheme.forms, alive) if lives]
+    return {str(form): one_form(scheme, form, k) for k, form in enumerate(forms)}
+
+
+def one_form(scheme: LearnedRelation, form: Form, component: int) -> Relation:
+    """One component of the relation of learned forms."""
+    window = scheme.options.window
+
+    def phi(query: torch.Tensor, key: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return scheme.relation(query, key, scale)[..., component : component + 1]
+
+    def listed(scale: int) -> tuple[Ints, Ints]:
+        assert scheme.task is not None
+        query = np.arange(scheme.task.length(scale))[:, None]
+        key = form.key * (np.arange(-window, window + 1) - form.query * query - form.scale * scale - form.constant)
+        row, value = np.nonzero((key >= 0) & (key <= query))
+        return query[row, 0], key[row, value]
+
+    def describe(code: tuple[int, ...]) -> str:
+        return form.says(code[0]) if code[0] <= window else f"a value of {form} outside its window"
+
+    return Relation(phi, True, listed, (window + 1,), describe, component)
+
+
+# -- words ------------------------------------------------------------------------------------------------------
+
+
+def reasons_for(found: Findings, train_max: int, test_max: int) -> list[str]:
+    if found.possible:
+        many = "one signature serves" if found.src_test == 1 else f"{found.src_test} signatures serve"
+        return [f"{many} every step up to n={test_max}, and all of it occurs up to n={train_max}"]
+    failing = [(name, getattr(found, name)) for name in PROPERTIES]
+    return [f"not {name}: {sentence(name, example)}" for name, example in failing if example is not None]
+
+
+def property_of(name: str, example: Counterexample | None) -> Property:
+    return Property(True) if example is None else Property(False, sentence(name, example), example)
+
+
+def sentence(name: str, example: Counterexample) -> str:
+    """A counterexample in words."""
+    return {"isolated": alike, "stable": unstable, "covered": uncovered}[name](example)
+
+
+def code_in_words(example: Counterexample, which: int = 0) -> str:
+    code, words = example.codes[which], example.words[which]
+    return words if len(code) == 1 or str(code) in words else f"{words} (code {code})"
+
+
+def alike(example: Counterexample) -> str:
+    one, other = example.marks
+    rest = f"slot {slots(other)}" if other.slots else "not to be read"
+    return (
+        f"{code_in_words(example)} is at n={one.scale}, query {one.query}, the code of position {one.key} "
+        f"(slot {slots(one)} of '{example.operator}') and also of position {other.key} ({rest})"
+    )
+
+
+def unstable(example: Counterexample) -> str:
+    one, other = example.marks
+    if not other.slots:
+        return f"{code_in_words(example)} is read at {place(one)} and must be ignored at {place(other)}"
+    return (
+        f"{code_in_words(example)} is slot {slots(one)} of '{example.operator}' at {place(one)} "
+        f"and slot {slots(other)} at {place(other)}"
+    )
+
+
+def uncovered(example: Counterexample) -> str:
+    at = f"at n={example.marks[0].scale}" if example.marks else "beyond the training range"
+    if example.fresh:
+        which = example.fresh[0]
+        slot = f"slot {slots(example.marks[which])} of '{example.operator}'"
+        return f"{code_in_words(example, which)} first appears {at} ({slot})"
+    known = "; ".join(code_in_words(example, k) for k in range(len(example.codes)))
+    return f"the codes of '{example.operator}' first appear together {at}: {known}"
+
+
+def place(mark: Mark) -> str:
+    return f"n={mark.scale} (position {mark.key} from query {mark.query})"
+
+
+def slots(mark: Mark) -> str:
+    return " and ".join(map(str, mark.slots))
+
+
+def served(choices: Sequence[Choice]) -> list[Choice]:
+    return [choice for choice in choices if choice.findings.possible]
+
+
+def choice_in_words(choice: Choice) -> str:
+    return f"slot {choice.slot} of '{choice.operator}' can be read by {choice.name}"
+
+
+# -- many at once -----------------------------------------------------------------------------------------------
+
+
+def verdict_grid(
+    tasks: Sequence[str | Task] | None = None,
+    schemes: Sequence[Scheme] | None = None,
+    train_max: int = 10,
+    test_max: int = 40,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """One row for each task and scheme, all of them by default; `progress` is told how many of how many are done.
+
+    A scheme that refuses a task has the verdict ``refused``, and its reason.
+    """
+    chosen = [TASKS[task] if isinstance(task, str) else task for task in tasks or TASKS.values()]
+    names = list(schemes or scheme_names())
+    rows = []
+    for task in chosen:
+        checked_range(task, train_max, test_max)
+        case = Case(task, train_max, test_max)
+        for scheme in names:
+            rows.append(row_of(case, scheme))
+            if progress:
+                progress(len(rows), len(chosen) * len(names))
+    return pd.DataFrame(rows)
+
+
+def row_of(case: Case, scheme: Scheme) -> dict[str, Any]:
+    """A verdict as a row of plain values."""
+    if built_for(case.task, scheme, {})[0] is None and case.program is not None and not case.program.grows:
+        refusal = built_for(case.task, scheme, {})[1]
+        found = case._of(scheme, {}, "refused", [refusal], [])
+    else:
+        found = case.verdict(scheme, {})
+    row = {"task": found.task, "task_family": case.task.family, "scheme": found.scheme, "verdict": found.verdict}
+    for name in PROPERTIES:
+        own = getattr(found, name)
+        row[name] = None if own is None else own.holds
+    row["failing"] = found.failing
+    for name in ("src_declared_train", "src_declared_test", "src_train", "src_test", "train_max", "test_max"):
+        row[name] = getattr(found, name)
+    return {**row, "reasons": "; ".join(found.reasons), "helps": "; ".join(found.helps)}
