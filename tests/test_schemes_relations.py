@@ -1,0 +1,304 @@
+"""Schemes whose relation is derived or learned: ``ideal`` from the circuit, ``lbpe`` over linear forms."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lengthlens.models.schemes import Sizes, make_scheme
+from lengthlens.models.schemes.forms import Form, marked_keys, read_form, read_forms
+from lengthlens.models.schemes.ideal import KEPT_SCALES, OTHER, Ideal
+from lengthlens.models.schemes.learned import LearnedRelation
+from lengthlens.registry import UserError
+from lengthlens.tasks import TASKS
+
+SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=64)
+ADDRESSED = [name for name, task in TASKS.items() if task.family == "position-addressed"]
+GROWING = [name for name, task in TASKS.items() if task.family == "growing"]
+
+
+def filled(name: str, task: str, **options: object) -> LearnedRelation | Ideal:
+    """A scheme with random parameters."""
+    torch.manual_seed(0)
+    scheme = make_scheme(name, options, TASKS[task], SIZES).eval()
+    for parameter in scheme.parameters():
+        parameter.data.normal_()
+    return scheme.requires_grad_(False)
+
+
+def bias_of(scheme, length: int, scale: int, layer: int = 1) -> torch.Tensor:
+    """[head, query, key], zero above the diagonal."""
+    frame = scheme.frame(torch.zeros(1, length, dtype=torch.long), torch.tensor([scale]))
+    q = torch.zeros(1, length, SIZES.n_heads, SIZES.d_head)
+    return scheme.score(layer, frame, slice(0, length), q, q)[0].tril()
+
+
+# -- ideal -----------------------------------------------------------------------------------------------------------
+
+
+def roles_of(task: str, scale: int) -> dict[tuple[int, int], tuple[str, tuple[int, ...]]]:
+    """For each pair that the circuit reads, the operator and all slots that the key fills: a plain loop."""
+    roles: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
+    for step in TASKS[task].circuit(scale):
+        for source in set(step.sources):
+            slots = tuple(k for k, other in enumerate(step.sources) if other == source)
+            roles[step.query, source] = (step.operator, slots)
+    return roles
+
+
+@pytest.mark.parametrize("task", ADDRESSED + GROWING)
+def test_ideal_codes_are_the_roles_of_the_circuit(task):
+    scheme = make_scheme("ideal", None, TASKS[task], SIZES)
+    seen: dict[int, object] = {OTHER: None}
+    for scale in (1, 2, 5, 30):
+        roles, length = roles_of(task, scale), TASKS[task].length(scale)
+        query, key = torch.tril_indices(length, length)
+        codes = scheme.relation(query, key, torch.tensor(scale))[:, 0].tolist()
+        for i, j, code in zip(query.tolist(), key.tolist(), codes):
+            # One code, one role, whatever the scale.
+            assert seen.setdefault(code, roles.get((i, j))) == roles.get((i, j))
+    assert len(set(seen.values())) == len(seen)
+
+
+@pytest.mark.parametrize("task", ADDRESSED)
+def test_ideal_bias_is_the_table_at_the_code(task):
+    scheme = filled("ideal", task)
+    for scale in (1, 3, 9):
+        length = TASKS[task].length(scale)
+        position = torch.arange(length)
+        codes = scheme.relation(position[:, None], position, torch.tensor(scale))[..., 0]
+        table = torch.cat([torch.zeros(SIZES.n_heads, 1), scheme.table[1]], 1)  # nothing for OTHER
+        assert torch.equal(bias_of(scheme, length, scale), table[:, codes])
+
+
+@pytest.mark.parametrize("task", ADDRESSED)
+def test_ideal_needs_no_more_codes_at_larger_scales(task):
+    sizes = [make_scheme("ideal", {"table_scale": n}, TASKS[task]).table.shape[-1] for n in (3, 20)]
+    assert sizes[0] == sizes[1]
+
+
+def test_ideal_tells_new_operators_apart_beyond_its_table():
+    small = filled("ideal", "parity", table_scale=4)
+    other = filled("ideal", "parity", table_scale=2)
+    length = TASKS["parity"].length(9)
+    pair = torch.tensor(10), torch.arange(1, 10), torch.tensor(9)
+    codes = small.relation(*pair)[:, 0]
+    assert len(codes.unique()) == 9 and int(codes.min()) > small.table.shape[-1]
+    assert torch.equal(codes, other.relation(*pair)[:, 0])
+    assert not bias_of(small, length, 9)[:, 10].any()
+    assert small.describe((int(codes[2]),)) == "slot 3 of 'sum of 9 mod 2'"
+
+
+def test_ideal_marks_a_key_that_is_read_twice():
+    scheme = make_scheme("ideal", None, TASKS["multiplication-by-digit"])
+    code = scheme.relation(torch.tensor(6), torch.tensor(3), torch.tensor(1))
+    assert scheme.describe(tuple(code.tolist())) == "slot 1 and 3 of 'multiply digit'"
+
+
+def test_ideal_cuts_what_lies_beyond_the_tokens():
+    scheme = filled("ideal", "copy")
+    assert torch.equal(bias_of(scheme, 8, 5), bias_of(scheme, 12, 5)[:, :8, :8])
+    assert torch.equal(bias_of(scheme, 20, 5)[:, :12, :12], bias_of(scheme, 12, 5))
+
+
+def test_ideal_keeps_few_circuits():
+    scheme = filled("ideal", "copy")
+    for scale in range(1, 3 * KEPT_SCALES):
+        scheme.relation(torch.tensor(3), torch.tensor(1), torch.tensor(scale))
+    assert len(scheme.circuits._kept) <= KEPT_SCALES
+
+
+@pytest.mark.parametrize("name", ["ideal", "lbpe", "hinted:relative"])
+def test_twenty_thousand_tokens_block_by_block(name):
+    """The last block of a long sequence: what is kept for other layers does not grow with the number of keys."""
+    scheme = make_scheme(name, None, TASKS["copy"], SIZES).requires_grad_(False)
+    length, block = 20_003, 16
+    frame = scheme.frame(torch.zeros(1, length, dtype=torch.long), torch.tensor([10_000]))
+    q = torch.zeros(1, block, SIZES.n_heads, SIZES.d_head)
+    k = torch.zeros(1, 1, SIZES.n_heads, SIZES.d_head).expand(1, length, -1, -1)
+    rows = slice(length - block, length)
+    bias = scheme.score(1, frame, rows, q, k)
+    assert bias.shape == (1, SIZES.n_heads, block, length)
+    kept = sum(x.nbytes for made in frame.cache.values() for x in made)
+    assert kept < 64 * 9 * 7 * block  # a few numbers for each query, form and value, none for each key
+
+
+# -- linear forms ----------------------------------------------------------------------------------------------------
+
+forms = st.builds(Form, st.integers(-2, 2), st.sampled_from([-1, 1]), st.integers(-3, 3), st.integers(-4, 4))
+
+
+@given(forms)
+def test_forms_are_read_as_they_are_written(form):
+    assert read_form(str(form)) == form
+
+
+@pytest.mark.parametrize("text", ["", "i", "2j", "i-j-", "i--j", "k-j", "i j", "i-j;n", "j^2", "i-j+n*2"])
+def test_what_is_no_form_is_refused(text):
+    with pytest.raises(UserError):
+        read_form(text)
+
+
+def test_forms_are_listed_once():
+    assert len(read_forms("i-j, i − j, j-n")) == 2
+
+
+@given(form=forms, i=st.integers(0, 40), n=st.integers(1, 20), window=st.integers(0, 4))
+def test_marked_keys_are_where_the_form_has_the_value(form, i, n, window):
+    keys = marked_keys(torch.tensor([form]), window, torch.tensor([i]), torch.tensor([n]))[0, 0, 0]
+    values = form.value(torch.tensor(i), keys, torch.tensor(n))
+    assert values.tolist() == list(range(-window, window + 1))
+
+
+@pytest.mark.parametrize("task", ADDRESSED)
+@pytest.mark.parametrize("scale", [1, 2, 3, 8, 40])
+def test_default_forms_hold_every_source(task, scale):
+    """Wherever a step reads, some form of the family has a value within its window."""
+    scheme = make_scheme("lbpe", None, TASKS[task])
+    circuit = TASKS[task].circuit(scale)
+    for slot in range(circuit.sources.shape[1]):
+        codes = scheme.relation(
+            torch.from_numpy(circuit.query), torch.from_numpy(circuit.sources[:, slot]), torch.tensor(scale)
+        )
+        assert (codes <= scheme.options.window).any(1).all()
+
+
+@pytest.mark.parametrize("task", [task for task in ADDRESSED if task not in ("shift", "duplicate")])
+def test_one_form_and_value_says_where_a_slot_is(task):
+    """At all scales and steps; rotating and doubling need one per part of the answer."""
+    scheme = make_scheme("lbpe", None, TASKS[task])
+    for slot in range(TASKS[task].circuit(9).sources.shape[1]):
+        common: set[tuple[int, int]] | None = None
+        for scale in (2, 5, 9):
+            circuit = TASKS[task].circuit(scale)
+            query, source = torch.from_numpy(circuit.query), torch.from_numpy(circuit.sources[:, slot])
+            for code in scheme.relation(query, source, torch.tensor(scale)).tolist():
+                inside = {(f, v) for f, v in enumerate(code) if v <= scheme.options.window}
+                common = inside if common is None else common & inside
+        assert common
+
+
+# -- learned relations -----------------------------------------------------------------------------------------------
+
+
+def loop_bias(scheme: LearnedRelation, length: int, n: int, layer: int = 1) -> torch.Tensor:
+    """The sum over forms of gate times bias, pair by pair."""
+    gates = (scheme.gate_logits[layer] / scheme.temperature).softmax(-1)
+    bias, window = torch.zeros(SIZES.n_heads, length, length), scheme.options.window
+    for i in range(length):
+        for j in range(i + 1):
+            for f, (a, b, c, d) in enumerate(scheme.forms):
+                u = a * i + b * j + c * n + d
+                if abs(u) <= window:
+                    alive = scheme.alive[layer, :, f, u + window]
+                    bias[:, i, j] += gates[:, f] * scheme.bias[layer, :, f, u + window] * alive
+    return bias
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    length=st.integers(1, 16),
+    scale=st.integers(1, 12),
+    window=st.integers(0, 4),
+    temperature=st.floats(0.2, 2),
+)
+def test_lbpe_is_the_sum_over_forms(length, scale, window, temperature):
+    scheme = filled("lbpe", "copy", window=window)
+    scheme.temperature.fill_(temperature)
+    scheme.alive.copy_(torch.rand(scheme.alive.shape) < 0.7)
+    torch.testing.assert_close(
+        bias_of(scheme, length, scale), loop_bias(scheme, length, scale), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_lbpe_takes_forms_of_its_users():
+    scheme = filled("lbpe", "copy", forms="2i-j-3n+1, i+j", window=1)
+    assert scheme.gate_logits.shape == (2, 3, 2)
+    torch.testing.assert_close(bias_of(scheme, 14, 4), loop_bias(scheme, 14, 4))
+
+
+def trained_by_hand() -> LearnedRelation:
+    """Head 1 of layer 0 reads i−j = n strongly; head 2 avoids j = 1; the rest is noise."""
+    scheme = make_scheme("lbpe", None, TASKS["copy"], SIZES).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    scheme.bias.copy_(0.1 * torch.randn(scheme.bias.shape, generator=generator))
+    at = {str(form): k for k, form in enumerate(scheme.forms)}
+    for head, form, value, bias in ((1, "i−j−n", 0, 8.0), (2, "j", 1, -4.0)):
+        scheme.gate_logits[0, head, at[form]] = 6.0
+        scheme.bias[0, head, at[form], value + scheme.options.window] = bias
+    return scheme
+
+
+def test_lbpe_says_what_it_learned():
+    scheme = trained_by_hand()
+    lines = scheme.in_words().splitlines()
+    assert lines[0].startswith("layer 0 head 1 reads i−j = n (+7.")
+    assert lines[1].startswith("layer 0 head 2 avoids j = 1 (-3.")
+    assert len(lines) == 2
+    assert len(scheme.readable()) == scheme.bias.numel()
+
+
+def test_pruning_leaves_a_relation_of_what_counts():
+    scheme = trained_by_hand()
+    everything = scheme.relation(torch.tensor(7), torch.tensor(2), torch.tensor(5))
+    assert everything.shape == (len(scheme.forms),)
+    before = bias_of(scheme, 13, 5, layer=0)
+    assert scheme.prune(0.5) is scheme
+    assert (bias_of(scheme, 13, 5, layer=0) - before).abs().max() < 0.5
+    position = torch.arange(13)
+    codes = scheme.relation(position[:, None], position, torch.tensor(5))
+    assert codes.shape == (13, 13, 2)
+    read, other = tuple(codes[7, 2].tolist()), tuple(codes[7, 3].tolist())
+    assert scheme.describe(read) == "i−j = n"
+    assert scheme.describe(other) == "no form within its window"
+    assert {scheme.describe(tuple(c)) for c in codes.reshape(-1, 2).tolist()} == {
+        "i−j = n", "j = 1", "i−j = n and j = 1", "no form within its window",
+    }  # fmt: skip
+    # Pruned entries stay pruned in a copy that is loaded.
+    again = make_scheme("lbpe", None, TASKS["copy"], SIZES)
+    again.load_state_dict(scheme.state_dict())
+    assert torch.equal(again.relation(position[:, None], position, torch.tensor(5)), codes)
+    assert make_scheme("lbpe", None, TASKS["copy"]).prune(0.5).relation(
+        *torch.tensor([7, 2, 5])
+    ).tolist() == [0]
+
+
+def test_annealing_sharpens_the_gates():
+    scheme = filled("lbpe", "copy", final_temperature=0.05)
+    start = scheme.gates()
+    for progress, temperature in ((0.0, 1.0), (0.5, 0.05**0.5), (1.0, 0.05), (7.0, 0.05)):
+        scheme.anneal(progress)
+        assert scheme.temperature.item() == pytest.approx(temperature)
+    assert scheme.gates().max(-1).values.mean() > 0.9 > start.max(-1).values.mean()
+    assert torch.equal(scheme.gates().argmax(-1), start.argmax(-1))
+
+
+def test_the_free_variant_is_any_function_of_three_numbers():
+    scheme = filled("lbpe", "copy", variant="mlp", hidden=7)
+    found, net = bias_of(scheme, 11, 4), scheme.free
+    for i, j in ((0, 0), (10, 3)):
+        hidden = torch.tanh(torch.tensor([i, j, 4.0]) / 10 @ net.W_in[1] + net.b_in[1])
+        torch.testing.assert_close(found[:, i, j], hidden @ net.W_out[1])
+    assert scheme.relation(*torch.tensor([7, 2, 5])).tolist() == [7, 2, 5]
+    assert scheme.describe((7, 2, 5)) == "position 2 seen from 7 at scale 5"
+    with pytest.raises(UserError, match="has no forms"):
+        scheme.in_words()
+    with pytest.raises(UserError, match="has no forms"):
+        scheme.prune()
+
+
+def test_hinted_relative_codes_of_the_theory():
+    """Codes (min(i−j, K), clip(i−j−n, ±K)): all seen by n = 10 with K = 3, new ones at every scale with K = 12."""
+
+    def codes(K: int, scales: range) -> set[tuple[int, ...]]:
+        scheme, found = make_scheme("hinted:relative", {"max_distance": K}), set()
+        for n in scales:
+            circuit = TASKS["parity-cot"].circuit(n)
+            query, key = np.repeat(circuit.query, 2), circuit.sources.ravel()
+            pairs = scheme.relation(torch.from_numpy(query), torch.from_numpy(key), torch.tensor(n))
+            found |= set(map(tuple, pairs.tolist()))
+        return found
+
+    assert codes(3, range(1, 11)) == codes(3, range(1, 40))
+    assert not codes(12, range(11, 40)) <= codes(12, range(1, 11))
