@@ -9,6 +9,8 @@ from torch import Tensor
 from lengthlens.models import HookedModel, ModelConfig, build
 from lengthlens.tasks import TASKS
 
+torch.set_num_threads(1)  # tensors here are so small that threads cost more than they give
+
 SMALL = {"task": "copy", "n_layers": 2, "n_heads": 3, "d_head": 4, "d_model": 10, "d_mlp": 12, "n_ctx": 128}
 
 
