@@ -1,0 +1,301 @@
+"""Saved models come back bit for bit; damaged or hostile directories give one sentence and run nothing."""
+
+import json
+import pickle
+import random
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from safetensors.torch import save as save_tensors
+
+from lengthlens.models import HookedModel, ModelConfig, build, load
+from lengthlens.models.pretrained import CONFIG, WEIGHTS, digest, is_local, render
+from lengthlens.models.schemes import scheme_names
+from lengthlens.registry import UserError
+from lengthlens.tasks.copying import Copy
+
+Small = Callable[..., HookedModel]
+Mixed = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+LENGTHS = (1, 2, 22, 100)
+
+
+@pytest.mark.parametrize("name", scheme_names())
+def test_bitwise_equal_logits(name: str, small_model: Small, mixed_batch: Mixed, tmp_path: Path) -> None:
+    model = small_model(name)
+    model.save_pretrained(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
+    loaded = load(tmp_path).eval()
+    assert loaded.config == model.config
+    for length in LENGTHS:
+        tokens, scale = mixed_batch(length)
+        assert torch.equal(loaded(tokens, scale), model(tokens, scale))
+
+
+def test_bfloat16_weights_stay(small_model: Small, mixed_batch: Mixed, tmp_path: Path) -> None:
+    model = small_model("alibi").to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    loaded = HookedModel.from_pretrained(str(tmp_path)).eval()
+    assert loaded.cfg.dtype == torch.bfloat16
+    tokens, _ = mixed_batch(22)
+    assert torch.equal(loaded(tokens), model(tokens))
+
+
+def test_a_task_of_ones_own(tmp_path: Path) -> None:
+    class Echo(Copy):
+        name = "echo"
+
+    build(ModelConfig(scheme="ideal"), Echo()).save_pretrained(tmp_path)
+    assert load(tmp_path, Echo()).task.name == "echo"
+    with pytest.raises(UserError, match="unknown task 'echo'"):
+        load(tmp_path)
+    with pytest.raises(UserError, match="the config is of task 'echo', and task 'copy' was given"):
+        load(tmp_path, Copy())
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+class Spy:
+    """Unpickling this would leave a trace."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.trace,)
+
+
+def sealed(folder: Path, config: dict[str, object], weights: bytes) -> None:
+    """Write config and weights with a checksum that is right, as someone with bad intent would."""
+    (folder / WEIGHTS).write_bytes(weights)
+    try:
+        text = render(ModelConfig.from_dict(config), weights)
+    except UserError:
+        header = json.loads((folder / CONFIG).read_text())
+        text = json.dumps({**header, "weights_bytes": len(weights), "config": config}, indent=2) + "\n"
+    (folder / CONFIG).write_text(text)
+
+
+def truncated(folder: Path, chance: random.Random) -> None:
+    path = folder / chance.choice([CONFIG, WEIGHTS])
+    data = path.read_bytes()
+    path.write_bytes(data[: chance.randrange(len(data))])
+
+
+def bit_flipped(folder: Path, chance: random.Random) -> None:
+    path = folder / chance.choice([CONFIG, WEIGHTS])
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def extended(folder: Path, chance: random.Random) -> None:
+    with (folder / chance.choice([CONFIG, WEIGHTS])).open("ab") as file:
+        file.write(chance.randbytes(chance.randrange(1, 99)))
+
+
+def wrong_shapes(folder: Path, chance: random.Random) -> None:
+    state = load_file(folder / WEIGHTS)
+    name = chance.choice(sorted(state))
+    change = chance.randrange(4)
+    if change == 0:
+        state[name] = torch.cat([state[name], state[name]])
+    elif change == 1:
+        del state[name]
+    elif change == 2:
+        state[name] = state[name].to(torch.int64)
+    else:
+        state[name + "_"] = state[name].clone()
+    sealed(folder, json.loads((folder / CONFIG).read_text())["config"], save_tensors(state))
+
+
+def wrong_config(folder: Path, chance: random.Random) -> None:
+    config = json.loads((folder / CONFIG).read_text())["config"]
+    name = chance.choice(
+        ["n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "scheme", "n_ctx", "x"]
+    )
+    bad = [0, -1, 10**6, 10**30, 1.5, "9", None, True, [], {"a": 1}, "learned", 3, "__import__('os')"]
+    config[name] = chance.choice([value for value in bad if value != config.get(name)])
+    if name in ("n_ctx", "x") and type(config[name]) is int:
+        config[name] = -1
+    sealed(folder, config, (folder / WEIGHTS).read_bytes())
+
+
+def huge_header(folder: Path, chance: random.Random) -> None:
+    config = json.loads((folder / CONFIG).read_text())["config"]
+    size = chance.choice([2**63, 2**40, 2**32, 10**8 + 1, 2**64 - 1])
+    sealed(folder, config, struct.pack("<Q", size) + chance.randbytes(99))
+
+
+def hostile_offsets(folder: Path, chance: random.Random) -> None:
+    config = json.loads((folder / CONFIG).read_text())["config"]
+    entry = {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, chance.choice([4, 10**18])]}
+    header = json.dumps({"embed.W_E": entry}).encode()
+    sealed(folder, config, struct.pack("<Q", len(header)) + header + b"0000")
+
+
+def another_task(folder: Path, chance: random.Random) -> None:
+    """Of the same vocabulary, so that only the checksum tells."""
+    text = (folder / CONFIG).read_text()
+    (folder / CONFIG).write_text(
+        text.replace('"task": "copy"', f'"task": "{chance.choice(["reverse", "sort"])}"')
+    )
+
+
+def other_model(folder: Path, chance: random.Random) -> None:
+    (folder / CONFIG).write_text((folder.parent / "other" / CONFIG).read_text())
+
+
+def pickle_in_disguise(folder: Path, chance: random.Random) -> None:
+    trace = folder.parent / "trace"
+    if chance.randrange(2):
+        data = pickle.dumps(Spy(trace))
+    else:
+        torch.save({"embed.W_E": Spy(trace)}, folder / WEIGHTS)
+        data = (folder / WEIGHTS).read_bytes()
+    if chance.randrange(2):
+        sealed(folder, json.loads((folder / CONFIG).read_text())["config"], data)
+    else:
+        (folder / chance.choice([CONFIG, WEIGHTS])).write_bytes(data)
+
+
+def foreign(folder: Path, chance: random.Random) -> None:
+    texts = [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "1" * 5000,
+        "[" * 10**5,
+        '{"format": 1}',
+        '{"model_type": "gpt2"}',
+        "\x00",
+        "é" * 99,
+    ]
+    (folder / CONFIG).write_text(chance.choice(texts))
+
+
+def other_version(folder: Path, chance: random.Random) -> None:
+    text = (folder / CONFIG).read_text()
+    (folder / CONFIG).write_text(
+        text.replace('"version": 1', f'"version": {chance.choice([0, 2, "null", "[1]"])}')
+    )
+
+
+def missing(folder: Path, chance: random.Random) -> None:
+    path = folder / chance.choice([CONFIG, WEIGHTS])
+    path.unlink()
+    if chance.randrange(2):
+        path.mkdir()
+
+
+DAMAGE = {
+    truncated: 300,
+    bit_flipped: 400,
+    extended: 40,
+    wrong_shapes: 100,
+    wrong_config: 120,
+    huge_header: 30,
+    hostile_offsets: 10,
+    another_task: 10,
+    other_model: 2,
+    pickle_in_disguise: 40,
+    foreign: 30,
+    other_version: 8,
+    missing: 10,
+}
+
+
+def test_more_than_a_thousand_damages() -> None:
+    assert sum(DAMAGE.values()) >= 1000
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, small_model: Small) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    small_model("relative", n_layers=1).save_pretrained(folder / "good")
+    small_model("relative", n_layers=1, seed=1).save_pretrained(folder / "other")
+    return folder
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_every_damage_gives_one_sentence(damage: Callable[[Path, random.Random], None], saved: Path) -> None:
+    for seed in range(DAMAGE[damage]):
+        folder = saved / "damaged"
+        shutil.copytree(saved / "good", folder)
+        damage(folder, random.Random(seed))
+        with pytest.raises(UserError) as caught:
+            load(folder)
+        assert "\n" not in str(caught.value).strip(), f"seed {seed}"
+        shutil.rmtree(folder)
+    assert not (saved / "trace").exists()
+    load(saved / "good")
+
+
+def test_the_checksum_is_over_config_and_weights(saved: Path) -> None:
+    header = json.loads((saved / "good" / CONFIG).read_text())
+    weights = (saved / "good" / WEIGHTS).read_bytes()
+    assert header["sha256"] == digest(ModelConfig.from_dict(header["config"]), weights)
+    assert header["sha256"] != digest(ModelConfig.from_dict({**header["config"], "seed": 9}), weights)
+
+
+# -- the Hub ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_local_path_never_touches_the_network(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the network was touched")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(saved / "good", tmp_path / "runs" / "good")
+    for path in (saved / "good", str(saved / "good"), "runs/good", "./runs/good"):
+        assert isinstance(HookedModel.from_pretrained(path), HookedModel)
+    for path in ("runs/typo", "./no/where", str(tmp_path / "typo"), "typo", Path("a/b"), "a/b/c", "~/x"):
+        assert is_local(path)
+        with pytest.raises(UserError, match="is not a directory with a saved model"):
+            HookedModel.from_pretrained(path)
+    assert not is_local("owner/name")
+
+
+def test_hub_round_trip(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a stand-in for the Hub: what is uploaded is what is downloaded."""
+    import huggingface_hub
+
+    class Hub:
+        def __init__(self, token: str | None = None) -> None:
+            self.token = token
+
+        def create_repo(self, repo: str, private: bool, exist_ok: bool) -> None:
+            assert (repo, private, exist_ok) == ("owner/name", True, True)
+
+        def upload_folder(self, repo_id: str, folder_path: str) -> str:
+            shutil.copytree(folder_path, tmp_path / "hub")
+            return "https://hub/owner/name/commit"
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda repo, allow_patterns: str(tmp_path / "hub")
+    )
+    monkeypatch.chdir(tmp_path)
+    model = load(saved / "good").eval()
+    assert model.push_to_hub("owner/name", private=True) == "https://hub/owner/name/commit"
+    fetched = HookedModel.from_pretrained("owner/name").eval()
+    assert torch.equal(fetched("^ 1 2 ="), model("^ 1 2 ="))
+
+    def offline(*_: object, **__: object) -> str:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(UserError, match="neither a local directory nor a model on the Hub: no route"):
+        HookedModel.from_pretrained("owner/name")
