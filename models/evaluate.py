@@ -5,6 +5,7 @@ from typing import Any
 
 from lengthlens.models.evaluation import MEMORY, SAMPLES, exact_match
 from lengthlens.models.run import Run
+from lengthlens.models.trainer import present_device
 from lengthlens.registry import UserError
 
 Row = dict[str, Any]
@@ -17,7 +18,7 @@ def evaluate(
     samples: int = SAMPLES,
     seed: int = 0,
     memory: int = MEMORY,
-    device: str = "cpu",
+    device: str = "auto",
     again: bool = False,
     wait: bool = False,
     report: Callable[[str], None] | None = None,
@@ -31,7 +32,7 @@ def evaluate(
     known = {} if again else {(row["length"], row["samples"], row["seed"]): row for row in run.evaluation()}
     missing = [n for n in dict.fromkeys(lengths) if (n, samples, seed) not in known]
     if missing:
-        model = run.model(device)
+        model = run.model(str(present_device(device)))
         for length in missing:
             known[length, samples, seed] = _row(run, model, length, samples, seed, memory, report)
         _keep(run, [known[n, samples, seed] for n in missing], wait, unkept)
@@ -75,3 +76,27 @@ def summary_lengths(train_max: int) -> list[int]:
     [10, 20, 50, 100]
     """
     return [factor * train_max for factor in (1, 2, 5, 10)]
+
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def read_bytes(text: str) -> int:
+    """An amount of memory.
+
+    >>> read_bytes("2GiB"), read_bytes("512M"), read_bytes("1.5 GB")
+    (2147483648, 536870912, 1610612736)
+    """
+    number, unit = split_number(text.strip().upper().removesuffix("B").removesuffix("I"))
+    if number is None or unit not in UNITS or number <= 0:
+        raise UserError(f"'{text}' is no amount of memory: write it as 512MiB or 2GiB")
+    return int(number * UNITS[unit])
+
+
+def split_number(text: str) -> tuple[float | None, str]:
+    """The number that a text begins with, and the rest."""
+    digits = text.rstrip("KMG ")
+    try:
+        return float(digits), text[len(digits) :].strip()
+    except ValueError:
+        return None, text

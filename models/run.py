@@ -237,6 +237,18 @@ class Run:
         model.load_state_dict(load(self.read(MODEL)))
         return model.to(device).eval()  # type: ignore[no-any-return]
 
+    def facts(self) -> dict[str, Any]:
+        """Everything there is to say about the run, in plain values."""
+        return {
+            "run": self.id,
+            "config": self.config.to_dict(),
+            "status": asdict(self.status()),
+            "metrics": self.metrics(),
+            "evaluation": self.evaluation(),
+            "versions": self.read_json(VERSIONS) if self.has(VERSIONS) else {},
+            "log": self.events(),
+        }
+
     # -- checking ------------------------------------------------------------------------------------------------
 
     def problems(self) -> list[str]:

@@ -252,15 +252,22 @@ def settled(looks: list[Look], patience: int) -> bool:
 
 def choose_device(config: RunConfig) -> torch.device:
     """The device meant, if it is there and can compute at this precision."""
+    device = present_device(config.device)
+    if config.precision == "bfloat16" and device.type != "cuda":
+        raise UserError(
+            f"precision bfloat16 is for device cuda, and this run is on {device.type}: use float32"
+        )
+    return device
+
+
+def present_device(name: str) -> torch.device:
+    """The device of this name, if it is there; "auto" is cuda where there is one, else cpu."""
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    name = config.device
     if name == "auto":
         name = "cuda" if present["cuda"] else "cpu"
-    if not present[name]:
+    if not present.get(name, False):
         here = ", ".join(["auto", *(device for device, is_here in present.items() if is_here)])
         raise UserError(f"there is no device '{name}' here: the choices are {here}")
-    if config.precision == "bfloat16" and name != "cuda":
-        raise UserError(f"precision bfloat16 is for device cuda, and this run is on {name}: use float32")
     return torch.device(name)
 
 
