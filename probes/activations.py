@@ -12,7 +12,8 @@ from lengthlens.registry import UserError, unknown
 from lengthlens.tasks import Task
 
 # Tokens of one forward pass: large enough that overhead does not count, small enough for a processor's cache.
-CHUNK_TOKENS = 1 << 15
+CHUNK_TOKENS = 1 << 14
+EVERYWHERE = slice(None)
 
 
 class Subject:
@@ -35,11 +36,20 @@ class Subject:
         first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         self.device = torch.device("cpu") if first is None else first.device
 
-    def logits(self, tokens: Tensor, scale: int) -> Tensor:
-        """[row, pos] to [row, pos, token]."""
+    def logits(self, tokens: Tensor, scale: int, at: slice = EVERYWHERE) -> Tensor:
+        """[row, pos] to [row, pos, token], at some of the positions."""
         with still(self.model):
-            parts = [self.model(part, **self._scale(scale)) for part in chunks(tokens)]
-        return torch.cat(parts).float()
+            parts = [self.model(part, **self._scale(scale))[:, at].float() for part in chunks(tokens)]
+        return torch.cat(parts)
+
+    def next_tokens(self, tokens: Tensor, scale: int, query: Tensor) -> Tensor:
+        """The arg-max next token of each row at its own `query` [row]. [row]"""
+        found = []
+        with still(self.model):
+            for part, at in zip(chunks(tokens), query.split(len(chunks(tokens)[0]))):
+                logits = self.model(part, **self._scale(scale))
+                found.append(logits[torch.arange(len(part), device=logits.device), at].argmax(-1))
+        return torch.cat(found)
 
     def activations(self, tokens: Tensor, scale: int, names: Sequence[str]) -> dict[str, Tensor]:
         """What each hook point sees, by name, [row, pos, …]."""
@@ -61,7 +71,9 @@ class Subject:
         count = getattr(getattr(self.model, "cfg", None), "n_layers", None)
         if count is None:
             if chosen is None:
-                raise UserError("the model does not say how many layers it has (cfg.n_layers): name the layers")
+                raise UserError(
+                    "the model does not say how many layers it has (cfg.n_layers): name the layers"
+                )
             return list(chosen)
         for layer in chosen or ():
             if not 0 <= layer < count:
@@ -89,9 +101,9 @@ def still(model: Callable[..., Any]) -> Iterator[None]:
             model.train(training)
 
 
-def chunks(tokens: Tensor) -> tuple[Tensor, ...]:
+def chunks(tokens: Tensor) -> list[Tensor]:
     """Rows, a chunk at a time."""
-    return tokens.split(max(1, CHUNK_TOKENS // tokens.shape[1]))
+    return list(tokens.split(max(1, CHUNK_TOKENS // tokens.shape[1])))
 
 
 def subject_of(model: Callable[..., Any] | Subject) -> Subject:

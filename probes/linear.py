@@ -1,9 +1,9 @@
 """Measured LRC: how many (code, weight) pairs the heads of a trained model spend on position-only linear attention.
 
 We define (the paper's LRC is that of a target, not of a network): for a head, a scale n and an answer query i, the best
-position-only linear attention is the a that minimises E‖z_i − Σ_{j≤i} a_j v_j‖² over inputs, z the head's output and v its
-values. LRC_M(n) is the least number of pairs (code, non-zero weight) that serve all answer queries at scales ≤ n when
-every key gets its weight by its code under the model's own relation; for each head, and summed over heads.
+position-only linear attention is the a that minimises E‖z_i − Σ_{j≤i} a_j v_j‖² over inputs, z the head's output and v
+its values. LRC_M(n) is the least number of pairs (code, non-zero weight) that serve all answer queries at scales ≤ n
+when every key gets its weight by its code under the model's own relation; for each head, and summed over heads.
 
 - *Inputs.* In true instances tokens depend on each other (copying: answer token k is symbol k), so weights could be
   split between two keys at no cost. Here the answer's tokens are replaced by independent random symbols and the
@@ -47,7 +47,9 @@ class Fit(NamedTuple):
     """Position-only linear attention of the heads of one layer at one scale."""
 
     weights: Tensor  # [head, query, key], zero at keys behind the query
-    leverage: Tensor  # [head, query, key], the error added by changing a weight by d is d² · leverage · E‖z_i‖²
+    leverage: (
+        Tensor  # [head, query, key], the error added by changing a weight by d is d² · leverage · E‖z_i‖²
+    )
     unexplained: Tensor  # [head, query], as a share of E‖z_i‖²
     r2: Tensor  # [head]
 
@@ -72,7 +74,9 @@ class MeasuredLrc:
         parts = [read[(read["layer"] == layer) & (read["head"] == head)] for layer, head in heads]
         scales = sorted(table["scale"].unique())
         counted = [distinct_pairs(part, scales) for part in parts]
-        grid = self.r2[["layer", "head"]].drop_duplicates().merge(pd.DataFrame({"scale": scales}), how="cross")
+        grid = (
+            self.r2[["layer", "head"]].drop_duplicates().merge(pd.DataFrame({"scale": scales}), how="cross")
+        )
         return grid.assign(value=np.concatenate(counted))
 
     def curve_at(self, tolerance: float | None = None) -> dict[int, int]:
@@ -138,8 +142,8 @@ def independent_answers(task: Task, scale: int, rows: int, generator: torch.Gene
 def fit_positions(v: Tensor, z: Tensor, queries: Sequence[int], ridge: float = RIDGE) -> Fit:
     """The best position-only weights of every head and query, all in one batched solve.
 
-    `v`, `z` [row, pos, head, d_head]. One Gram matrix of the values serves all queries: a query that sees the first keys
-    uses their rows and columns, and at the others the system says 1·a = 0.
+    `v`, `z` [row, pos, head, d_head]. One Gram matrix of the values serves all queries: a query uses the rows and
+    columns of the keys that it sees, and at the others the system says 1·a = 0.
     """
     values = v.double().permute(2, 1, 0, 3).flatten(2)  # [head, key, row·d_head]
     targets = z.double()[:, list(queries)].permute(2, 1, 0, 3)  # [head, query, row, d_head]
@@ -155,7 +159,9 @@ def fit_positions(v: Tensor, z: Tensor, queries: Sequence[int], ridge: float = R
     energy = flat.square().sum(2).clamp(min=1e-30)
     leverage = 1 / (inverse.diagonal(dim1=2, dim2=3) * energy[..., None])
     spread = (targets - targets.mean(2, keepdim=True)).square().sum((1, 2, 3))
-    varies = spread > 1e-9 * energy.sum(1)  # a head whose output never varies is explained by being reproduced
+    varies = spread > 1e-9 * energy.sum(
+        1
+    )  # a head whose output never varies is explained by being reproduced
     r2 = torch.where(varies, 1 - missed.sum(1) / spread.clamp(min=1e-30), 1.0)
     return Fit(weights, leverage, missed / energy, r2)
 

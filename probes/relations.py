@@ -88,7 +88,9 @@ def own_relation(
         return subject, relation_of(relation)
     scheme = getattr(subject.model, "pos_embed", None)
     if not isinstance(scheme, PositionScheme):
-        raise UserError("the model's relation is not known: give one, e.g. relation='i-j' or relation='(i,j)'")
+        raise UserError(
+            "the model's relation is not known: give one, e.g. relation='i-j' or relation='(i,j)'"
+        )
     if isinstance(scheme, LearnedRelation) and scheme.options.variant == "forms":
         return pruned(subject, task, train_max)
     return subject, relation_of(scheme)

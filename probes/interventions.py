@@ -1,0 +1,122 @@
+"""Tokens put in the roles of a step: which tokens, and where."""
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthlens.models.codes import Ints
+from lengthlens.tasks import Task
+
+Code: TypeAlias = tuple[int, ...]
+Support: TypeAlias = tuple[int, ...]  # the tokens that occur at a position in real instances
+Key: TypeAlias = tuple[tuple[int, ...], ...]  # for each code of a signature, the tokens there, in order of id
+
+ASSIGNMENTS = 64  # of tokens to the roles of a signature; all of them where there are no more
+SUPPORT_ROWS = 256  # instances from which the tokens that occur at a position are read
+
+
+class Role(NamedTuple):
+    """Sources that a readout by codes cannot tell apart, and all keys it could take for them."""
+
+    code: Code
+    support: Support
+    sources: int  # how many of the keys are sources
+    keys: tuple[int, ...]  # all keys with the code and the support
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The sources of one step, by role."""
+
+    sources: tuple[int, ...]
+    roles: tuple[Role, ...]
+
+    @classmethod
+    def of(cls, codes: Ints, occurring: Sequence[Support], query: int, sources: Sequence[int]) -> "Roles":
+        """From the codes [key, component] and supports of the keys that the query sees.
+
+        The query's own token is known as such whatever its code: it is in the residual stream, without attention.
+        """
+        names = [((int(key == query), *map(int, codes[key])), occurring[key]) for key in range(query + 1)]
+        roles = [
+            Role(
+                *name,
+                sum(names[s] == name for s in sources),
+                tuple(k for k, n in enumerate(names) if n == name),
+            )
+            for name in sorted({names[source] for source in sources})
+        ]
+        return cls(tuple(sources), tuple(roles))
+
+    @property
+    def signature(self) -> tuple[Code, ...]:
+        """The codes of the sources, in order, each as often as it occurs."""
+        return tuple(role.code for role in self.roles for _ in range(role.sources))
+
+
+def supports(task: Task, scale: int, generator: torch.Generator | None) -> list[Support]:
+    """The tokens that occur at each position of instances of a scale."""
+    tokens = task.sample(scale, SUPPORT_ROWS, generator).tokens
+    return [tuple(column.unique().tolist()) for column in tokens.T]
+
+
+def assignments(roles: Roles) -> Tensor:
+    """Tokens for the sources, in the order of roles. [assignment, source]
+
+    The same for every step with the same codes and supports, so that steps can be compared. If there are too many,
+    each role is given a few of its tokens, the same few for each of its sources, and of those all combinations, or
+    random ones where these are still too many.
+    """
+    alphabets = [role.support for role in roles.roles for _ in range(role.sources)]
+    rng = np.random.default_rng(_seed(roles))
+    if np.prod([float(len(a)) for a in alphabets]) > ASSIGNMENTS:
+        size = max(2, int(ASSIGNMENTS ** (1 / sum(len(a) > 1 for a in alphabets)) + 1e-9))
+        alphabets = _thinned(roles, size, rng)
+    if np.prod([float(len(a)) for a in alphabets]) <= ASSIGNMENTS:
+        rows = list(itertools.product(*alphabets))  # one empty row where nothing is read
+        return torch.tensor(rows, dtype=torch.long).view(len(rows), len(alphabets))
+    return torch.from_numpy(np.stack([rng.choice(a, ASSIGNMENTS) for a in alphabets], 1))
+
+
+def _thinned(roles: Roles, size: int, rng: np.random.Generator) -> list[Support]:
+    """At most `size` tokens for each source; roles with the same support share them."""
+    chosen: dict[Support, Support] = {}
+    for role in roles.roles:
+        few = rng.choice(role.support, min(size, len(role.support)), replace=False)
+        chosen.setdefault(role.support, tuple(sorted(map(int, few))))
+    return [chosen[role.support] for role in roles.roles for _ in range(role.sources)]
+
+
+def _seed(roles: Roles) -> int:
+    """A number that depends on codes and supports alone, the same in every process."""
+    named = [(role.code, role.support, role.sources) for role in roles.roles]
+    return int.from_bytes(hashlib.blake2b(repr(named).encode(), digest_size=8).digest())
+
+
+def placed(roles: Roles, given: Tensor, base: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Every assignment inside every base instance, each role's tokens at random among its keys.
+
+    `given` [assignment, source] and `base` [base, pos] to [assignment·base, pos].
+    """
+    tokens = base.repeat(len(given), 1, 1)  # [assignment, base, pos]
+    column = 0
+    for role in roles.roles:
+        order = torch.rand(*tokens.shape[:2], len(role.keys), generator=generator).argsort(-1)
+        where = torch.tensor(role.keys)[order[..., : role.sources]]
+        what = given[:, None, column : column + role.sources].expand(where.shape)
+        tokens.scatter_(2, where, what)
+        column += role.sources
+    return tokens.flatten(0, 1)
+
+
+def keys_of(roles: Roles, given: Tensor) -> list[Key]:
+    """What a readout by codes sees of each assignment: for each code the tokens there, as a bag."""
+    signature = roles.signature
+    columns = [[k for k, own in enumerate(signature) if own == code] for code in dict.fromkeys(signature)]
+    return [tuple(tuple(sorted(row[k] for k in group)) for group in columns) for row in given.tolist()]
