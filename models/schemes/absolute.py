@@ -18,6 +18,11 @@ def pairs(query_pos: Tensor, key_pos: Tensor) -> Tensor:
     return torch.stack([query_pos + both, key_pos + both], -1)
 
 
+def seen_from(code: tuple[int, ...]) -> str:
+    """Such a pair in words."""
+    return f"position {code[1]} seen from {code[0]}"
+
+
 def sinusoid(position: Tensor, width: int) -> Tensor:
     """Sines and cosines of Vaswani et al. (2017), in turns. [*] to [*, width]
 
@@ -46,44 +51,36 @@ class NoPosition(PositionScheme):
         return "any position"
 
 
-class _Absolute(PositionScheme):
-    """Each of the two positions counts for itself."""
+class _Table(Anchorable):
+    """One learned vector for each position, up to n_ctx; in the anchored twin, for each of i−n."""
 
     family: Family = "absolute"
     relation_in_words = "(i, j)"
-
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return pairs(query_pos + 0 * scale, key_pos)
-
-    def describe(self, code: tuple[int, ...]) -> str:
-        return f"position {code[1]} seen from {code[0]}"
-
-
-class _Table(_Absolute, Anchorable):
-    """One learned vector for each position, up to n_ctx; in the signed twin, for each of i−n."""
-
     anchored_in_words = "(i−n, j−n)"
-    no_hint = None
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None, signed: bool = False) -> None:
-        super().__init__(sizes, options, task, signed)
-        self.least = -sizes.n_ctx if signed else 0
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
+        self.least = -sizes.n_ctx if anchored else 0
         self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx - self.least, sizes.d_model))
         nn.init.normal_(self.W_pos, std=0.02)  # as small as token embeddings usually start
 
-    def codes_at(self, query_pos: Tensor, key_pos: Tensor, shift: Tensor) -> Tensor:
-        return pairs(query_pos - shift, key_pos - shift)
+    def codes_at(self, query_pos: Tensor, key_pos: Tensor, anchor: Tensor) -> Tensor:
+        return pairs(query_pos - anchor, key_pos - anchor)
 
-    def vectors(self, frame: Frame, shift: Tensor | None) -> Tensor:
+    def describe(self, code: tuple[int, ...]) -> str:
+        return seen_from(code)
+
+    def vectors(self, frame: Frame) -> Tensor:
         length = frame.limit or frame.tokens.shape[1]
         n_ctx = self.sizes.n_ctx
         if length > n_ctx:
             raise UserError(
                 f"scheme '{self.name}' has {n_ctx} positions and cannot process a sequence of {length}"
             )
-        if shift is None:
+        if not self.anchored:
             return self.W_pos[frame.position]
-        return self.W_pos[(frame.position - shift[:, None]).clamp(min=self.least) - self.least]
+        assert frame.scale is not None
+        return self.W_pos[(frame.position - frame.scale[:, None]).clamp(min=self.least) - self.least]
 
 
 class Learned(_Table):
@@ -93,10 +90,7 @@ class Learned(_Table):
     summary = "one learned vector per position, added to the embedding"
 
     def embed(self, frame: Frame) -> Tensor | None:
-        return self.vectors(frame, None)
-
-    def embed_at(self, frame: Frame, shift: Tensor | None) -> Tensor | None:
-        return self.vectors(frame, shift)
+        return self.vectors(frame)
 
 
 class Shortformer(_Table):
@@ -106,16 +100,15 @@ class Shortformer(_Table):
     summary = "one learned vector per position, added to what queries and keys are made from"
 
     def embed_qk(self, frame: Frame) -> Tensor | None:
-        return self.vectors(frame, None)
-
-    def embed_qk_at(self, frame: Frame, shift: Tensor | None) -> Tensor | None:
-        return self.vectors(frame, shift)
+        return self.vectors(frame)
 
 
-class Sinusoidal(_Absolute):
+class Sinusoidal(PositionScheme):
     """Fixed sines and cosines of each position (Vaswani et al. 2017)."""
 
     name = "sinusoidal"
+    family: Family = "absolute"
+    relation_in_words = "(i, j)"
     summary = "fixed sines and cosines of the position, added to the embedding"
     no_hint = "sines of i and of i−n add up to a sine of i whose size depends on the scale and may be zero"
 
@@ -129,6 +122,12 @@ class Sinusoidal(_Absolute):
 
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
         super().__init__(sizes, options, task)
+
+    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return pairs(query_pos + 0 * scale, key_pos)
+
+    def describe(self, code: tuple[int, ...]) -> str:
+        return seen_from(code)
 
     def embed(self, frame: Frame) -> Tensor | None:
         return self.options.amplitude * sinusoid(frame.position, self.sizes.d_model)

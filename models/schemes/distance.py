@@ -1,6 +1,7 @@
-"""Schemes that go by a distance: the plain i−j, or, in their signed twin, i−j−n."""
+"""Schemes that go by a distance: the plain i−j, or, in their anchored twin, i−j−n."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -34,17 +35,51 @@ class Distanced(Anchorable):
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         """The code of each pair from its distance, [*, component]."""
 
-    def codes_at(self, query_pos: Tensor, key_pos: Tensor, shift: Tensor) -> Tensor:
-        return self.codes(query_pos - key_pos - shift, query_pos)
+    def codes_at(self, query_pos: Tensor, key_pos: Tensor, anchor: Tensor) -> Tensor:
+        return self.codes(query_pos - key_pos - anchor, query_pos)
 
     def describe(self, code: tuple[int, ...]) -> str:
         return f"distance {code[0]}"
+
+    def distances(self, frame: Frame, rows: slice) -> Tensor:
+        """i−j, or i−j−n in the anchored twin, for a block of queries. [1|row, query, key]"""
+        if not self.anchored:
+            return frame.distance(rows)
+        assert frame.scale is not None
+        return frame.distance(rows) - frame.scale[:, None, None]
+
+    def by_distance(self, values: Callable[[Tensor], Tensor], frame: Frame, rows: slice) -> Tensor:
+        """A function of distance, from [*] to [head, *], for a block of queries. [1|row, head, query, key]
+
+        Where positions have no gaps it is asked for one distance per diagonal, and once for each scale that occurs.
+        """
+        if frame.limit is not None:
+            return values(self.distances(frame, rows)).transpose(0, 1)
+        line = torch.arange(rows.stop - 1, rows.start - rows.stop, -1, device=frame.tokens.device)
+        queries = rows.stop - rows.start
+        if not self.anchored:
+            return along_diagonals(values(line), queries)[None]
+        return frame.per_scale(lambda n: along_diagonals(values(line - n[:, None]).transpose(0, 1), queries))
+
+
+class DistanceBias(Distanced):
+    """A scheme that adds to each score one value per head and distance, whatever the tokens are."""
+
+    @abstractmethod
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        """The bias of each head at these distances; finite at negative ones too, even if never read. [head, *]"""
+
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        return (distance.abs() if self.anchored else distance)[..., None]
+
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return self.by_distance(lambda distance: self.values(layer, distance), frame, rows)
 
 
 class DistanceTable(Distanced):
     """A scheme with something learned for each distance up to `max_distance`, which all longer ones share.
 
-    A table starts at distance `least`: 0, or −max_distance in the signed twin.
+    A table starts at distance `least`: 0, or −max_distance in the anchored twin.
     """
 
     relation_in_words = "min(i−j, max_distance)"
@@ -57,10 +92,10 @@ class DistanceTable(Distanced):
 
     @property
     def least(self) -> int:
-        return -self.last if self.signed else 0
+        return -self.last if self.anchored else 0
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
-        return distance.clamp(self.least if self.signed else None, self.last)[..., None]
+        return distance.clamp(self.least if self.anchored else None, self.last)[..., None]
 
     def place(self, distance: Tensor) -> Tensor:
         """The place in the table of each distance."""
@@ -69,41 +104,3 @@ class DistanceTable(Distanced):
     def describe(self, code: tuple[int, ...]) -> str:
         edge = " or more" if code[0] == self.last else " or less" if code[0] == -self.last else ""
         return f"distance {code[0]}{edge}"
-
-
-def distances(frame: Frame, rows: slice, shift: Tensor | None) -> Tensor:
-    """i−j, or i−j−n with `shift` n. [1|row, query, key]"""
-    return frame.distance(rows) if shift is None else frame.distance(rows) - shift[:, None, None]
-
-
-def on_diagonals(frame: Frame, shift: Tensor | None) -> bool:
-    """Whether all pairs on a diagonal have the same distance, in all rows."""
-    return frame.limit is None and (shift is None or len(shift) == 1)
-
-
-def diagonal_line(frame: Frame, rows: slice, shift: Tensor | None) -> Tensor:
-    """The distance of each diagonal of a block, in the order that `along_diagonals` wants. [queries+keys−1]"""
-    line = torch.arange(rows.stop - 1, rows.start - rows.stop, -1, device=frame.tokens.device)
-    return line if shift is None else line - shift
-
-
-class DistanceBias(Distanced):
-    """A scheme that adds to each score one value per head and distance, whatever the tokens are."""
-
-    @abstractmethod
-    def values(self, layer: int, distance: Tensor) -> Tensor:
-        """The bias of each head at these distances; finite at negative ones too, even if never read. [head, *]"""
-
-    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
-        return (distance.abs() if self.signed else distance)[..., None]
-
-    def score_at(
-        self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None
-    ) -> Tensor | None:
-        if on_diagonals(frame, shift):
-            values = self.values(layer, diagonal_line(frame, rows, shift))
-            return along_diagonals(values, rows.stop - rows.start)[None]
-        return self.values(layer, distances(frame, rows, shift)).transpose(0, 1)
-
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return self.score_at(layer, frame, rows, q, None)

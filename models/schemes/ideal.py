@@ -4,6 +4,7 @@ Nothing is written by hand for a task: the codes follow from ``task.circuit(n)``
 """
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -147,32 +148,31 @@ class Ideal(PositionScheme):
     # -- the bias ------------------------------------------------------------------------------------------------
 
     def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        row, query, key, place = frame.cached((rows.start, rows.stop), lambda: self._entries(frame, rows))
-        assert frame.scale is not None
-        shape = (self.sizes.n_heads, len(frame.scale), rows.stop - rows.start, rows.stop)
-        bias = self.table.new_zeros(shape)
-        # Sparse: a step reads a handful of keys, however many there are.
-        return bias.index_put(
-            (torch.arange(shape[0], device=bias.device)[:, None], row, query, key),
-            self.table[layer][:, place],
-        ).transpose(0, 1)
+        return frame.per_scale(lambda scales: self._bias(layer, frame, rows, scales))
 
-    def _entries(self, frame: Frame, rows: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Row, query within the block, key and place in the table of every pair that has a bias. [entry] each"""
-        assert frame.scale is not None
+    def _bias(self, layer: int, frame: Frame, rows: slice, scales: Tensor) -> Tensor:
+        """[scale, head, query, key]. Sparse: a step reads a handful of keys, however many there are."""
+        key = (rows.start, rows.stop)
+        place, role = frame.cached(key, lambda: self._entries(rows, scales))
+        shape = (self.sizes.n_heads, len(scales), rows.stop - rows.start, rows.stop)
+        bias = self.table.new_zeros(shape[0], math.prod(shape[1:]))
+        return bias.index_copy(1, place, self.table[layer][:, role]).view(shape).transpose(0, 1)
+
+    def _entries(self, rows: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each pair that has a bias, its place in a block [scale, query, key], and in the table. [entry] each"""
         found = []
-        for row, scale in enumerate(self._scales(frame.scale)):
+        for row, scale in enumerate(self._read(scales)):
             reads = self.circuits.reads(scale)
             place = torch.tensor([self.catalogue.get(role, 0) - 1 for role in reads.roles], device="cpu")[
                 reads.role
             ]
             inside = (reads.query >= rows.start) & (reads.query < rows.stop) & (place >= 0)
-            query, key, place = reads.query[inside] - rows.start, reads.key[inside], place[inside]
-            found.append(torch.stack([torch.full_like(query, row), query, key, place]))
-        row_, query, key, place = torch.cat(found, 1).to(frame.tokens.device).unbind()
-        return row_, query, key, place
+            query = row * (rows.stop - rows.start) + reads.query[inside] - rows.start
+            found.append(torch.stack([query * rows.stop + reads.key[inside], place[inside]]))
+        place, role = torch.cat(found, 1).to(scales.device).unbind()
+        return place, role
 
-    def _scales(self, scale: Tensor) -> list[int]:
+    def _read(self, scale: Tensor) -> list[int]:
         """The scale of each row. On the meta device there is none to read, and any will do."""
         assert self.task is not None
         if scale.device.type == "meta":

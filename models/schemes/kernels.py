@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from lengthlens.models.schemes.distance import DistanceBias, Distanced, distances
+from lengthlens.models.schemes.distance import DistanceBias, Distanced
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Frame, Sizes
 from lengthlens.tasks import Task
@@ -27,8 +27,8 @@ def inverse_positive(value: Tensor) -> Tensor:
 class _Kerple(DistanceBias):
     """Two learned positive numbers for each head: `a` within the function of distance, and `p` (Chi et al. 2022)."""
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None, signed: bool = False) -> None:
-        super().__init__(sizes, options, task, signed)
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
         shape = (sizes.n_layers, sizes.n_heads)
         self.raw_p = nn.Parameter(
             inverse_positive(torch.empty(shape).uniform_(0.05, 2))
@@ -94,8 +94,8 @@ class Fire(Distanced):
 
     options: Options
 
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
-        super().__init__(sizes, options, task, signed)
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
         layers, hidden = sizes.n_layers, options.hidden
         self.raw_c = nn.Parameter(torch.full((layers,), options.c))
         self.raw_threshold = nn.Parameter(
@@ -111,7 +111,7 @@ class Fire(Distanced):
         return self.options.threshold * self.raw_threshold.abs()
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
-        size = distance.abs() if self.signed else distance
+        size = distance.abs() if self.anchored else distance
         shared = int(self.threshold.detach().min().floor())  # below it no layer looks at the query
         above = query_pos.clamp(min=shared) + 0 * size
         return torch.stack(
@@ -121,15 +121,10 @@ class Fire(Distanced):
     def describe(self, code: tuple[int, ...]) -> str:
         return f"distance {code[0]} seen from {code[1]} or before" if code[0] else "distance 0"
 
-    def score_at(
-        self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None
-    ) -> Tensor | None:
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
         c = self.raw_c[layer].abs()
-        distance = distances(frame, rows, shift).abs()
+        distance = self.distances(frame, rows).abs()
         above = torch.maximum(frame.position[:, rows, None].to(c.dtype), self.threshold[layer])
         ratio = torch.log1p(c * distance) / (torch.log1p(c * above) + 1e-6)  # 1e-6: c may become 0
         hidden = torch.relu(ratio[..., None] * self.W_in[layer] + self.b_in[layer])
         return (hidden @ self.W_out[layer]).movedim(-1, 1)
-
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return self.score_at(layer, frame, rows, q, None)

@@ -102,21 +102,24 @@ class LearnedRelation(PositionScheme):
         if self.options.variant == "mlp":
             bias: Tensor = self.free(layer, frame.position, frame.scale, rows)
             return bias
-        key, exists = frame.cached((rows.start, rows.stop), lambda: self._marked(frame, rows))
+        return frame.per_scale(lambda scales: self._bias(layer, frame, rows, scales))
+
+    def _bias(self, layer: int, frame: Frame, rows: slice, scales: Tensor) -> Tensor:
+        """[scale, head, query, key]"""
+        key, exists = frame.cached((rows.start, rows.stop), lambda: self._marked(rows, scales))
         weights = self.weights(slice(layer, layer + 1)).flatten(2)[:, :, None]  # [1, head, 1, form·value]
-        added = torch.where(exists, weights, 0)  # [row, head, query, form·value]
+        added = torch.where(exists, weights, 0)  # [scale, head, query, form·value]
         empty = added.new_zeros(*added.shape[:3], rows.stop)
         return empty.scatter_add(3, key.expand_as(added), added)
 
-    def _marked(self, frame: Frame, rows: slice) -> tuple[Tensor, Tensor]:
-        """The key of each (form, value) at each query, and whether there is such a key. [row, 1, query, form·value]"""
-        assert frame.scale is not None
-        device = frame.tokens.device
+    def _marked(self, rows: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
+        """The key of each (form, value) at each query, and whether there is one. [scale, 1, query, form·value]"""
+        device = scales.device
         forms, query = (
             torch.tensor(self.forms, device=device),
             torch.arange(rows.start, rows.stop, device=device),
         )
-        key = marked_keys(forms, self.options.window, query, frame.scale).flatten(2)[:, None]
+        key = marked_keys(forms, self.options.window, query, scales).flatten(2)[:, None]
         exists = (key >= 0) & (key <= query[:, None])
         return torch.where(exists, key, 0), exists
 

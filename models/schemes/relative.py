@@ -30,8 +30,8 @@ class Relative(DistanceTable, DistanceBias):
 
     options: Options
 
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
-        super().__init__(sizes, options, task, signed)
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
         self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
 
     @property
@@ -77,17 +77,17 @@ class T5(DistanceBias):
 
     options: Options
 
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
-        super().__init__(sizes, options, task, signed)
-        self.one_side = options.num_buckets // 2 if signed else options.num_buckets
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
+        self.one_side = options.num_buckets // 2 if anchored else options.num_buckets
         self.table = nn.Parameter(torch.zeros(sizes.n_heads, options.num_buckets))
         self.bucket: Tensor
         self.register_buffer("bucket", t5_buckets(self.one_side, options.max_distance), persistent=False)
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
-        size = distance.abs() if self.signed else distance.clamp(min=0)
+        size = distance.abs() if self.anchored else distance.clamp(min=0)
         code = self.bucket.to(size.device)[size.clamp(max=self.options.max_distance)]
-        return (code + self.one_side * (distance < 0) if self.signed else code)[..., None]
+        return (code + self.one_side * (distance < 0) if self.anchored else code)[..., None]
 
     def values(self, layer: int, distance: Tensor) -> Tensor:
         return self.table[:, self.codes(distance, distance)[..., 0]]
@@ -135,11 +135,11 @@ class Alibi(DistanceBias):
 
     options: Options
 
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
-        super().__init__(sizes, options, task, signed)
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
         slopes = alibi_slopes(sizes.n_heads, options.slopes).expand(sizes.n_layers, -1).clone()
         self.slope: Tensor
-        if signed:
+        if anchored:
             self.slope = nn.Parameter(slopes)
         else:
             self.register_buffer("slope", slopes, persistent=False)

@@ -33,6 +33,11 @@ class NoOptions:
     """The options of a scheme that has none."""
 
 
+def readable(numbers: Tensor) -> bool:
+    """Whether what is computed may depend on the numbers in a tensor, not only on its shape."""
+    return numbers.device.type != "meta" and not torch.compiler.is_compiling()
+
+
 @dataclass(frozen=True)
 class Frame:
     """Where the tokens of one forward pass stand.
@@ -54,6 +59,22 @@ class Frame:
             self.cache[key] = make()
         made: Made = self.cache[key]
         return made
+
+    def per_scale(self, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What `make` gives for scales [scale], as [scale, …], made once for each that occurs and spread over rows.
+
+        Where scales cannot be read (on the meta device, under a compiler) it is made for each row.
+        """
+        assert self.scale is not None
+        if len(self.scale) == 1 or not readable(self.scale):
+            return make(self.scale)
+        distinct, of_row = self.cached("scales", self._distinct_scales)
+        made = make(distinct)
+        return made if len(distinct) == 1 else made[of_row]
+
+    def _distinct_scales(self) -> tuple[Tensor, Tensor]:
+        distinct, of_row = torch.unique(self.scale, return_inverse=True)
+        return distinct, of_row
 
     def distance(self, rows: slice) -> Tensor:
         """i−j for the queries `rows` and all keys up to the last of them. [1|row, query, key]"""
@@ -130,8 +151,7 @@ class PositionScheme(nn.Module, ABC):
         scale = scale.reshape(-1).to(tokens.device)
         if len(scale) not in (1, len(tokens)):
             raise UserError(f"{len(scale)} scales were given for {len(tokens)} rows: one for each is needed")
-        readable = scale.device.type != "meta" and not torch.compiler.is_compiling()
-        return scale[:1] if readable and bool((scale == scale[0]).all()) else scale
+        return scale[:1] if readable(scale) and bool((scale == scale[0]).all()) else scale
 
     def embed(self, frame: Frame) -> Tensor | None:
         return None

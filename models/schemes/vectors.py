@@ -6,14 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.models.schemes.absolute import sinusoid
-from lengthlens.models.schemes.distance import (
-    Distanced,
-    DistanceTable,
-    along_diagonals,
-    diagonal_line,
-    distances,
-    on_diagonals,
-)
+from lengthlens.models.schemes.distance import Distanced, DistanceTable
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Frame, Sizes
 from lengthlens.tasks import Task
@@ -40,8 +33,8 @@ class Shaw(DistanceTable):
 
     options: Options
 
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
-        super().__init__(sizes, options, task, signed)
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
         self.vectors = nn.Parameter(torch.empty(sizes.n_layers, self.last + 1 - self.least, sizes.d_head))
         nn.init.normal_(self.vectors, std=0.02)
 
@@ -49,54 +42,46 @@ class Shaw(DistanceTable):
     def last(self) -> int:
         return self.options.max_distance
 
-    def score_at(
-        self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None
-    ) -> Tensor | None:
-        products = torch.einsum("bqhd,vd->bhqv", q, self.vectors[layer].to(q.dtype))
-        return pick(products, self.place(distances(frame, rows, shift)))
-
     def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return self.score_at(layer, frame, rows, q, None)
+        vectors = self.vectors[layer].to(q.dtype)
+        if not self.anchored:
+            vectors = vectors[: frame.limit or rows.stop]  # no distance is longer than that
+        products = torch.einsum("bqhd,vd->bhqv", q, vectors)
+        return pick(products, self.place(self.distances(frame, rows)))
 
 
 class TransformerXL(Distanced):
     """Sinusoids of the distance mapped to a key of their own, and learned queries u, v that all positions share.
 
     The score of a pair is (q_i+u)·k_j + (q_i+v)·W_R r_{i−j}, over the square root of d_head (Dai et al. 2019). The
-    signed twin has no u, since content needs no second one.
+    anchored twin has no u, since content needs no second one.
     """
 
     name = "xl"
     summary = "queries meet mapped sinusoids of the distance, and two learned biases"
     anchored_in_words = "i−j−n"
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None, signed: bool = False) -> None:
-        super().__init__(sizes, options, task, signed)
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
         self.W_R = nn.Parameter(torch.empty(sizes.n_layers, sizes.n_heads, sizes.d_model, sizes.d_head))
         nn.init.normal_(self.W_R, std=sizes.d_model**-0.5)
         self.v = nn.Parameter(torch.zeros(sizes.n_heads, sizes.d_head))  # shared by layers, as published
-        self.u = None if signed else nn.Parameter(torch.zeros(sizes.n_heads, sizes.d_head))
+        self.u = None if anchored else nn.Parameter(torch.zeros(sizes.n_heads, sizes.d_head))
         self.root = sizes.d_head**0.5  # queries arrive divided by it, u and v do not
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         return distance[..., None]
 
-    def score_at(
-        self, layer: int, frame: Frame, rows: slice, q: Tensor, shift: Tensor | None
-    ) -> Tensor | None:
+    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
         last = frame.limit or rows.stop
-        least = -frame.tokens.shape[1] if self.signed else 0  # a scale larger than the sequence is none
+        least = -frame.tokens.shape[1] if self.anchored else 0  # a scale larger than the sequence is none
         every = torch.arange(least, last, device=q.device)
         r = torch.einsum("tm,hmd->thd", sinusoid(every, self.sizes.d_model), self.W_R[layer]).to(q.dtype)
         products = torch.einsum("bqhd,thd->bhqt", q + (self.v / self.root).to(q.dtype), r)
-        return pick(products, distances(frame, rows, shift).clamp(least, last - 1) - least)
-
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        assert self.u is not None
-        of_key = torch.einsum("hd,bkhd->bhk", (self.u / self.root).to(k.dtype), k)[:, :, None]
-        of_distance = self.score_at(layer, frame, rows, q, None)
-        assert of_distance is not None
-        return of_distance + of_key
+        of_distance = pick(products, self.distances(frame, rows).clamp(least, last - 1) - least)
+        if self.u is None:
+            return of_distance
+        return of_distance + torch.einsum("hd,bkhd->bhk", (self.u / self.root).to(k.dtype), k)[:, :, None]
 
 
 class Urpe(DistanceTable):
@@ -114,20 +99,14 @@ class Urpe(DistanceTable):
 
     options: Options
 
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None, signed: bool = False) -> None:
-        super().__init__(sizes, options, task, signed)
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
         self.table = nn.Parameter(torch.ones(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
 
     @property
     def last(self) -> int:
         return self.options.max_distance
 
-    def factor_at(self, layer: int, frame: Frame, rows: slice, shift: Tensor | None) -> Tensor | None:
-        table = self.table[layer]
-        if on_diagonals(frame, shift):
-            line = self.place(diagonal_line(frame, rows, shift))
-            return along_diagonals(table[:, line], rows.stop - rows.start)[None]
-        return table[:, self.place(distances(frame, rows, shift))].transpose(0, 1)
-
     def factor(self, layer: int, frame: Frame, rows: slice) -> Tensor | None:
-        return self.factor_at(layer, frame, rows, None)
+        table = self.table[layer]
+        return self.by_distance(lambda distance: table[:, self.place(distance)], frame, rows)

@@ -155,7 +155,7 @@ class ScaleHinted(Wrapper):
         cls, scheme: type[PositionScheme], sizes: Sizes, own: object, inner: object, task: Task | None
     ) -> PositionScheme:
         assert issubclass(scheme, Anchorable)
-        return cls(sizes, own, task, scheme(sizes, inner, task), scheme(sizes, inner, task, signed=True))
+        return cls(sizes, own, task, scheme(sizes, inner, task), scheme(sizes, inner, task, anchored=True))
 
     @classmethod
     def refusal(cls, scheme: type[PositionScheme]) -> str | None:
@@ -177,25 +177,24 @@ class ScaleHinted(Wrapper):
 
     def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         plain = self.inner.relation(query_pos, key_pos, scale)
-        return torch.cat([plain, self.anchored.codes_at(query_pos, key_pos, scale)], -1)
+        return torch.cat([plain, self.anchored.relation(query_pos, key_pos, scale)], -1)
 
     def describe(self, code: tuple[int, ...]) -> str:
         half = len(code) // 2
         return f"{self.inner.describe(code[:half])}; from the scale, {self.anchored.describe(code[half:])}"
 
     def embed(self, frame: Frame) -> Tensor | None:
-        return plus(self.inner.embed(frame), self.anchored.embed_at(frame, frame.scale))
+        return plus(self.inner.embed(frame), self.anchored.embed(frame))
 
     def embed_qk(self, frame: Frame) -> Tensor | None:
-        return plus(self.inner.embed_qk(frame), self.anchored.embed_qk_at(frame, frame.scale))
+        return plus(self.inner.embed_qk(frame), self.anchored.embed_qk(frame))
 
     def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        plain = self.inner.score(layer, frame, rows, q, k)
-        return plus(plain, self.anchored.score_at(layer, frame, rows, q, frame.scale))
+        return plus(self.inner.score(layer, frame, rows, q, k), self.anchored.score(layer, frame, rows, q, k))
 
     def factor(self, layer: int, frame: Frame, rows: slice) -> Tensor | None:
         plain = self.inner.factor(layer, frame, rows)
-        anchored = self.anchored.factor_at(layer, frame, rows, frame.scale)
+        anchored = self.anchored.factor(layer, frame, rows)
         return None if plain is None or anchored is None else plain * anchored
 
 
