@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lengthlens.models import HookedModel, ModelConfig, build
+from lengthlens.models.kernels import mix
 from lengthlens.models.schemes import scheme_names
 from lengthlens.registry import UserError
 from lengthlens.tasks import TASKS
@@ -116,6 +117,26 @@ def test_cuda(name: str, small_model: Small, mixed_batch: Mixed) -> None:
     logits = model(tokens.cuda())
     logits.sum().backward()
     torch.testing.assert_close(logits.cpu(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_of_the_short_kernel() -> None:
+    draw = torch.Generator().manual_seed(0)
+    q, k, v, bias = (
+        torch.randn(shape, dtype=torch.double, generator=draw, requires_grad=True)
+        for shape in ((2, 3, 2, 4), (2, 5, 2, 4), (2, 5, 2, 4), (1, 2, 3, 5))
+    )
+    mask = torch.zeros(3, 5, dtype=torch.double).masked_fill(torch.ones(3, 5).triu(3) > 0, -torch.inf)
+    warmth = torch.tensor([[0.5], [0.7], [0.9]], dtype=torch.double)
+    assert torch.autograd.gradcheck(lambda *x: mix(*x[:3], warmth, mask, x[3]), (q, k, v, bias))
+
+
+@pytest.mark.parametrize("name", ["none", "relative", "shaw"])
+def test_gradients_in_double_precision(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    """The short kernels' own backward pass against finite differences."""
+    model = small_model(name, n_layers=1, score_scaling="log").double()
+    tokens, scale = mixed_batch(5, rows=2)
+    weights = [model.layers[0].attn.W_Q, model.layers[0].attn.W_V, model.layers[0].attn.W_K]
+    assert torch.autograd.gradcheck(lambda *_: model(tokens, scale)[:, -1].sum(), weights, fast_mode=True)
 
 
 def test_same_config_same_weights_and_no_trace_in_the_global_generator() -> None:
