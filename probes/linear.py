@@ -16,6 +16,9 @@ when every key gets its weight by its code under the model's own relation; for e
   say) accept anything, and a head that looks for content, which no position-only weights describe, adds little.
 - *R²* is the share of the variance of the head's output that the fit explains.
 
+What it leaves open: whether a code suffices to find the key. Under ``none`` one code has weight 1 at the key that is
+read and 0 at all others, and LRC_M is 1; measured SRC is what tells that apart.
+
 Worked example: a head that reads the key n back with weight 1 and nothing else. Under i−j the codes are 1 … n, so
 LRC_M(n) = n; under i−j−n the one code is 0 and LRC_M(n) = 1.
 """

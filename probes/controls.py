@@ -1,0 +1,123 @@
+"""Models to try probes on: untrained, trained on shuffled labels, and built by hand with a known answer."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.run_config import RunConfig
+from lengthlens.models.schemes.ideal import Ideal
+from lengthlens.models.schemes.relative import Relative
+from lengthlens.models.schemes.wrappers import ScaleHinted
+from lengthlens.models.trainer import Trainer
+from lengthlens.models.transformer import HookedModel, build
+from lengthlens.registry import UserError
+from lengthlens.tasks import TASKS, Batch
+
+SHARP = 30.0  # a score at which softmax leaves e⁻³⁰ for every other key: nothing, in float32
+BY_HAND = ("ideal", "hinted:relative")
+
+
+def untrained(config: ModelConfig) -> HookedModel:
+    """The model of a config with its first weights."""
+    model = build(config)
+    model.eval()
+    return model
+
+
+# -- shuffled labels -----------------------------------------------------------------------------------------
+
+
+class ShuffledTrainer(Trainer):
+    """Trains as usual, on answers that have nothing to do with their prompts."""
+
+    def _draw(self) -> Batch:
+        return shuffled_answers(super()._draw(), self.data)
+
+
+def shuffled_answers(batch: Batch, generator: torch.Generator | None) -> Batch:
+    """Every answer position shuffled over the rows, each by itself: the same tokens there, from other instances."""
+    rows, length = batch.tokens.shape
+    order = torch.rand(rows, length, generator=generator).argsort(0).to(batch.tokens.device)
+    same_place = batch.answer_mask.all(0) if rows else batch.answer_mask.any(0)
+    tokens = torch.where(same_place, batch.tokens.gather(0, order), batch.tokens)
+    return Batch(tokens, batch.answer_mask, batch.scale)
+
+
+def trained_on_shuffled(config: RunConfig) -> HookedModel:
+    """The model of a run's config after as many steps on shuffled labels (one scale for each batch)."""
+    trainer = ShuffledTrainer(replace(config, lengths="one"))
+    while not trainer.done:
+        trainer.advance()
+    model: HookedModel = trainer.model
+    model.eval()
+    return model
+
+
+# -- by hand -------------------------------------------------------------------------------------------------
+
+
+def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
+    """A model that copies perfectly at every length, its weights written down: one layer, one head, no norm, no MLP.
+
+    The first half of the residual stream holds the token, the second half what comes next, and only that is
+    unembedded. Queries and keys are zero: the position embedding alone decides, by a score of 30, that the head reads
+    the key n back (``ideal``: the key that the circuit reads; ``hinted:relative``: the key with i−j−n = 0). The head
+    moves the token there to the second half, with ``$`` for ``=``.
+
+    So under its own relation one weight, 1, has one code at every scale with ``ideal``: LRC_M(n) = SRC_M(n) = 1. With
+    ``hinted:relative`` the code (min(n, K), 0) makes both min(n, K); seen as i−j both are n, and seen as (i, j) both
+    are 2 + 3 + … + (n+1) = n(n+3)/2.
+
+    >>> model = copy_by_hand()
+    >>> model.task.render(model.generate("^ 7 3 =", 3)[0])
+    '^ 7 3 = 7 3 $'
+    """
+    if scheme not in BY_HAND:
+        raise UserError(f"by hand there are {' and '.join(BY_HAND)}, not '{scheme}'")
+    task = TASKS["copy"]
+    tokens = len(task.vocab)
+    options = {"max_distance": max_distance} if scheme != "ideal" else {}
+    config = ModelConfig(
+        task="copy",
+        scheme=scheme,
+        scheme_options=options,
+        n_layers=1,
+        n_heads=1,
+        d_model=2 * tokens,
+        d_head=tokens,
+        attn_only=True,
+        normalization_type=None,
+    )
+    model = build(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        same = torch.eye(tokens)
+        model.embed.W_E[:, :tokens] = same
+        attention = model.layers[0].attn
+        attention.W_V[0, :tokens] = same
+        attention.W_O[0, :, tokens:] = SHARP * next_token(same)
+        model.unembed.W_U[tokens:] = same
+        _point_back(model)
+    model.eval()
+    return model
+
+
+def next_token(same: Tensor) -> Tensor:
+    """What copying writes for each token it reads, [token, token]: itself, and ``$`` for ``=``."""
+    task = TASKS["copy"]
+    written = same.clone()
+    written[task.ids["="]] = same[task.ids["$"]]
+    return written
+
+
+def _point_back(model: HookedModel) -> None:
+    """Let the position embedding give its score to the key n back, and to no other."""
+    if isinstance(model.pos_embed, Ideal):
+        model.pos_embed.table.fill_(SHARP)  # the one role there is
+    if isinstance(model.pos_embed, ScaleHinted):
+        anchored = model.pos_embed.anchored
+        assert isinstance(anchored, Relative)
+        anchored.table[..., -anchored.least] = SHARP  # i−j−n = 0

@@ -1,0 +1,87 @@
+"""The invariance index ι: how fast a measured complexity grows with scale, inside the training range.
+
+We define: ι is the slope of log complexity against log n, by least squares, on the upper half of the training range (n
+from train_max / 2, rounded up). 0 is invariant, 1 grows linearly. A complexity of 0 counts as 1. The conjecture (the
+paper's, for SRC) is that length generalization is possible if and only if complexity does not grow.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lengthlens.registry import UserError
+
+LEVEL = 0.95
+
+
+class Interval(NamedTuple):
+    """A mean over seeds with its 95 % t-interval; without one (NaN) for a single seed."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+
+def upper_half(scales: Iterable[int]) -> list[int]:
+    """The scales from half of the largest on.
+
+    >>> upper_half(range(1, 11))
+    [5, 6, 7, 8, 9, 10]
+    """
+    scales = sorted(scales)
+    return [n for n in scales if 2 * n >= scales[-1]]
+
+
+def invariance_index(curve: Mapping[int, float]) -> float:
+    """ι of a complexity that is given for each scale up to the largest in training.
+
+    >>> invariance_index({n: 4 for n in range(1, 11)})
+    0.0
+    >>> round(invariance_index({n: 3 * n for n in range(1, 11)}), 6)
+    1.0
+    """
+    if not curve:
+        raise UserError("the invariance index needs a complexity at two scales at least, and none is given")
+    used = upper_half(curve)
+    if len(used) < 2:
+        raise UserError(f"the invariance index needs two scales at least, and there is only n = {used[0]}")
+    logs = np.log([max(1.0, float(curve[n])) for n in used])
+    slope = np.polyfit(np.log(used), logs, 1)[0]
+    return 0.0 if np.ptp(logs) == 0 else float(slope)
+
+
+def over_seeds(values: Iterable[float]) -> Interval:
+    """The mean of an index over seeds, with Student's 95 % interval (three seeds are too few for a bootstrap).
+
+    >>> mean, low, high, seeds = over_seeds([0.9, 1.0, 1.1])
+    >>> round(low, 3), round(high, 3), seeds
+    (0.752, 1.248, 3)
+    """
+    found = np.array([value for value in values if not np.isnan(value)])
+    if len(found) < 2:
+        return Interval(
+            float(found.mean()) if len(found) else float("nan"), float("nan"), float("nan"), len(found)
+        )
+    half = stats.t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))
+    return Interval(float(found.mean()), float(found.mean() - half), float(found.mean() + half), len(found))
+
+
+def index_table(table: pd.DataFrame) -> pd.DataFrame:
+    """ι over seeds from the tables of several runs: a row for each task, scheme, index and its thresholds.
+
+    Takes the rows whose measure begins with ``iota_`` (see `lengthlens.probes.table`); the grid of thresholds shows how
+    much each index depends on them.
+    """
+    missing = {"task", "scheme", "measure", "threshold", "value"} - set(table.columns)
+    if missing:
+        raise UserError(f"the table has no column {', '.join(sorted(missing))}")
+    rows = []
+    chosen = table[table["measure"].str.startswith("iota_")]
+    keys = ["task", "scheme", "measure", *(k for k in ("layer", "readout") if k in table), "threshold"]
+    for names, part in chosen.groupby(keys, dropna=False, sort=False):
+        rows.append({**dict(zip(keys, names)), **over_seeds(part["value"])._asdict()})
+    return pd.DataFrame(rows, columns=[*keys, *Interval._fields])
