@@ -326,9 +326,9 @@ def test_a_composition_is_made_or_refused(prefix, inner):
     ("name", "options", "reason"),
     [
         ("relative", {"max_distence": 3}, "did you mean 'max_distance'"),
-        ("relative", {"max_distance": "three"}, "a whole number of at least 1, not 'three'"),
+        ("relative", {"max_distance": "three"}, "a whole number from 1 to 1000000, not 'three'"),
         ("relative", {"max_distance": 2.5}, "not 2.5"),
-        ("relative", {"max_distance": 0}, "at least 1, not 0"),
+        ("relative", {"max_distance": 0}, "from 1 to 1000000, not 0"),
         ("relative", {"max_distance": True}, "not True"),
         ("relative", {"max_distance": [3]}, r"not \[3\]"),
         ("alibi", {"slopes": "publishd"}, "did you mean 'published'"),
@@ -340,6 +340,9 @@ def test_a_composition_is_made_or_refused(prefix, inner):
         ("lbpe", {"forms": "i-j, i*j"}, "no linear form"),
         ("lbpe", {"forms": "i-n"}, r"must contain \+j or -j"),
         ("lbpe", {"window": 1000}, "from 0 to 64"),
+        ("lbpe", {"forms": "i-j-5000n"}, "factor of more than 1000"),
+        ("lbpe", {"forms": ",".join(f"i-j-{k}" for k in range(99))}, "at most 64 forms"),
+        ("relative", {"max_distance": 10**12}, "from 1 to 1000000"),
         ("none", {"base": 3}, "unknown option"),
     ],
 )

@@ -114,9 +114,8 @@ class Sinusoidal(PositionScheme):
 
     @dataclass(frozen=True)
     class Options:
-        amplitude: float = option(
-            1.0, at_least=0
-        )  # the published one, for token embeddings of about unit entries
+        # the published one, for token embeddings of about unit entries
+        amplitude: float = option(1.0, at_least=0)
 
     options: Options
 

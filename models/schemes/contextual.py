@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.options import LARGEST, option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.models.schemes.taskgiven import PlaceInRun
 from lengthlens.tasks import Task
@@ -31,7 +31,8 @@ class Cope(PositionScheme):
 
     @dataclass(frozen=True)
     class Options:
-        max_position: int = option(64, at_least=2)  # positions from the last one on share a vector
+        # positions from the last one on share a vector
+        max_position: int = option(64, at_least=2, at_most=LARGEST)
 
     options: Options
 
@@ -82,7 +83,7 @@ class RpeSquare(PositionScheme):
 
     @dataclass(frozen=True)
     class Options:
-        max_distance: int = option(64, at_least=1)
+        max_distance: int = option(64, at_least=1, at_most=LARGEST)
 
     options: Options
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from lengthlens.registry import UserError
 
+LARGEST_FACTOR = 1000  # factor of a form
+MOST_FORMS = 64
 TERM = re.compile(r"([+\-−]?)(\d*)([ijn]?)")
 
 
@@ -62,6 +64,8 @@ def read_form(text: str) -> Form:
         size = int(found[2] or 1)
         factors[found[3]] += -size if found[1] in ("-", "−") else size
         at = found.end()
+    if max(map(abs, factors.values()), default=0) > LARGEST_FACTOR:
+        raise UserError(f"the form '{text}' has a factor of more than {LARGEST_FACTOR}")
     form = Form(factors["i"], factors["j"], factors["n"], factors[""])
     if abs(form.key) != 1:
         raise UserError(f"the form '{text}' must contain +j or -j, so that each of its values marks one key")
@@ -74,7 +78,10 @@ def read_forms(text: str) -> tuple[Form, ...]:
     >>> [str(form) for form in read_forms("i-j, i-j-n")]
     ['i−j', 'i−j−n']
     """
-    return tuple(dict.fromkeys(read_form(part) for part in text.split(",")))
+    parts = text.split(",")
+    if len(parts) > MOST_FORMS:
+        raise UserError(f"at most {MOST_FORMS} forms can be learned from, and {len(parts)} were given")
+    return tuple(dict.fromkeys(read_form(part) for part in parts))
 
 
 def marked_keys(forms: Tensor, window: int, query: Tensor, scale: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ class Ideal(PositionScheme):
 
     @dataclass(frozen=True)
     class Options:
-        table_scale: int = option(20, at_least=1)  # beyond any training range here
+        table_scale: int = option(20, at_least=1, at_most=200)  # beyond any training range here
 
     options: Options
 

@@ -88,7 +88,7 @@ class Fire(Distanced):
 
     @dataclass(frozen=True)
     class Options:
-        hidden: int = option(32, at_least=1)
+        hidden: int = option(32, at_least=1, at_most=4096)
         threshold: float = option(512.0, at_least=1)  # L at the start, as published
         c: float = option(0.1, at_least=0.0001)  # c at the start
 

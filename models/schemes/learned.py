@@ -62,7 +62,7 @@ class LearnedRelation(PositionScheme):
         forms: str = FORMS
         window: int = option(3, at_least=0, at_most=64)
         final_temperature: float = option(1.0, at_least=0.01)  # of the gates, reached at the end of training
-        hidden: int = option(32, at_least=1)  # width of the network, for variant mlp
+        hidden: int = option(32, at_least=1, at_most=4096)  # width of the network, for variant mlp
 
     options: Options
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lengthlens.registry import UserError, unknown
 
+LARGEST = 1_000_000  # of any option that sizes a table: more is a slip of the hand, or a hostile file
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 KINDS = {
     bool: "true or false",

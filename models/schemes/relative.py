@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.models.schemes.distance import DistanceBias, DistanceTable
-from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.options import LARGEST, option
 from lengthlens.models.schemes.scheme import Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
@@ -26,7 +26,7 @@ class Relative(DistanceTable, DistanceBias):
     @dataclass(frozen=True)
     class Options:
         # larger than any training length here: each distance has a value of its own
-        max_distance: int = option(128, at_least=1)
+        max_distance: int = option(128, at_least=1, at_most=LARGEST)
 
     options: Options
 
@@ -65,8 +65,9 @@ class T5(DistanceBias):
 
     @dataclass(frozen=True)
     class Options:
-        num_buckets: int = option(32, at_least=4)
-        max_distance: int = option(128, at_least=2)  # distances from here on share the last bucket
+        num_buckets: int = option(32, at_least=4, at_most=LARGEST)
+        # distances from here on share the last bucket
+        max_distance: int = option(128, at_least=2, at_most=LARGEST)
 
         def __post_init__(self) -> None:
             if self.max_distance <= self.num_buckets // 2:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.options import LARGEST, option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
@@ -90,10 +90,10 @@ def rope_frequencies(base: float, dim: int, device: torch.device | None = None) 
 class StretchOptions(RopeOptions):
     """Longer sequences are squeezed into the angles known from `original_length`, by a factor."""
 
-    original_length: int = option(32, at_least=1)  # the longest sequence of training, in tokens
-    scaling: float | None = option(
-        None, at_least=1
-    )  # the factor; none: length / original_length, once beyond it
+    # the longest sequence of training, in tokens
+    original_length: int = option(32, at_least=1, at_most=LARGEST)
+    # the factor; none: length / original_length, once beyond it
+    scaling: float | None = option(None, at_least=1)
 
 
 class _Stretched(Rope):
@@ -120,8 +120,9 @@ class _Stretched(Rope):
             return distance[..., None]
         # Without a task the length is not known; pairs of the same scale are of the same length all the same.
         scales, place = torch.unique(scale, return_inverse=True)
-        lengths = scales if self.task is None else torch.tensor([self._length(n) for n in scales.tolist()])
-        return torch.stack([distance, (lengths.to(place.device)[place] + 0 * distance)], -1)
+        if self.task is not None:
+            scales = torch.tensor([self._length(n) for n in scales.tolist()], device="cpu").to(place.device)
+        return torch.stack([distance, scales[place] + 0 * distance], -1)
 
     def _length(self, scale: int) -> int:
         assert self.task is not None

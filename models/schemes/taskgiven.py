@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.options import LARGEST, option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
@@ -119,8 +119,8 @@ class Coupled(_TaskGiven):
 
     @dataclass(frozen=True)
     class Options:
-        max_start: int = option(100, at_least=1)
-        max_id: int = option(512, at_least=1)
+        max_start: int = option(100, at_least=1, at_most=LARGEST)
+        max_id: int = option(512, at_least=1, at_most=LARGEST)
 
     options: Options
 
@@ -161,8 +161,8 @@ class Abacus(_TaskGiven):
 
     @dataclass(frozen=True)
     class Options:
-        max_offset: int = option(99, at_least=0)  # the published range of 100
-        max_id: int = option(512, at_least=1)
+        max_offset: int = option(99, at_least=0, at_most=LARGEST)  # the published range of 100
+        max_id: int = option(512, at_least=1, at_most=LARGEST)
 
     options: Options
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lengthlens.models.schemes.absolute import sinusoid
 from lengthlens.models.schemes.distance import Distanced, DistanceTable
-from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.options import LARGEST, option
 from lengthlens.models.schemes.scheme import Frame, Sizes
 from lengthlens.tasks import Task
 
@@ -29,7 +29,7 @@ class Shaw(DistanceTable):
 
     @dataclass(frozen=True)
     class Options:
-        max_distance: int = option(128, at_least=1)
+        max_distance: int = option(128, at_least=1, at_most=LARGEST)
 
     options: Options
 
@@ -95,7 +95,7 @@ class Urpe(DistanceTable):
 
     @dataclass(frozen=True)
     class Options:
-        max_distance: int = option(128, at_least=1)
+        max_distance: int = option(128, at_least=1, at_most=LARGEST)
 
     options: Options
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.models.schemes.anchor import Anchorable
-from lengthlens.models.schemes.options import option
+from lengthlens.models.schemes.options import LARGEST, option
 from lengthlens.models.schemes.scheme import Frame, NoOptions, PositionScheme, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
@@ -84,7 +84,8 @@ class Randomized(Wrapper):
 
     @dataclass(frozen=True)
     class Options:
-        range: int = option(2048, at_least=1)  # the published one; the longest sequence that can be placed
+        # the published one; no longer sequence can be placed
+        range: int = option(2048, at_least=1, at_most=LARGEST)
         seed: int = option(0, at_least=0, at_most=2**31)  # of the draws in evaluation
 
     options: Options
