@@ -80,7 +80,7 @@ class Trainer:
         right, margin = look_in_range(self.model, self.task, self.config)
         self.looks.append(Look(self.step, loss, self._rate(), right, margin, self.tokens))
         if settled(self.looks, self.config.patience):
-            self.end = min(self.end, self.step + self.config.cooldown)
+            self.end = min(self.end, math.ceil(self.step / (1 - self.config.cooldown)))
         return self.looks[-1]
 
     def _step(self) -> Tensor:
@@ -89,7 +89,7 @@ class Trainer:
         rate = self._rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
-        self.model.pos_embed.anneal(self.step / self.config.steps)
+        self.model.pos_embed.anneal(self.step / self.end)
         with self._autocast():
             loss: Tensor = self.compiled(
                 batch.tokens, batch.scale, return_type="loss", query_mask=batch.query_mask
@@ -192,14 +192,14 @@ def fast_parameters(scheme: PositionScheme) -> Iterator[nn.Parameter]:
 
 
 def learning_rate(step: int, end: int, config: RunConfig) -> float:
-    """Linear warm-up, then constant, then a cosine to zero over the last `cooldown` steps before `end`.
+    """Linear warm-up, then constant, then a cosine to zero over the last `cooldown` share of the steps before `end`.
 
-    >>> config = RunConfig(task="copy", scheme="rope", warmup=10, cooldown=100)
+    >>> config = RunConfig(task="copy", scheme="rope", warmup=10, cooldown=0.1)
     >>> [round(learning_rate(step, 1000, config) / config.lr, 3) for step in (0, 9, 500, 900, 950, 999)]
     [0.1, 1.0, 1.0, 1.0, 0.5, 0.0]
     """
     warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
-    left = min(1.0, (end - step) / config.cooldown) if config.cooldown else 1.0
+    left = min(1.0, (end - step) / (config.cooldown * end)) if config.cooldown else 1.0
     return config.lr * warm * 0.5 * (1 - math.cos(math.pi * left))
 
 

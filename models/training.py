@@ -1,6 +1,7 @@
 """From a config to a trained run: in memory, or on disk where it survives being killed at any moment."""
 
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Iterable
@@ -165,7 +166,7 @@ class Sitting:
         self._resume(trainer)
         self.run.set_status(self.status())
         self.run.write_json(VERSIONS, library_versions())
-        self.run.log("start", step=trainer.step)
+        self.run.log("start", step=trainer.step, host=platform.node(), pid=os.getpid())
         first = trainer.tokens
         while not trainer.done:
             trainer.advance()

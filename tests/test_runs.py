@@ -1,0 +1,364 @@
+"""The run store: names, whole files, one writer, damage found, nothing lost on a full or read-only disk."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthlens.models import RunConfig, RunStore, train
+from lengthlens.models.files import PARTIAL, StorageError, write_whole
+from lengthlens.models.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATUS, Run, Status
+from lengthlens.models.run_config import EXECUTION
+from lengthlens.models.runs import best_rows
+from lengthlens.registry import UserError
+
+TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
+
+
+def tiny(**changes: object) -> RunConfig:
+    return RunConfig.from_dict({"task": "copy", "scheme": "relative", **TINY, **changes})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    return RunStore(tmp_path / "runs")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    trained = train(tiny(), RunStore(tmp_path_factory.mktemp("store")))
+    assert trained.run is not None
+    return trained.run
+
+
+@pytest.fixture
+def run(finished: Run, tmp_path: Path) -> Run:
+    """A copy of a finished run, to be damaged at will."""
+    shutil.copytree(finished.path, tmp_path / "runs" / finished.id)
+    return Run(tmp_path / "runs" / finished.id)
+
+
+# -- configs and names -------------------------------------------------------------------------------------------
+
+
+@given(
+    seed=st.integers(0, 99),
+    lr=st.floats(1e-6, 1.0),
+    scheme=st.sampled_from(["rope", "hinted:relative", "randomized:learned", "t5"]),
+)
+def test_a_config_survives_json(seed: int, lr: float, scheme: str) -> None:
+    config = tiny(seed=seed, lr=lr, scheme=scheme)
+    again = RunConfig.from_json(config.to_json())
+    assert again == config
+    assert again.id == config.id
+
+
+def test_every_choice_that_changes_the_result_changes_the_name() -> None:
+    config = tiny()
+    other = {
+        "task": "reverse", "scheme": "rope", "scheme_options": {"max_distance": 3}, "score_scaling": "none",
+        "lengths": "mixed", "precision": "bfloat16", "device": "cpu", "compile": True,
+        "d_mlp": 16, "initializer_range": 0.5,
+    }  # fmt: skip
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        changed = other.get(field.name, value)
+        if changed == value:
+            changed = value / 2 if isinstance(value, float) else value + 2
+        options = {} if field.name == "scheme" else config.scheme_options
+        values = {**config.to_dict(), "scheme_options": options, field.name: changed}
+        assert (RunConfig.from_dict(values).id == config.id) == (field.name in EXECUTION), field.name
+
+
+def test_one_config_has_one_name_however_it_is_written() -> None:
+    assert tiny(scheme_options={"max_distance": "3"}) == tiny(scheme_options={"max_distance": 3})
+    assert tiny(lr=1).id == tiny(lr=1.0).id
+    name = tiny(scheme="hinted:relative").id
+    assert name.startswith("copy_hinted-relative_s0_")
+    assert "/" not in name and ":" not in name
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"task": "coppy"}, ["coppy", "copy"]),
+        ({"scheme": "rop"}, ["rop", "rope"]),
+        ({"scheme_options": {"max": 1}}, ["max", "max_distance"]),
+        ({"steps": 0}, ["steps", "0"]),
+        ({"steps": 1.5}, ["steps", "1.5"]),
+        ({"lr": float("nan")}, ["lr", "nan"]),
+        ({"lr": -1}, ["lr", "-1"]),
+        ({"device": "gpu"}, ["device", "gpu", "cuda"]),
+        ({"precision": "half"}, ["half", "bfloat16"]),
+        ({"lengths": "some"}, ["some", "mixed"]),
+        ({"learning_rate": 1}, ["learning_rate", "lr"]),
+        ({"d_model": 9}, ["9", "n_heads"]),
+    ],
+)
+def test_a_bad_config_is_refused_in_one_sentence(changes: dict[str, object], names: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        tiny(**changes)
+    assert all(name in str(caught.value) for name in names)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"task": "copy"}', '{"task": 3, "scheme": "rope"}'])
+def test_text_that_is_no_config_is_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        RunConfig.from_json(text)
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_sound_and_complete(finished: Run) -> None:
+    store = RunStore(finished.path.parent)
+    assert store.check() == []
+    assert {CONFIG, STATUS, MANIFEST, MODEL, "metrics.jsonl", "evaluation.json", "versions.json"} <= {
+        path.name for path in finished.path.iterdir()
+    }
+    assert not finished.has(CHECKPOINT)
+    assert [row["step"] for row in finished.metrics()] == [2, 4]
+    assert [event["event"] for event in finished.events()] == ["start", "finish"]
+    assert finished.model().config.scheme == "relative"
+
+
+@pytest.mark.parametrize("name", [CONFIG, STATUS, MODEL, "metrics.jsonl", "evaluation.json", "versions.json"])
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
+def test_any_damage_is_found(run: Run, name: str, damage: str) -> None:
+    path = run.path / name
+    data = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    elif damage == "truncate":
+        path.write_bytes(data[: len(data) // 2])
+    else:
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    (problem,) = run.problems()
+    assert name in problem and run.id in problem
+
+
+def test_reading_a_damaged_file_says_so(run: Run) -> None:
+    (run.path / MODEL).write_bytes(b"")
+    with pytest.raises(UserError, match=r"damaged.*model.safetensors"):
+        run.model()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"format": "x", "files": {}}', '{"format": 1, "files": 3}']
+)
+def test_a_damaged_manifest_is_a_sentence(run: Run, text: str) -> None:
+    (run.path / MANIFEST).write_text(text)
+    assert len(run.problems()) == 1
+    assert "manifest.json" in run.problems()[0]
+    assert RunStore(run.path.parent).listing()[0]["status"] == "unreadable"
+
+
+def test_a_file_that_nobody_wrote_is_found(run: Run) -> None:
+    (run.path / "stray.txt").write_text("?")
+    assert "stray.txt" in run.problems()[0]
+
+
+def test_a_run_of_a_newer_version_is_refused_and_left_alone(run: Run) -> None:
+    listed = json.loads((run.path / MANIFEST).read_text())
+    (run.path / MANIFEST).write_text(json.dumps({**listed, "format": 2}))
+    before = {path: path.read_bytes() for path in run.path.iterdir()}
+    store = RunStore(run.path.parent)
+    with pytest.raises(UserError, match="newer version"):
+        train(tiny(), store)
+    assert "newer version" in store.check()[0]
+    assert {path: path.read_bytes() for path in run.path.iterdir()} == before
+
+
+@pytest.mark.parametrize("victim", ["versions.json", "new.json"])
+@pytest.mark.parametrize("allowed", range(6))
+def test_whenever_a_write_is_cut_off_the_files_are_as_listed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, victim: str, allowed: int
+) -> None:
+    """Stop `write` and `remove` before one of their renames: the run is sound, whichever it is."""
+    original, done = Path.replace, 0
+
+    def replace(self: Path, target: Path) -> Path:
+        nonlocal done
+        if done == allowed:
+            raise KeyboardInterrupt
+        done += 1
+        return original(self, target)
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(Path, "replace", replace)
+        run.write(victim, b"{}")
+        run.remove(victim)
+    assert run.problems() == []
+    with run.locked():
+        assert not list(run.path.glob(f".*{PARTIAL}"))
+
+
+def test_a_config_of_another_run_is_noticed(run: Run, store: RunStore) -> None:
+    run.write(CONFIG, tiny(seed=5).to_json().encode())
+    assert "belongs to" in run.problems()[0]
+    with pytest.raises(UserError, match="another config"):
+        store.create(tiny())
+
+
+# -- one writer --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_another_process_has_in_hand_is_refused(store: RunStore) -> None:
+    run = store.create(tiny())
+    run.set_status(Status("running", 2))
+    assert run.status().status == "interrupted"
+    with FileLock(run.path / LOCK):
+        assert run.status().status == "running"
+        with pytest.raises(UserError, match="another process"):
+            train(tiny(), store)
+    assert train(tiny(), store).status.finished
+
+
+def test_a_finished_run_is_not_trained_again(run: Run) -> None:
+    before = run.events()
+    train(tiny(), RunStore(run.path.parent))
+    assert run.events() == before
+
+
+# -- a disk that takes nothing -----------------------------------------------------------------------------------
+
+
+def in_child(body: Callable[[], None]) -> str:
+    """Run `body` in a forked process; the UserError it raises, as text, or how it ended otherwise."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            body()
+            text = "no error"
+        except UserError as error:
+            text = f"{type(error).__name__}: {error}"
+        except BaseException as error:  # the parent must hear of it
+            text = f"unexpected {error!r}"
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as pipe:
+        return pipe.read()
+
+
+@pytest.fixture
+def public_directory() -> Iterator[Path]:
+    """A directory that every user may look into, which pytest's own is not."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_read_only_store_is_a_sentence(public_directory: Path, finished: Run, exists: bool) -> None:
+    path = public_directory / "runs"
+    shutil.copytree(finished.path, path / finished.id)
+    if not exists:
+        (path / finished.id / STATUS).unlink()
+
+    def as_nobody() -> None:
+        if os.getuid() == 0:  # whom no permission stops
+            os.setuid(65534)
+        train(tiny() if exists else tiny(seed=1), RunStore(path))
+
+    for each in [*path.rglob("*"), path]:
+        each.chmod(0o555 if each.is_dir() else 0o444)
+    text = in_child(as_nobody)
+    for each in [path, *path.rglob("*")]:
+        each.chmod(0o755)
+    assert text.startswith("StorageError: cannot"), text
+    assert str(path) in text
+    assert [p.name for p in path.iterdir()] == [finished.id]
+
+
+def test_a_full_disk_stops_training_and_loses_nothing(store: RunStore) -> None:
+    """With room for small files only, the first checkpoint fails; with room again, the run goes on."""
+
+    def with_little_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))
+        train(tiny(), store, checkpoint_seconds=0)
+
+    text = in_child(with_little_room)
+    assert text.startswith("StorageError: cannot write"), text
+    assert "checkpoint.safetensors" in text
+    assert store.check() == []
+    assert store.listing()[0]["status"] == "interrupted"
+    assert not list(store.path.rglob(f"*{PARTIAL}"))
+    assert train(tiny(), store).status.finished
+
+
+def test_a_write_that_fails_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# -- finding and tables ------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_found_by_name_beginning_and_path(store: RunStore) -> None:
+    runs = [store.create(tiny(seed=seed)) for seed in (0, 1)]
+    assert store.find(runs[0].id).id == store.find("copy_relative_s0").id == runs[0].id
+    assert store.find(str(runs[1].path)).id == runs[1].id
+    with pytest.raises(UserError, match="2 runs"):
+        store.find("copy")
+    with pytest.raises(UserError, match="copy_relative_s0"):
+        store.find("copy_relative_s9")
+    with pytest.raises(UserError, match="no runs"):
+        RunStore(store.path / "nowhere").find("copy")
+
+
+def test_the_listing_can_be_filtered(store: RunStore) -> None:
+    for scheme in ("rope", "t5"):
+        store.create(tiny(scheme=scheme))
+    assert [row["scheme"] for row in store.listing(scheme="t5")] == ["t5"]
+    assert store.listing(task="sort") == []
+    assert len(store.listing(status="new")) == 2
+
+
+def test_the_table_has_a_row_for_each_run_and_length(run: Run, tmp_path: Path) -> None:
+    store = RunStore(run.path.parent)
+    store.create(tiny(seed=1))  # never trained
+    parquet, csv = store.write_table(tmp_path / "table.csv")
+    table = pd.read_parquet(parquet)
+    assert table["length"].tolist() == [1, 2, pd.NA]
+    assert table["run"].nunique() == 2
+    assert set(table["status"]) == {"not-converged", "new"}
+    again = pd.read_csv(csv)
+    assert list(again.columns) == list(table.columns)
+    assert again["exact_match"].tolist()[:2] == table["exact_match"].tolist()[:2]
+
+
+def test_the_table_of_an_empty_store_has_columns(store: RunStore) -> None:
+    assert store.table().empty
+    assert "exact_match" in store.table().columns
+
+
+def test_the_best_row_of_a_length_counts() -> None:
+    rows = [{"length": n, "samples": s, "seed": k} for n in (1, 2) for s in (5, 50) for k in (0, 1)]
+    assert best_rows(rows) == [{"length": n, "samples": 50, "seed": 0} for n in (1, 2)]

@@ -1,0 +1,228 @@
+"""Sweeps: what dies is taken up again, what is finished is never trained twice, the table does not know of it."""
+
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lengthlens.models import RunStore
+from lengthlens.models.run import Run
+from lengthlens.models.sweep import Grid, estimate, pending, read_grid, read_numbers, read_scheme, sweep
+from lengthlens.registry import UserError
+
+TINY = {"n_heads": 2, "d_model": 8, "batch": 2, "train_max": 2, "warmup": 1, "cooldown": 0.3}
+KILLS = 20
+
+
+def grid(seeds: int, steps: int = 40, check_every: int = 4, **changes: object) -> Grid:
+    settings = {**TINY, "steps": steps, "check_every": check_every, **changes}
+    return Grid(["copy", "parity-cot"], [("relative", {})], range(seeds), [2, 4], 10, settings)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunStore, float]:
+    """An undisturbed sweep in this process, and how long it took."""
+    store, start = RunStore(tmp_path_factory.mktemp("reference")), time.monotonic()
+    sweep(grid(2), store, workers=1, checkpoint_seconds=0)
+    return store, time.monotonic() - start
+
+
+def same_table(store: RunStore, reference: RunStore, where: Path) -> bool:
+    """Whether two stores give the same table, bit for bit, in both formats."""
+    pairs = zip(store.write_table(where / "one"), reference.write_table(where / "other"))
+    return all(one.read_bytes() == other.read_bytes() for one, other in pairs)
+
+
+def trained_twice(run: Run) -> bool:
+    """Whether training was started after it had been finished."""
+    events = [event["event"] for event in run.events()]
+    return events.count("finish") != 1 or "start" in events[events.index("finish") :]
+
+
+def fork(body: Callable[[], None]) -> int:
+    """A child process that is warm at once: it needs no imports."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            body()
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+# -- kills -------------------------------------------------------------------------------------------------------
+
+
+def test_twenty_kills_leave_no_trace(reference: tuple[RunStore, float], tmp_path: Path) -> None:
+    undisturbed, duration = reference
+    store, chance, kills = RunStore(tmp_path / "runs"), random.Random(0), 0
+    for _ in range(KILLS):
+        child = fork(lambda: sweep(grid(2), store, workers=1, checkpoint_seconds=0) and None)
+        time.sleep(chance.uniform(0, duration / 15))
+        os.kill(child, signal.SIGKILL)
+        kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        assert store.check() == [], "sound after every single kill"
+    assert kills == KILLS, "each one hit a sweep at work"
+    outcomes = sweep(grid(2), store, workers=1)
+    assert all(outcome.status == "not-converged" for outcome in outcomes)
+    assert store.check() == []
+    assert same_table(store, undisturbed, tmp_path)
+    assert not any(trained_twice(run) for run in store.runs())
+    assert sum(len(run.events()) for run in store.runs()) > 2 * len(outcomes), "some runs were interrupted"
+    assert not list(store.path.rglob("*.partial"))
+
+
+def test_two_sweeps_at_once_share_the_work(reference: tuple[RunStore, float], tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    children = [
+        fork(lambda: sweep(grid(2), store, workers=1, checkpoint_seconds=0) and None) for _ in range(2)
+    ]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    assert same_table(store, reference[0], tmp_path)
+    for run in store.runs():
+        assert [event["event"] for event in run.events()] == ["start", "finish"]
+    assert len({run.events()[0]["pid"] for run in store.runs()}) == 2
+
+
+def kill_a_worker_at_work(store: RunStore, killed: list[int]) -> None:
+    """Wait for a first run to have a checkpoint, and kill the process that trains it."""
+    while True:
+        for run in store.runs():
+            if run.has("checkpoint.safetensors") and run.events():
+                killed.append(run.events()[-1]["pid"])
+                os.kill(killed[0], signal.SIGKILL)
+                return
+        time.sleep(0.01)
+
+
+def survives_the_death_of_a_worker(reference: RunStore, where: Path, **engine: object) -> None:
+    store, killed = RunStore(where / "runs"), list[int]()
+    killer = threading.Thread(target=kill_a_worker_at_work, args=(store, killed), daemon=True)
+    killer.start()
+    outcomes = sweep(grid(2), store, checkpoint_seconds=0, **engine)  # type: ignore[arg-type]
+    assert killed and killed[0] != os.getpid()
+    assert [outcome.status for outcome in outcomes] == ["not-converged"] * 4
+    assert same_table(store, reference, where)
+    assert store.check() == []
+    assert not any(trained_twice(run) for run in store.runs())
+    assert any([event["event"] for event in run.events()].count("start") > 1 for run in store.runs())
+
+
+def test_local_workers_may_die(reference: tuple[RunStore, float], tmp_path: Path) -> None:
+    survives_the_death_of_a_worker(reference[0], tmp_path, workers=2)
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """A Dask scheduler and two workers, processes of their own on loopback; its address."""
+    dask = pytest.importorskip("dask")
+    distributed = pytest.importorskip("distributed")
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["lengthlens.models.sweep"])
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None
+        ) as workers,
+    ):
+        yield workers.scheduler_address
+
+
+def test_a_cluster_worker_may_die(reference: tuple[RunStore, float], tmp_path: Path, cluster: str) -> None:
+    survives_the_death_of_a_worker(reference[0], tmp_path, engine="dask", address=cluster)
+
+
+# -- plans -------------------------------------------------------------------------------------------------------
+
+
+def test_finished_runs_are_skipped_and_new_lengths_are_evaluated(
+    reference: tuple[RunStore, float], tmp_path: Path
+) -> None:
+    store = reference[0]
+    events = [run.events() for run in store.runs()]
+    assert pending(grid(2), store) == []
+    assert not any(outcome.trained for outcome in sweep(grid(2), store, workers=1))
+    assert len(pending(grid(3), store)) == 2
+    assert [run.events() for run in store.runs()] == events
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    told = []
+    cells = Grid(["induction", "copy"], [("ideal", {})], [0], [2], 5, {**TINY, "steps": 2, "train_max": 4})
+    failed, done = sweep(cells, RunStore(tmp_path), workers=1, report=told.append)
+    assert failed.failed and failed.reason is not None and "content-addressed" in failed.reason
+    assert done.status == "not-converged"
+    assert told == [failed, done]
+    assert RunStore(tmp_path).listing(status="failed")[0]["reason"] == failed.reason
+
+
+def test_a_grid_from_toml(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(
+        'tasks = ["copy"]\nschemes = ["rope", {name = "relative", max_distance = 3}, "t5/num_buckets=8"]\n'
+        "seeds = [0, 1]\nlengths = [20]\n[settings]\nsteps = 7\n"
+    )
+    configs = read_grid(path).configs()
+    assert [config.scheme for config in configs] == ["rope"] * 2 + ["relative"] * 2 + ["t5"] * 2
+    assert configs[2].scheme_options == {"max_distance": 3}
+    assert configs[4].scheme_options["num_buckets"] == 8
+    assert {config.steps for config in configs} == {7}
+    assert read_grid(path).lengths == [20]
+
+
+@pytest.mark.parametrize("text", ["tasks = 3 4", "task = ['copy']", "schemes = [3]", "schemes = [{a = 1}]"])
+def test_a_bad_file_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "grid.toml").write_text(text)
+    with pytest.raises(UserError):
+        read_grid(tmp_path / "grid.toml")
+    with pytest.raises(UserError, match="cannot read"):
+        read_grid(tmp_path / "none.toml")
+
+
+def test_words_that_mean_nothing_are_refused() -> None:
+    for text in ("", "a", "1,,2", "3-", "-3", "1.5"):
+        with pytest.raises(UserError):
+            read_numbers(text)
+    with pytest.raises(UserError, match="option=value"):
+        read_scheme("rope/base")
+    with pytest.raises(UserError, match="at least one"):
+        Grid([], []).configs()
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"engine": "slurm"},
+        {"engine": "dask"},
+        {"workers": 0},
+        {"address": "tcp://127.0.0.1:1"},
+        {"engine": "dask", "address": "nonsense://x"},
+    ],
+)
+def test_an_engine_that_cannot_be_had_is_a_sentence(tmp_path: Path, engine: dict[str, object]) -> None:
+    with pytest.raises(UserError):
+        sweep(grid(1), RunStore(tmp_path), **engine)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_estimate_shrinks_with_workers() -> None:
+    configs = grid(2).configs()
+    one, four = estimate(configs[:1], 4), estimate(configs, 4)
+    assert one > 0 and four > 0
+    assert estimate([], 4) == 0
+
+
+def test_the_table_of_a_sweep_is_tidy(reference: tuple[RunStore, float]) -> None:
+    table = reference[0].table()
+    assert not table.duplicated(["run", "length"]).any()
+    counts = table.groupby("run")["length"].apply(list)
+    assert all(lengths == [1, 2, 4] for lengths in counts)
+    assert pd.api.types.is_float_dtype(table["exact_match"])

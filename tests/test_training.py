@@ -1,0 +1,282 @@
+"""Training: resumed as if never interrupted, every ending named, the schedule and the rates as described."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lengthlens.models import ModelConfig, RunConfig, RunStore, build, train
+from lengthlens.models.run import CHECKPOINT, METRICS, MODEL
+from lengthlens.models.trackers import tensorboard_report, wandb_report
+from lengthlens.models.trainer import Look, Trainer, fast_parameters, look_in_range, make_optimizer, settled
+from lengthlens.models.training import Progress, decode_checkpoint, encode_checkpoint
+from lengthlens.registry import UserError
+from lengthlens.tasks import TASKS
+
+SMALL = {
+    "n_heads": 2,
+    "d_model": 16,
+    "steps": 12,
+    "batch": 4,
+    "train_max": 3,
+    "check_every": 3,
+    "warmup": 2,
+    "cooldown": 0.3,
+}
+
+
+def small(scheme: str = "relative", **changes: object) -> RunConfig:
+    return RunConfig.from_dict({"task": "copy", "scheme": scheme, **SMALL, **changes})
+
+
+# -- resuming ----------------------------------------------------------------------------------------------------
+
+# Schemes that draw positions in training, that are annealed, that have networks of their own, and plain ones.
+SCHEMES = (
+    "relative",
+    "rope",
+    "learned",
+    "ideal",
+    "lbpe",
+    "hinted:relative",
+    "randomized:learned",
+    "abacus",
+    "fire",
+)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_resumed_run_is_bit_identical(scheme: str, tmp_path: Path) -> None:
+    task = "addition" if scheme == "abacus" else "copy"
+    config = small(scheme, task=task)
+    whole = train(config, RunStore(tmp_path / "whole")).run
+    parts = RunStore(tmp_path / "parts")
+    for _ in range(8):
+        try:
+            train(config, parts, reports=[stop_after(2)], checkpoint_seconds=0)
+        except KeyboardInterrupt:
+            assert parts.run(config).status().status == "interrupted"
+    split = parts.run(config)
+    assert whole is not None
+    assert [event["event"] for event in split.events()].count("start") > 1
+    for name in (MODEL, METRICS, "evaluation.json"):
+        assert split.read(name) == whole.read(name), name
+    assert split.status().steps == whole.status().steps
+
+
+def stop_after(looks: int):  # type: ignore[no-untyped-def]
+    """A report that interrupts the training after some looks, as Ctrl-C would."""
+    seen = 0
+
+    def report(_: Progress) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == looks:
+            raise KeyboardInterrupt
+
+    return report
+
+
+def test_the_same_config_gives_the_same_model_and_another_seed_another() -> None:
+    first, again, other = (train(small(seed=seed)).model for seed in (0, 0, 1))
+    assert first is not None and again is not None and other is not None
+    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), again.state_dict().values()))
+    assert not torch.equal(first.embed.W_E, other.embed.W_E)
+
+
+def test_a_checkpoint_survives_its_file() -> None:
+    trainer = Trainer(small())
+    trainer.advance()
+    again = Trainer(small())
+    again.load(*decode_checkpoint(encode_checkpoint(trainer)))
+    assert again.looks == trainer.looks
+    assert again.advance() == trainer.advance()
+    assert encode_checkpoint(again) == encode_checkpoint(trainer)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 1000])
+def test_a_truncated_checkpoint_is_put_aside_and_nothing_is_lost(tmp_path: Path, keep: int) -> None:
+    store, config = RunStore(tmp_path), small()
+    with pytest.raises(KeyboardInterrupt):
+        train(config, store, reports=[stop_after(3)], checkpoint_seconds=0)
+    path = store.run(config).path / CHECKPOINT
+    path.write_bytes(path.read_bytes()[:keep])
+    assert CHECKPOINT in store.check()[0]
+    run = train(config, store).run
+    assert run is not None and run.status().finished
+    assert [event["event"] for event in run.events()] == ["start", "damaged checkpoint", "start", "finish"]
+    assert run.read(MODEL) == train(config, RunStore(tmp_path / "other")).run.read(MODEL)  # type: ignore[union-attr]
+    assert store.check() == []
+
+
+# -- endings -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_learns_converges_and_stops_early() -> None:
+    config = RunConfig(
+        "parity-cot", "ideal", d_model=16, batch=32, train_max=3, steps=3000, check_every=25, patience=2
+    )
+    trained = train(config)
+    assert trained.status.status == "converged"
+    assert trained.status.in_range_exact_match == 1.0
+    assert trained.status.steps < 3000
+
+
+def test_a_run_that_has_not_learnt_says_so() -> None:
+    status = train(small()).status
+    assert status.status == "not-converged"
+    assert status.reason is not None and "0.99" in status.reason
+
+
+def test_a_diverging_run_ends_at_once_without_a_model(tmp_path: Path) -> None:
+    trained = train(small(lr=1e6, clip=0.0, steps=60), RunStore(tmp_path))
+    assert trained.status.status == "diverged"
+    assert trained.status.steps < 60
+    assert trained.model is None and trained.run is not None
+    assert not trained.run.has(MODEL) and not trained.run.has(CHECKPOINT)
+    assert trained.run.problems() == []
+
+
+def test_no_number_is_divergence() -> None:
+    trainer = Trainer(small())
+    with torch.no_grad():
+        trainer.model.embed.W_E.fill_(float("nan"))
+    trainer.advance()
+    assert trainer.diverged and trainer.done
+
+
+def test_a_run_that_fails_keeps_its_reason(tmp_path: Path) -> None:
+    config = RunConfig("induction", "ideal")
+    with pytest.raises(UserError, match="content-addressed"):
+        train(config, RunStore(tmp_path))
+    status = RunStore(tmp_path).run(config).status()
+    assert status.status == "failed"
+    assert status.reason is not None and "content-addressed" in status.reason
+
+
+def test_mixed_lengths_train_too() -> None:
+    assert train(small(lengths="mixed")).status.steps == 12
+
+
+def test_a_compiled_twin_leaves_the_original_for_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = []
+
+    def twin(model: nn.Module) -> nn.Module:
+        twins.append(model)
+        return model
+
+    monkeypatch.setattr(torch, "compile", twin)
+    trainer = Trainer(small(compile=True))
+    trainer.advance()
+    assert twins == [trainer.model]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"device": "cuda"}, "no device 'cuda'"), ({"precision": "bfloat16", "device": "cpu"}, "bfloat16")],
+)
+def test_what_the_machine_cannot_do_is_refused(changes: dict[str, object], words: str) -> None:
+    if torch.cuda.is_available() and changes["device"] == "cuda":
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(UserError, match=words):
+        train(small(**changes))
+
+
+@pytest.mark.cuda
+def test_bfloat16_on_cuda() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    assert train(small(device="cuda", precision="bfloat16")).status.steps == 12
+
+
+# -- recipe ------------------------------------------------------------------------------------------------------
+
+
+def test_biases_of_scores_learn_faster_and_are_not_decayed() -> None:
+    model = build(ModelConfig(task="copy", scheme="relative"))
+    optimizer = make_optimizer(model, RunConfig("copy", "relative"))
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    table = groups[id(model.pos_embed.table)]
+    assert (table["factor"], table["weight_decay"]) == (RunConfig("copy", "relative").pe_lr_factor, 0)
+    assert groups[id(model.unembed.W_U)]["weight_decay"] > 0
+    assert groups[id(model.unembed.b_U)]["weight_decay"] == 0
+    assert len(groups) == len(list(model.parameters()))
+
+
+def test_vectors_and_small_networks_learn_at_the_rate_of_the_model() -> None:
+    for scheme in ("learned", "shortformer"):
+        assert not list(fast_parameters(build(ModelConfig(task="copy", scheme=scheme)).pos_embed))
+    fire = build(ModelConfig(task="copy", scheme="fire")).pos_embed
+    inside = {
+        id(p) for module in fire.modules() if isinstance(module, nn.Linear) for p in module.parameters()
+    }
+    assert not inside & {id(p) for p in fast_parameters(fire)}
+
+
+def test_looking_changes_nothing() -> None:
+    trainer, other = Trainer(small("randomized:rope")), Trainer(small("randomized:rope"))
+    look_in_range(other.model, other.task, other.config)
+    assert trainer.advance() == other.advance()
+
+
+def test_a_run_settles_only_when_all_is_right_and_the_margin_rests() -> None:
+    def looks(rights: list[float], margins: list[float]) -> list[Look]:
+        return [Look(k, 0.0, 0.0, right, margin, 0) for k, (right, margin) in enumerate(zip(rights, margins))]
+
+    assert settled(looks([1, 1, 1], [9.0, 9.1, 9.2]), 3)
+    assert not settled(looks([1, 0.99, 1], [9.0, 9.1, 9.2]), 3)
+    assert not settled(looks([1, 1, 1], [5.0, 7.0, 9.0]), 3)
+    assert not settled(looks([1, 1], [9.0, 9.0]), 3)
+
+
+# -- progress and trackers ---------------------------------------------------------------------------------------
+
+
+def test_reports_see_every_look_and_metrics_keep_them(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    run = train(small(), RunStore(tmp_path), reports=[seen.append]).run
+    assert run is not None
+    assert [progress.look.step for progress in seen] == [3, 6, 9, 12]
+    assert run.metrics() == [json.loads(json.dumps(progress.look._asdict())) for progress in seen]
+    assert seen[-1].seconds_left == 0 < seen[0].seconds_left
+    assert seen[0].tokens_per_second > 0
+
+
+def test_trackers_that_are_not_installed_are_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match=r"lengthlens\[wandb\]"):
+        wandb_report(small())
+    with pytest.raises(UserError, match=r"lengthlens\[tensorboard\]"):
+        tensorboard_report(tmp_path)
+
+
+def test_metrics_reach_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sent:
+        def __init__(self) -> None:
+            self.rows: list[tuple[dict[str, float], int]] = []
+            self.named: dict[str, object] = {}
+
+        def init(self, **named: object) -> "Sent":
+            self.named = named
+            return self
+
+        def log(self, row: dict[str, float], step: int) -> None:
+            self.rows.append((row, step))
+
+    sent, config = Sent(), small()
+    monkeypatch.setitem(sys.modules, "wandb", sent)
+    train(config, reports=[wandb_report(config)])
+    assert sent.named["id"] == config.id
+    assert [step for _, step in sent.rows] == [3, 6, 9, 12]
+
+
+def test_defaults_work_for_every_task_with_a_range() -> None:
+    for name, task in TASKS.items():
+        if task.max_scale is None or task.max_scale >= 10:
+            assert RunConfig(name, "rope").model_config().train_ctx == task.length(10)
