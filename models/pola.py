@@ -314,7 +314,7 @@ class Limit:
 
     def error(self, scale: int) -> float:
         """The squared error at a scale, summed over pairs and heads."""
-        pairs = pairs_at(checked_scale(scale))
+        pairs = pairs_seen(scale, looks_at_scale=False)  # those of this scale
         found = self.at(codes_of(self.relation, self.target, pairs))
         return float(((values(self.target, pairs) - found) ** 2).sum())
 
@@ -426,7 +426,7 @@ def pola_train(
     for _ in range(steps):
         optimizer.zero_grad()
         loss = (torch.einsum("sqkh,srk->srqh", model.attention(classes), x) - y).square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         if model.p.grad is None or float(model.p.grad.abs().max()) < tolerance:
             break
@@ -484,8 +484,9 @@ def pola_table(
     if train:
         model = pola_train(relation, target, train_max, test_max, generator)
         table["trained_error"] = [model.error(target, n) for n in table["scale"]]
-    for column, label in enumerate((label_of(target), label_of(scheme), train_max)):
-        table.insert(column, ("target", "scheme", "train_max")[column], label)
+    table.insert(0, "target", label_of(target))
+    table.insert(1, "scheme", label_of(scheme))
+    table.insert(2, "train_max", train_max)
     return table
 
 

@@ -46,7 +46,7 @@ class Steps:
 
     @property
     def arity(self) -> int:
-        return self.sources.shape[1]
+        return int(self.sources.shape[1])
 
     def only(self, slot: int) -> "Steps":
         """The same steps as if they read one slot alone."""
@@ -175,7 +175,9 @@ class Ledger:
     @cached_property
     def role(self) -> Ints:
         """The set of slots that a source fills, as a number. [step, slot]"""
-        return numbered(self.same_key.reshape(-1, self.steps.arity).astype(np.int64))[1].reshape(self.code.shape)
+        return numbered(self.same_key.reshape(-1, self.steps.arity).astype(np.int64))[1].reshape(
+            self.code.shape
+        )
 
     @cached_property
     def keys_read(self) -> Ints:
@@ -277,7 +279,7 @@ class Hash:
         self.factors: Codes | None = None
         rng, half = np.random.default_rng(0), 2 ** (8 * codes.itemsize - 2)
         of_codes = self(codes)
-        while len(np.unique(of_codes)) < len(codes):
+        while codes.shape[1] > 1 and (self.factors is None or len(np.unique(of_codes)) < len(codes)):
             self.factors = (rng.integers(-half, half, codes.shape[1]) | 1).astype(codes.dtype)
             of_codes = self(codes)
         self.of_codes = of_codes  # [code]
@@ -286,7 +288,7 @@ class Hash:
 
     def __call__(self, codes: Codes) -> Codes:
         """[*, component] to [*]"""
-        if self.factors is None:  # the first component alone tells these codes apart
+        if self.factors is None:  # one component: the codes are numbers already
             return codes[..., 0]
         total = codes[..., 0] * self.factors[0]  # wraps around, and may
         for k in range(1, codes.shape[-1]):
@@ -338,14 +340,21 @@ def evaluate(phi: Phi, query: Ints, key: Ints, scale: Ints, narrow: bool = False
     return np.asarray((codes if narrow else codes.long()).numpy())
 
 
-def source_codes(phi: Phi, steps: Steps) -> Ints:
-    """The codes of all sources, [step, slot, component], asked for one scale at a time."""
-    ends = np.flatnonzero(np.append(steps.scale[1:] != steps.scale[:-1], True)) + 1
-    parts = [
-        evaluate(phi, steps.query[a:b, None], steps.sources[a:b], steps.scale[a])
-        for a, b in zip(np.append(0, ends[:-1]), ends)
-    ]
-    return np.concatenate(parts)
+def source_codes(phi: Phi, operators: Sequence[Steps]) -> list[Ints]:
+    """The codes of all sources of each operator, [step, slot, component], asked for one scale at a time."""
+    scale = np.concatenate([np.repeat(steps.scale, steps.arity) for steps in operators])
+    query = np.concatenate([np.repeat(steps.query, steps.arity) for steps in operators])
+    key = np.concatenate([steps.sources.ravel() for steps in operators])
+    if not len(key):
+        return [np.zeros((len(steps), 0, 1), dtype=np.int64) for steps in operators]
+    order = np.argsort(scale, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(scale[order]) != 0, True)) + 1
+    parts = [order[a:b] for a, b in zip(np.append(0, ends[:-1]), ends)]
+    found = [evaluate(phi, query[part], key[part], scale[part[0]]) for part in parts]
+    codes = np.empty((len(key), found[0].shape[-1]), dtype=np.int64)
+    codes[order] = np.concatenate(found)
+    each = np.split(codes, np.cumsum([steps.sources.size for steps in operators])[:-1])
+    return [own.reshape(*steps.sources.shape, -1) for own, steps in zip(each, operators)]
 
 
 # -- what the other keys show -----------------------------------------------------------------------------------
@@ -511,7 +520,10 @@ def alike_at(ledger: Ledger, step: int, codes: Ints) -> Counterexample | None:
 
 
 def examine_rows(
-    relation: Relation, ledgers: Sequence[Ledger], isolated: Counterexample | None, stable: Counterexample | None
+    relation: Relation,
+    ledgers: Sequence[Ledger],
+    isolated: Counterexample | None,
+    stable: Counterexample | None,
 ) -> tuple[Counterexample | None, Counterexample | None]:
     """Look at every key of every step, until neither property is in doubt."""
     rows = Rows(relation, ledgers)
@@ -530,7 +542,10 @@ def examine_rows(
 
 
 def examine_listed(
-    relation: Relation, ledgers: Sequence[Ledger], isolated: Counterexample | None, stable: Counterexample | None
+    relation: Relation,
+    ledgers: Sequence[Ledger],
+    isolated: Counterexample | None,
+    stable: Counterexample | None,
 ) -> tuple[Counterexample | None, Counterexample | None]:
     """The same for a relation that lists the pairs worth a look: no source has the code of all others."""
     assert relation.listed is not None
@@ -575,7 +590,7 @@ def _listed_at(
 
 
 def ledgers_of(relation: Relation, operators: Sequence[Steps]) -> list[Ledger]:
-    return [Ledger(steps, source_codes(relation.phi, steps)) for steps in operators]
+    return [Ledger(steps, codes) for steps, codes in zip(operators, source_codes(relation.phi, operators))]
 
 
 def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> Findings:
@@ -590,8 +605,9 @@ def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> F
         )
         look = examine_listed if sparse else examine_rows
         isolated, stable = look(relation, ledgers, isolated, stable)
-    in_words = (worded(example, relation) for example in (isolated, stable, covered))
-    return Findings(*in_words, *counts([ledger.signature for ledger in ledgers], operators, train_max))
+    isolated, stable, covered = (worded(example, relation) for example in (isolated, stable, covered))
+    train, test = counts([ledger.signature for ledger in ledgers], operators, train_max)
+    return Findings(isolated, stable, covered, train, test)
 
 
 def worded(example: Counterexample | None, relation: Relation) -> Counterexample | None:
@@ -639,7 +655,7 @@ def examine_family(
             own = steps.only(slot)
             best = best_of(family, own, train_max)
             choices.append(best)
-            codes.append(Ledger(own, source_codes(family[best.name].phi, own)).signature)
+            codes.append(ledgers_of(family[best.name], [own])[0].signature)
         signatures.append(numbered(np.stack(codes, 1))[1])
     unserved = [choice.findings for choice in choices if not choice.findings.possible]
     worst = unserved[0] if unserved else Findings(None, None, None, 0, 0)
@@ -663,9 +679,7 @@ def best_of(family: Mapping[str, Relation], steps: Steps, train_max: int) -> Cho
 
 def up_to(steps: Steps, scale: int) -> Steps:
     last = int(np.searchsorted(steps.scale, scale, side="right"))
-    return replace(
-        steps, scale=steps.scale[:last], query=steps.query[:last], sources=steps.sources[:last]
-    )
+    return replace(steps, scale=steps.scale[:last], query=steps.query[:last], sources=steps.sources[:last])
 
 
 def first_of(found: Iterator[Counterexample | None]) -> Counterexample | None:

@@ -34,8 +34,11 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
+from functools import cached_property
+from multiprocessing import get_context
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -107,7 +110,9 @@ class Verdict:
         plain = asdict(self)
         for name in PROPERTIES:
             found = getattr(self, name)
-            plain[name] = None if found is None else {"holds": found.holds, "counterexample": found.counterexample}
+            plain[name] = (
+                None if found is None else {"holds": found.holds, "counterexample": found.counterexample}
+            )
         plain.update(
             reasons=list(self.reasons), helps=list(self.helps), scheme_options=dict(self.scheme_options)
         )
@@ -130,14 +135,16 @@ def verdict(
     train_max: int,
     test_max: int,
     scheme_options: Mapping[str, Any] | None = None,
+    helps: bool = True,
 ) -> Verdict:
     """Whether the scheme can carry the task from scales up to `train_max` to scales up to `test_max`, and why not.
 
-    `task` and `scheme` are names, or a task and a scheme (class or object) of your own.
+    `task` and `scheme` are names, or a task and a scheme (class or object) of your own. Without `helps`, nothing
+    else is tried to see what would help.
     """
     task = TASKS[task] if isinstance(task, str) else task
     checked_range(task, train_max, test_max)
-    return Case(task, train_max, test_max).verdict(scheme, scheme_options or {})
+    return Case(task, train_max, test_max).verdict(scheme, scheme_options or {}, helps)
 
 
 def checked_range(task: Task, train_max: int, test_max: int) -> None:
@@ -145,6 +152,10 @@ def checked_range(task: Task, train_max: int, test_max: int) -> None:
         raise UserError(f"test_max {test_max} is below train_max {train_max}: it must be at least as large")
     task.checked_scale(train_max)
     task.checked_scale(test_max)
+
+
+class RefusedError(UserError):
+    """The scheme cannot be built for the task."""
 
 
 class Case:
@@ -161,22 +172,23 @@ class Case:
             self.program = program_of(task, train_max, test_max)
             self.declared = self.program.declared_train, self.program.declared_test
 
-    def verdict(self, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
+    def verdict(self, scheme: Scheme, options: Mapping[str, Any], helps: bool = True) -> Verdict:
         built, refusal = built_for(self.task, scheme, options)
         if self.program is None:
             return self._content_addressed(scheme, options)
         if self.program.grows:
             return self._task_limited(scheme, options, built)
         if built is None:
-            raise UserError(refusal)
+            raise RefusedError(refusal)
         found, choices = self.findings(built)
         answer: Answer = "possible" if found.possible else "pe-limited"
         reasons = [*reasons_for(found, self.train_max, self.test_max), *map(choice_in_words, served(choices))]
-        helps = () if found.possible else self._what_helps(scheme, options)
+        found_to_help = self._what_helps(scheme, options) if helps and not found.possible else []
         properties = [property_of(name, getattr(found, name)) for name in PROPERTIES]
-        return self._of(scheme, options, answer, reasons, helps, (found.src_train, found.src_test), *properties)
+        src = found.src_train, found.src_test
+        return self.result(scheme, options, answer, reasons, found_to_help, src, *properties)
 
-    def _of(
+    def result(
         self,
         scheme: Scheme,
         options: Mapping[str, Any],
@@ -207,7 +219,7 @@ class Case:
             f"the sources of '{self.task.name}' follow from its tokens, so no relation of positions can point at them"
         ]
         helps = ["whether content finds them is for a trained model to show: measure SRC on a run"]
-        return self._of(scheme, options, "content-addressed", reasons, helps)
+        return self.result(scheme, options, "content-addressed", reasons, helps)
 
     def _task_limited(
         self, scheme: Scheme, options: Mapping[str, Any], built: PositionScheme | None
@@ -223,7 +235,7 @@ class Case:
         if built is not None:
             relation = relation_of(built, self.task, self.test_max)
             src = sources_only(relation, self.program.operators, self.train_max)
-        return self._of(scheme, options, "task-limited", reasons, self._other_task(), src)
+        return self.result(scheme, options, "task-limited", reasons, self._other_task, src)
 
     # -- what would help, found by trying ---------------------------------------------------------------------
 
@@ -277,6 +289,7 @@ class Case:
         trials = (value for value in CLIP_TRIALS if self.tried(name, {**options, clip: value}))
         return next(trials, None)
 
+    @cached_property
     def _other_task(self) -> list[str]:
         """Whether the same task as a chain of thought is possible."""
         other = f"{self.task.name}-cot"
@@ -288,9 +301,7 @@ class Case:
 # -- schemes ----------------------------------------------------------------------------------------------------
 
 
-def built_for(
-    task: Task, scheme: Scheme, options: Mapping[str, Any]
-) -> tuple[PositionScheme | None, str]:
+def built_for(task: Task, scheme: Scheme, options: Mapping[str, Any]) -> tuple[PositionScheme | None, str]:
     """The scheme for a task; or None and the reason, if the request is sound and the scheme refuses this task."""
     if isinstance(scheme, PositionScheme):
         if options:
@@ -335,7 +346,9 @@ def looks_at_scale(scheme: PositionScheme, task: Task, largest: int) -> bool:
     if scheme.uses_scale:
         return True
     position = np.arange(min(task.length(largest), 32))
-    scales = sorted({task.min_scale, min(task.min_scale + 1, largest), (task.min_scale + largest) // 2, largest})
+    scales = sorted(
+        {task.min_scale, min(task.min_scale + 1, largest), (task.min_scale + largest) // 2, largest}
+    )
     found = [evaluate(scheme.relation, position[:, None], position, np.asarray(n)) for n in scales]
     return any(not np.array_equal(found[0], other) for other in found[1:])
 
@@ -362,7 +375,9 @@ def one_form(scheme: LearnedRelation, form: Form, component: int) -> Relation:
     def listed(scale: int) -> tuple[Ints, Ints]:
         assert scheme.task is not None
         query = np.arange(scheme.task.length(scale))[:, None]
-        key = form.key * (np.arange(-window, window + 1) - form.query * query - form.scale * scale - form.constant)
+        key = form.key * (
+            np.arange(-window, window + 1) - form.query * query - form.scale * scale - form.constant
+        )
         row, value = np.nonzero((key >= 0) & (key <= query))
         return query[row, 0], key[row, value]
 
@@ -451,36 +466,67 @@ def verdict_grid(
     train_max: int = 10,
     test_max: int = 40,
     progress: Callable[[int, int], None] | None = None,
+    jobs: int = 1,
 ) -> pd.DataFrame:
     """One row for each task and scheme, all of them by default; `progress` is told how many of how many are done.
 
-    A scheme that refuses a task has the verdict ``refused``, and its reason.
+    A scheme that refuses a task has the verdict ``refused``, and its reason. With more than one job, tasks are shared
+    out among that many processes.
     """
+    if jobs < 1:
+        raise UserError(f"the number of jobs must be at least 1, not {jobs}")
     chosen = [TASKS[task] if isinstance(task, str) else task for task in tasks or TASKS.values()]
     names = list(schemes or scheme_names())
-    rows = []
     for task in chosen:
         checked_range(task, train_max, test_max)
-        case = Case(task, train_max, test_max)
-        for scheme in names:
-            rows.append(row_of(case, scheme))
-            if progress:
-                progress(len(rows), len(chosen) * len(names))
+    rows: list[dict[str, Any]] = []
+    for row in _one_by_one(chosen, names, train_max, test_max, jobs):
+        rows.append(row)
+        if progress:
+            progress(len(rows), len(chosen) * len(names))
     return pd.DataFrame(rows)
+
+
+def _one_by_one(
+    tasks: Sequence[Task], schemes: Sequence[Scheme], train_max: int, test_max: int, jobs: int
+) -> Iterator[dict[str, Any]]:
+    """The rows of all tasks, in order, as they are ready."""
+    if jobs == 1:
+        for task in tasks:
+            case = Case(task, train_max, test_max)
+            yield from (row_of(case, scheme) for scheme in schemes)
+        return
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn")
+    ) as pool:  # torch's threads do not survive a fork
+        parts = [pool.submit(rows_of, task, schemes, train_max, test_max) for task in tasks]
+        for part in parts:
+            yield from part.result()
+
+
+def rows_of(task: Task, schemes: Sequence[Scheme], train_max: int, test_max: int) -> list[dict[str, Any]]:
+    """All rows of one task, in a process of its own."""
+    torch.set_num_threads(1)  # the other processes have their own
+    return list(_one_by_one([task], schemes, train_max, test_max, jobs=1))
 
 
 def row_of(case: Case, scheme: Scheme) -> dict[str, Any]:
     """A verdict as a row of plain values."""
-    if built_for(case.task, scheme, {})[0] is None and case.program is not None and not case.program.grows:
-        refusal = built_for(case.task, scheme, {})[1]
-        found = case._of(scheme, {}, "refused", [refusal], [])
-    else:
+    try:
         found = case.verdict(scheme, {})
-    row = {"task": found.task, "task_family": case.task.family, "scheme": found.scheme, "verdict": found.verdict}
+    except RefusedError as refusal:
+        found = case.result(scheme, {}, "refused", [str(refusal)], [])
+    row: dict[str, Any] = {
+        "task": found.task,
+        "task_family": case.task.family,
+        "scheme": found.scheme,
+        "verdict": found.verdict,
+    }
     for name in PROPERTIES:
         own = getattr(found, name)
         row[name] = None if own is None else own.holds
     row["failing"] = found.failing
+    row["other_option"] = any(line.startswith("with ") and " instead of " in line for line in found.helps)
     for name in ("src_declared_train", "src_declared_test", "src_train", "src_test", "train_max", "test_max"):
         row[name] = getattr(found, name)
     return {**row, "reasons": "; ".join(found.reasons), "helps": "; ".join(found.helps)}

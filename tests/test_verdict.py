@@ -1,0 +1,306 @@
+"""The verdict: against a slow implementation by plain loops; its counterexamples; tasks and schemes of one's own."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lengthlens.analyses import theme
+from lengthlens.analyses import verdict as figures
+from lengthlens.models.schemes import PositionScheme, make_scheme, scheme_names
+from lengthlens.probes import verdict, verdict_grid
+from lengthlens.probes.roles import Relation, Steps, examine
+from lengthlens.probes.verdict import family_of, one_form, reads_of, relation_of
+from lengthlens.registry import UserError
+from lengthlens.tasks import TASKS, Circuit, Operator, Task, src_declared
+
+POSITIONS = [name for name, task in TASKS.items() if task.family == "position-addressed"]
+FIXED = [name for name in scheme_names() if name != "lbpe"]
+
+
+def codes_at(phi, query, keys, scale):
+    return [tuple(code) for code in phi(*(torch.tensor(x) for x in (query, keys, scale))).tolist()]
+
+
+def brute_force(steps, phi, train_max):
+    """The definitions by plain loops over (scale, operator, query, sources): isolated, stable, covered, SRC twice."""
+    isolated, uses, signatures = True, defaultdict(list), defaultdict(set)
+    for step, (scale, operator, query, sources) in enumerate(steps):
+        slots = defaultdict(set)
+        for slot, source in enumerate(sources):
+            slots[source].add(slot)
+        codes = codes_at(phi, query, list(range(query + 1)), scale)
+        isolated &= all(codes.count(codes[source]) == 1 for source in sources)
+        for key, code in enumerate(codes):
+            uses[operator, code].append((step, frozenset(slots.get(key, ()))))
+        signatures[operator, *(codes[source] for source in sources)].add(scale)
+    stable = not any(
+        any(slots for _, slots in own)
+        and len({slots for _, slots in own}) > 1
+        and len({step for step, _ in own}) > 1
+        for own in uses.values()
+    )
+    first = [min(scales) for scales in signatures.values()]
+    return isolated, stable, max(first) <= train_max, sum(n <= train_max for n in first), len(first)
+
+
+def steps_of(task, largest):
+    for scale in range(task.min_scale, largest + 1):
+        for step in task.circuit(scale):
+            yield scale, step.operator, step.query, step.sources
+
+
+@pytest.mark.parametrize("scheme", FIXED)
+def test_fast_and_slow_agree_on_every_small_cell(scheme):
+    for name in POSITIONS:
+        task = TASKS[name]
+        options = {"max_distance": 2} if scheme.endswith(("relative", "shaw", "urpe")) else {}
+        found = verdict(task, scheme, 3, 5, options, helps=False)
+        phi = make_scheme(scheme, options, task).relation
+        fast = found.isolated.holds, found.stable.holds, found.covered.holds, found.src_train, found.src_test
+        assert fast == brute_force(list(steps_of(task, 5)), phi, 3), name
+        assert found.verdict == ("possible" if all(fast[:3]) else "pe-limited")
+
+
+@st.composite
+def programs(draw):
+    """A few steps of two operators at scales 1 to 3, and codes for all (query, key, scale) that they may ask for."""
+    by_scale = draw(st.booleans())
+    width, steps = 5, []
+    for scale in (1, 2, 3):
+        for query in sorted(draw(st.sets(st.integers(1, width - 1), min_size=1, max_size=3))):
+            arity = draw(st.sampled_from([1, 2]))
+            sources = draw(st.lists(st.integers(0, query), min_size=arity, max_size=arity))
+            steps.append((scale, arity, query, sources))
+    components, most = draw(st.sampled_from([(1, 40), (2, 5), (1, 3)]))
+    count = width * width * 4 * components
+    codes = draw(st.lists(st.integers(0, most), min_size=count, max_size=count))
+    table = torch.tensor(codes).reshape(width, width, 4, components)
+    return steps, table if by_scale else table[:, :, :1].expand(-1, -1, 4, -1), by_scale
+
+
+@given(programs())
+@settings(max_examples=250, deadline=None)
+def test_fast_and_slow_agree_on_random_programs(program):
+    steps, table, by_scale = program
+
+    def phi(query, key, scale):
+        query, key, scale = torch.broadcast_tensors(query.long(), key.long(), scale.long())
+        return table[query, key, scale]
+
+    operators = []
+    for arity in sorted({step[1] for step in steps}):
+        own = [step for step in steps if step[1] == arity]
+        columns = [np.array([step[k] for step in own]) for k in (0, 2, 3)]
+        operators.append(Steps(str(arity), *columns, tuple(range(1, arity + 1))))
+    found = examine(Relation(phi, by_scale), operators, 1)
+    fast = (
+        found.isolated is None,
+        found.stable is None,
+        found.covered is None,
+        found.src_train,
+        found.src_test,
+    )
+    assert fast == brute_force([(n, str(a), q, s) for n, a, q, s in steps], phi, 1)
+
+
+def check_witnesses(found, phi, task):
+    """Every counterexample of a verdict is true, from positions, circuit and relation alone."""
+    for name in ("isolated", "stable", "covered"):
+        own = getattr(found, name)
+        if own is None or own.holds:
+            continue
+        marks, operator = own.witness.marks, own.witness.operator
+        for mark in marks:
+            step = next(s for s in task.circuit(mark.scale) if s.query == mark.query)
+            assert step.operator == operator and mark.key <= mark.query
+            filled = tuple(k + 1 for k, source in enumerate(step.sources) if source == mark.key)
+            assert set(mark.slots) <= set(filled) and bool(mark.slots) <= bool(filled)
+        codes = [codes_at(phi, mark.query, [mark.key], mark.scale)[0] for mark in marks]
+        if name == "covered":
+            assert tuple(codes) == own.witness.codes and marks[0].scale > found.train_max
+            seen = {
+                tuple(codes_at(phi, query, list(sources), scale))
+                for scale, used, query, sources in steps_of(task, found.train_max)
+                if used == operator
+            }
+            assert tuple(codes) not in seen
+            assert f"n={marks[0].scale}" in own.counterexample
+            continue
+        one, other = marks
+        assert codes[0] == codes[1] == own.witness.codes[0] and one.slots and one.slots != other.slots
+        assert ((one.scale, one.query) == (other.scale, other.query)) == (name == "isolated")
+        assert one.key != other.key or name == "stable"
+        for mark in marks:
+            assert f"n={mark.scale}" in own.counterexample and f"position {mark.key}" in own.counterexample
+
+
+@pytest.mark.parametrize("scheme", FIXED)
+def test_every_counterexample_is_true(scheme):
+    for name in POSITIONS:
+        task = TASKS[name]
+        check_witnesses(
+            verdict(task, scheme, 4, 9, helps=False), make_scheme(scheme, {}, task).relation, task
+        )
+
+
+def test_what_the_theory_says_of_parity():
+    assert verdict("parity-cot", "ideal", 10, 40).verdict == "possible"
+    assert verdict("parity-cot", "learned", 10, 40).verdict == "pe-limited"
+    relative = verdict("parity-cot", "relative", 10, 40)
+    assert relative.verdict == "pe-limited" and not relative.stable.holds
+    assert any("hinted:relative" in line for line in relative.helps)
+    assert verdict("parity-cot", "hinted:relative", 10, 40, {"max_distance": 3}).verdict == "possible"
+    wide = verdict("parity-cot", "hinted:relative", 10, 40, {"max_distance": 12})
+    assert wide.verdict == "pe-limited" and wide.failing == "C"
+    assert "(11, 0)" in wide.covered.counterexample and "first appears at n=11" in wide.covered.counterexample
+    assert any("max_distance" in line for line in wide.helps)
+    assert set(verdict_grid(["parity"])["verdict"]) == {"task-limited"}
+    assert verdict("addition", "ideal", 10, 40).verdict == "possible"
+    assert verdict("sort", "relative", 10, 40).verdict == "content-addressed"
+
+
+def test_declared_complexity_is_the_one_that_tasks_tells():
+    for name, task in TASKS.items():
+        found = verdict(task, "none", 4, 9, helps=False)
+        assert (found.src_declared_train, found.src_declared_test) == (
+            src_declared(task, 4),
+            src_declared(task, 9),
+        ), name
+
+
+def test_verdict_as_json():
+    plain = json.loads(json.dumps(verdict("copy", "rope", 5, 9).to_dict()))
+    assert {"task", "scheme", "verdict", "reasons", "src_train", "src_test", "helps"} <= set(plain)
+    assert plain["stable"]["holds"] is False and "distance" in plain["stable"]["counterexample"]
+    assert json.loads(json.dumps(verdict("sort", "rope", 5, 9).to_dict()))["src_train"] is None
+
+
+def test_pairs_that_are_not_listed_have_the_background_code():
+    for name in POSITIONS:
+        task = TASKS[name]
+        lbpe = make_scheme("lbpe", {}, task)
+        ideal = make_scheme("ideal", {}, task)
+        forms = [one_form(lbpe, form, k) for k, form in enumerate(lbpe.forms)]
+        for relation in (relation_of(ideal, task, 9), *forms):
+            for scale in (2, 5):
+                query, key = np.tril_indices(task.length(scale))
+                codes = relation.phi(torch.from_numpy(query), torch.from_numpy(key), torch.tensor(scale))
+                other = {
+                    (int(q), int(k))
+                    for q, k, c in zip(query, key, codes)
+                    if tuple(c.tolist()) != relation.background
+                }
+                assert other <= set(zip(*(x.tolist() for x in relation.listed(scale))))
+    assert callable(reads_of(ideal))
+
+
+def slow_family(task, scheme, train_max, test_max):
+    """Whether some form serves each slot, by plain loops."""
+    slots = {
+        (operator, k) for _, operator, _, sources in steps_of(task, test_max) for k in range(len(sources))
+    }
+    for operator, slot in slots:
+        own = [(n, o, q, (s[slot],)) for n, o, q, s in steps_of(task, test_max) if o == operator]
+        phis = [relation.phi for relation in family_of(scheme).values()]
+        if not any(all(brute_force(own, phi, train_max)[:3]) for phi in phis):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", ["copy", "reverse", "shift", "parity-cot"])
+def test_a_learned_relation_is_judged_by_its_best_forms(name):
+    options = {"window": 2, "forms": "i-j, i-j-n, i+j-2n"}
+    found = verdict(name, "lbpe", 3, 5, options)
+    scheme = make_scheme("lbpe", options, TASKS[name])
+    assert (found.verdict == "possible") == slow_family(TASKS[name], scheme, 3, 5)
+    assert found.verdict == ("pe-limited" if name == "shift" else "possible")
+
+
+def test_a_large_scale_finds_what_only_shows_there():
+    found = verdict("copy", "relative", 10, 140)  # the clip at 128 is first felt at n=128
+    assert found.isolated.witness.marks[0].scale == 128
+    assert verdict("copy", "relative", 10, 127).isolated.holds
+
+
+LAST = Operator("last", 1, lambda token: token if token.isdigit() else "$")
+
+
+@dataclass(frozen=True)
+class LastSymbol(Task):
+    """A task of one's own: the last symbol. ``^ 7 3 = 3 $``."""
+
+    name: ClassVar[str] = "last-symbol"
+    family: ClassVar[str] = "position-addressed"
+    summary: ClassVar[str] = "the last symbol"
+    symbols: tuple[str, ...] = ("1", "2", "3")
+
+    def answer_length(self, scale):
+        return 2
+
+    def answer(self, inputs, scale):
+        return inputs[:, -1:]
+
+    def circuit(self, scale, tokens=None):
+        return Circuit.of(LAST, [scale + 1, scale + 2], [scale, scale + 1])
+
+
+class Previous(PositionScheme):
+    """A scheme of one's own: whether the key is the one before the query."""
+
+    name = "previous"
+    family = "relative"
+    summary = "previous or not"
+    relation_in_words = "i−j = 1"
+
+    def relation(self, query_pos, key_pos, scale):
+        return (query_pos - key_pos + 0 * scale == 1).long()[..., None]
+
+
+def test_task_and_scheme_of_ones_own():
+    assert verdict(LastSymbol(), Previous, 3, 9).verdict == "possible"
+    assert verdict(LastSymbol(), "relative", 3, 9).verdict == "possible"
+    assert verdict(LastSymbol(), "learned", 3, 9).failing == "C"
+    found = verdict("copy", Previous, 3, 9)
+    assert found.verdict == "pe-limited" and found.scheme == "previous"
+    task = TASKS["copy"]
+    check_witnesses(found, Previous(None, None, task).relation, task)
+    assert verdict(LastSymbol(), make_scheme("relative", {"max_distance": 2}), 3, 9).verdict == "possible"
+
+
+def test_grid_and_picture():
+    seen = []
+    table = verdict_grid(
+        ["copy", "parity", "sort"], ["ideal", "hinted:relative", "none"], 4, 12, lambda *x: seen.append(x)
+    )
+    assert seen[-1] == (9, 9) and len(table) == 9
+    assert table["verdict"].tolist()[:3] == ["possible", "pe-limited", "pe-limited"]
+    assert table["other_option"].tolist()[:3] == [False, True, False]
+    assert figures.plot(table).axes
+    assert theme.in_order(["none", "mine", "ideal"]) == ["ideal", "none", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda: verdict("copy", "relative", 10, 9), "test_max 9 is below train_max 10"),
+        (lambda: verdict("coppy", "relative", 10, 40), "unknown task 'coppy'.*copy"),
+        (lambda: verdict("copy", "relativ", 10, 40), "unknown scheme 'relativ'.*relative"),
+        (lambda: verdict("copy", "relative", 10, 40, {"clip": 3}), "unknown option .*'clip'.*max_distance"),
+        (lambda: verdict("parity", "relative", 10, 40, {"clip": 3}), "unknown option .*'clip'.*max_distance"),
+        (lambda: verdict("sort", "relative", 10, 40, {"max_distance": "far"}), "whole number"),
+        (lambda: verdict("copy", Previous, 10, 40, {"clip": 3}), "unknown option .*'clip'"),
+        (lambda: verdict("induction", "relative", 1, 40), "no scale 1: the smallest is 2"),
+        (lambda: verdict("sort", "relative", 10, 1000), "no scale 1000: the largest is 128"),
+    ],
+)
+def test_impossible_requests_get_one_sentence(ask, sentence):
+    with pytest.raises(UserError, match=sentence) as refusal:
+        ask()
+    assert "\n" not in str(refusal.value)
