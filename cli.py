@@ -5,8 +5,10 @@ from pathlib import Path
 
 import click
 
+from lengthlens.probe_commands import PROBE_COMMANDS
 from lengthlens.run_commands import RUN_COMMANDS
 from lengthlens.terminal import Group, as_json, plot_file, print_json, print_table, progress, save_figure
+from lengthlens.theory_commands import THEORY_COMMANDS
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,12 +23,15 @@ def main() -> None:
       steps     one instance taken apart: which operator writes each token, from where
       src       the SRC of a task, scale by scale
       schemes   the position embeddings, with where they act and which pairs they treat alike
+      verdict   can this task generalize in length under this embedding, and if not, why?
+      pola      the theory's own model: exact predictions, and training beside them
     \b
     Trained runs:
       train     train one run; the same config is the same run
       evaluate  exact match at any length, in one pass
       sweep     a grid of tasks, schemes and seeds, here or on a cluster
       runs      list, show and check runs; one table of all
+      probe     how many position codes and operators a run spends, and how that grows with scale
     """
 
 
@@ -140,7 +145,7 @@ def schemes(as_json: bool) -> None:
     )
 
 
-for command in RUN_COMMANDS:
+for command in (*THEORY_COMMANDS, *RUN_COMMANDS, *PROBE_COMMANDS):
     main.add_command(command)
 
 

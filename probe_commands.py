@@ -1,0 +1,135 @@
+"""The command that probes trained runs: how their complexity grows with scale, inside the training range."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lengthlens.registry import UserError
+from lengthlens.run_commands import stoppable, store_path
+from lengthlens.terminal import as_json, print_json, print_table, progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lengthlens.models.run import Run
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="RUN...")
+@click.option(
+    "--measure",
+    "measures",
+    default="lrc,src,transfer",
+    show_default=True,
+    help="What to measure, with commas.",
+)
+@click.option("--layers", help="Layers for lrc and transfer, such as 0,1.  [default: all]")
+@click.option(
+    "--beyond", help="Scales beyond the training range to test transfer at.  [default: 2 times train_max]"
+)
+@click.option("--all", "every", is_flag=True, help="Every run in the store that is accurate in range.")
+@click.option("--force", is_flag=True, help="Probe runs that are not accurate in range, too, and flag them.")
+@click.option("--again", is_flag=True, help="Measure again what is kept with the run already.")
+@store_path
+@as_json
+def probe(
+    runs: tuple[str, ...],
+    measures: str,
+    layers: str | None,
+    beyond: str | None,
+    every: bool,
+    force: bool,
+    again: bool,
+    store: str,
+    as_json: bool,
+) -> None:
+    """Measure how many position codes (lrc) and operators (src) each RUN spends, and how far readouts transfer.
+
+    All from inputs of the training range. What is measured is kept with the run.
+    """
+    from lengthlens.models.runs import RunStore
+    from lengthlens.models.sweep import read_numbers
+    from lengthlens.probes.table import probe_run
+
+    found = RunStore(store)
+    if every == bool(runs):
+        raise UserError("name the runs to probe, or say --all")
+    chosen = [run for run in found.runs() if run.status().has_model] if every else list(map(found.find, runs))
+    wanted = measures.replace(" ", "").split(",")
+    some_layers, far = (read_numbers(text) if text else None for text in (layers, beyond))
+
+    def measure(run: "Run", report: Callable[[str], None]) -> "pd.DataFrame":
+        return probe_run(
+            run,
+            wanted,
+            layers=some_layers,
+            beyond=far,
+            force=force,
+            again=again,
+            report=report,
+            unkept=lambda error: click.echo(f"not kept with the run: {error}", err=True),
+        )
+
+    with stoppable("the probing"):
+        tables = probed(chosen, measure, every)
+    if as_json:
+        print_json([row for table in tables for row in plain_rows(table)])
+        return
+    for table in tables:
+        show(table)
+
+
+def probed(
+    runs: "list[Run]", measure: "Callable[[Run, Callable[[str], None]], pd.DataFrame]", skip: bool
+) -> "list[pd.DataFrame]":
+    """The table of each run; where `skip`, a run that cannot be probed is named and left out."""
+    tables = []
+    with progress("probing") as report:
+        for k, run in enumerate(runs):
+            where = f"{run.id} ({k + 1} of {len(runs)})"
+            try:
+                tables.append(measure(run, lambda text, where=where: report(f"{where}: {text}")))  # type: ignore[misc]
+            except UserError as error:
+                if not skip:
+                    raise
+                click.echo(f"left out: {error}", err=True)
+    return tables
+
+
+def plain_rows(table: "pd.DataFrame") -> list[dict[str, Any]]:
+    """Rows as plain values, None where a column means nothing for a row."""
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    return [{str(key): value for key, value in row.items()} for row in rows]
+
+
+def show(table: "pd.DataFrame") -> None:
+    """Growth curves of a run, a line each, with their index at the default thresholds."""
+    first = table.iloc[0]
+    flag = "" if first["accurate"] else "  (NOT accurate in range)"
+    click.echo(click.style(f"\n{first['run']}{flag}", bold=True))
+    relation = table["relation"].dropna()
+    if len(relation):
+        click.echo(f"codes: {relation.iloc[0]}")
+    print_table(curve_cells(table))
+
+
+def curve_cells(table: "pd.DataFrame") -> list[dict[str, Any]]:
+    """A row for each growth curve: its name, its value at each scale, and ι at the thresholds of the curve."""
+    rows = plain_rows(table)
+    index = {
+        (row["measure"], row["layer"], row["readout"], row["threshold"]): row["value"]
+        for row in rows
+        if row["measure"].startswith("iota_")
+    }
+    curves: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        if row["measure"] in ("src", "lrc", "cover") and row["head"] is None:
+            key = (f"iota_{row['measure']}", row["layer"], row["readout"], row["threshold"])
+            layer = f" layer {row['layer']} {row['readout']}" if row["readout"] else ""
+            curve = curves.setdefault(key, {"measure": f"{row['measure']}{layer}"})
+            curve[f"n={row['scale']}"] = int(row["value"])
+    return [{**curve, "ι": f"{index[key]:.2f}"} for key, curve in curves.items()]
+
+
+PROBE_COMMANDS = (probe,)
