@@ -59,6 +59,8 @@ def test_ideal_codes_are_the_roles_of_the_circuit(task):
             # One code, one role, whatever the scale.
             assert seen.setdefault(code, roles.get((i, j))) == roles.get((i, j))
     assert len(set(seen.values())) == len(seen)
+    listed = {role for scale in range(1, 21) for role in roles_of(task, scale).values()}
+    assert scheme.table.shape[-1] == len(listed)  # a row for each role that occurs, none for others
 
 
 @pytest.mark.parametrize("task", ADDRESSED)
@@ -183,8 +185,8 @@ def test_one_form_and_value_says_where_a_slot_is(task):
 
 
 def loop_bias(scheme: LearnedRelation, length: int, n: int, layer: int = 1) -> torch.Tensor:
-    """The sum over forms of gate times bias, pair by pair."""
-    gates = (scheme.gate_logits[layer] / scheme.temperature).softmax(-1)
+    """The sum over forms of gate times bias, times the number of forms, pair by pair."""
+    gates = len(scheme.forms) * (scheme.gate_logits[layer] / scheme.temperature).softmax(-1)
     bias, window = torch.zeros(SIZES.n_heads, length, length), scheme.options.window
     for i in range(length):
         for j in range(i + 1):
@@ -226,7 +228,7 @@ def trained_by_hand() -> LearnedRelation:
     at = {str(form): k for k, form in enumerate(scheme.forms)}
     for head, form, value, bias in ((1, "i−j−n", 0, 8.0), (2, "j", 1, -4.0)):
         scheme.gate_logits[0, head, at[form]] = 6.0
-        scheme.bias[0, head, at[form], value + scheme.options.window] = bias
+        scheme.bias[0, head, at[form], value + scheme.options.window] = bias / len(scheme.forms)
     return scheme
 
 

@@ -57,16 +57,19 @@ def reads_of(circuit: Circuit) -> Reads:
     step, slot, query, key = step[order], slot[order], query[order], key[order]
     first = np.flatnonzero(np.append(True, (query[1:] != query[:-1]) | (key[1:] != key[:-1])))
     last = np.append(first[1:], len(query))
-    # Nearly every key fills one slot, so roles are told apart by number (operator, first slot), others one by one.
-    number = circuit.operator[step[first]] * (circuit.sources.shape[1] + 1) + slot[first]
-    _, example, role = np.unique(number, return_index=True, return_inverse=True)
-    roles = [
-        Role(circuit.operators[circuit.operator[step[first[e]]]].name, (int(slot[first[e]]),))
-        for e in example
-    ]
-    place = {known: k for k, known in enumerate(roles)}
-    for group in np.flatnonzero(last - first > 1):
-        several = Role(roles[role[group]].operator, tuple(slot[first[group] : last[group]].tolist()))
+    # Nearly every key fills one slot; those are told apart all at once, by operator and slot, and others one by one.
+    one = last - first == 1
+    width = circuit.sources.shape[1]
+    number = circuit.operator[step[first]] * width + slot[first]
+    distinct, of_one = np.unique(number[one], return_inverse=True)
+    names = [operator.name for operator in circuit.operators]
+    place = {Role(names[k // width], (int(k % width),)): at for at, k in enumerate(distinct)}
+    role = np.zeros_like(first)
+    role[one] = of_one
+    for group in np.flatnonzero(~one):
+        several = Role(
+            names[circuit.operator[step[first[group]]]], tuple(slot[first[group] : last[group]].tolist())
+        )
         role[group] = place.setdefault(several, len(place))
     return Reads(
         torch.from_numpy(query[first]), torch.from_numpy(key[first]), torch.from_numpy(role), list(place)

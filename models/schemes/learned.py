@@ -39,8 +39,10 @@ class LearnedRelation(PositionScheme):
     """Each head chooses among integer linear forms of i, j, n, and learns a bias for each small value of them.
 
     A form u = a·i + b·j + c·n + d is coded as u where |u| ≤ window, and as OTHER elsewhere. What a head adds to the
-    score of a pair is Σ over forms of gate[form] · bias[form, code], with gates that are a softmax at `temperature`
-    and no bias for OTHER. A head with gate 1 on i−j−n and bias 5 at value 0 "reads i−j = n", at every scale.
+    score of a pair is Σ over forms of F · gate[form] · bias[form, code], with gates that are a softmax at `temperature`
+    and no bias for OTHER. A head with its gate on i−j−n and a large bias at value 0 "reads i−j = n", at every scale.
+    (F, the number of forms, undoes that gates start at 1/F: each form begins as if it were alone, and heads become
+    sharp within the steps in which the rest of the network learns.)
 
     Computed sparsely: at a query each (form, value) marks one key at most, so that a block of queries takes
     queries · forms · values additions whatever the number of keys.
@@ -93,7 +95,7 @@ class LearnedRelation(PositionScheme):
 
     def weights(self, layers: slice = EVERY) -> Tensor:
         """What each head adds to the score where a form has a value. [layer, head, form, value]"""
-        return self.gates(layers)[..., None] * self.bias[layers] * self.alive[layers]
+        return len(self.forms) * self.gates(layers)[..., None] * self.bias[layers] * self.alive[layers]
 
     # -- the bias ------------------------------------------------------------------------------------------------
 
