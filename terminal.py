@@ -41,6 +41,24 @@ plot_file = click.option(
 )
 
 
+def pairs(_: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Texts ``name=value`` as a dictionary."""
+    split = [text.partition("=") for text in given]
+    for name, equals, value in split:
+        if not (name and equals):
+            raise UserError(f"'{name}{equals}{value}' is no {parameter.opts[0]}: write NAME=VALUE")
+    return {name.strip().replace("-", "_"): value.strip() for name, _, value in split}
+
+
+scheme_option = click.option(
+    "--scheme-option",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=pairs,
+    help="An option of the scheme, e.g. max_distance=3; may be given again.",
+)
+
+
 def print_json(value: Any) -> None:
     """JSON as the standard has it: infinity and NaN, which it does not know, become the strings "inf" and "nan"."""
     click.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
