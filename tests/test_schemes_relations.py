@@ -224,7 +224,7 @@ def trained_by_hand() -> LearnedRelation:
     """Head 1 of layer 0 reads i−j = n strongly; head 2 avoids j = 1; the rest is noise."""
     scheme = make_scheme("lbpe", None, TASKS["copy"], SIZES).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
-    scheme.bias.copy_(0.1 * torch.randn(scheme.bias.shape, generator=generator))
+    scheme.bias.copy_(0.1 * torch.randn(scheme.bias.shape, generator=generator) / len(scheme.forms))
     at = {str(form): k for k, form in enumerate(scheme.forms)}
     for head, form, value, bias in ((1, "i−j−n", 0, 8.0), (2, "j", 1, -4.0)):
         scheme.gate_logits[0, head, at[form]] = 6.0
