@@ -23,6 +23,7 @@ MEMORY = 1 << 30  # bytes that one block may take by default: safe beside whatev
 SAMPLES = 1000  # of each length; all right then says "above 0.996" with 95 % confidence
 Z = 1.96  # of a 95 % interval
 FLOAT = 4  # bytes
+CPU_ROWS = 64  # more sequences at a time leave the processor's cache, and gain nothing
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,8 @@ def rows_within(memory: int, model: HookedModel, length: int) -> int:
     cfg = model.cfg
     numbers = 8 * cfg.d_model + 3 * (cfg.d_mlp or 0) + 3 * cfg.d_vocab_out + 4 * cfg.n_heads * cfg.d_head
     left = memory - 2 * block_bytes(model)
-    return max(1, left // (FLOAT * length * numbers))
+    fitting = max(1, left // (FLOAT * length * numbers))
+    return min(fitting, CPU_ROWS) if model.embed.W_E.device.type == "cpu" else fitting
 
 
 def block_bytes(model: HookedModel) -> int:
