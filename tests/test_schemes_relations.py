@@ -266,6 +266,17 @@ def test_pruning_leaves_a_relation_of_what_counts():
     ).tolist() == [0]
 
 
+def test_pruning_goes_as_far_as_something_holds():
+    scheme = trained_by_hand()
+
+    def forms() -> int:
+        return scheme.relation(*torch.tensor([7, 2, 5])).shape[0]
+
+    assert scheme.prune_while(lambda: False) is None and forms() == len(scheme.forms)
+    assert scheme.prune_while(lambda: forms() == 2) == 3.0 and forms() == 2
+    assert scheme.prune_while(lambda: True, [5.0]) == 5.0 and scheme.in_words().count("\n") == 0
+
+
 def test_annealing_sharpens_the_gates():
     scheme = filled("lbpe", "copy", final_temperature=0.05)
     start = scheme.gates()

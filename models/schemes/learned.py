@@ -1,5 +1,6 @@
 """Learning-based position embedding (LBPE): the relation itself is learned, from a family that extrapolates."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,7 @@ from lengthlens.tasks import Task
 FORMS = "i-j, i-j-n, i-j-2n, j, j-n, j-2n, i+j-n, i+j-2n, i+j-3n"
 
 EVERY = slice(None)
+THRESHOLDS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)  # from hardly felt to what only a strong head adds
 
 
 class Surviving(NamedTuple):
@@ -192,6 +194,22 @@ class LearnedRelation(PositionScheme):
         self._only_forms("be pruned")
         self.alive &= self.weights().abs() > threshold
         return self
+
+    def prune_while(
+        self, holds: Callable[[], bool], thresholds: Sequence[float] = THRESHOLDS
+    ) -> float | None:
+        """Prune at the largest threshold after which `holds()` is true, in-range accuracy for instance.
+
+        Returns that threshold; None if it holds after none of them, and then nothing is pruned.
+        """
+        self._only_forms("be pruned")
+        before = self.alive.clone()
+        for threshold in sorted(thresholds, reverse=True):
+            self.prune(threshold)
+            if holds():
+                return threshold
+            self.alive.copy_(before)
+        return None
 
     def _only_forms(self, what: str) -> None:
         if self.options.variant == "mlp":
