@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +134,7 @@ def save_figure(figure: "Figure", path: Path) -> None:
         figure.savefig(partial, format=path.suffix[1:], metadata=metadata)
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise UserError(f"cannot write '{path}': {error.strerror}") from None
     click.echo(f"drawn: {path}", err=True)
