@@ -58,6 +58,9 @@ class RunConfig:
     lengths: str = "one"  # one scale for each batch wastes nothing on padding; "mixed" draws one for each row
     lr: float = 2e-3  # AdamW's usual rate for so small a model
     pe_lr_factor: float = 15.0  # biases of scores must become large, which weights of a network must not
+    label_smoothing: float = (
+        0.1  # asks for fixed logits, so that attention leaking to other keys keeps costing
+    )
     weight_decay: float = 0.01  # of weight matrices; position tables, biases and norms have none
     beta2: float = 0.98  # a shorter memory than 0.999, since scales alternate between batches
     clip: float = 1.0  # the largest norm of a gradient, so that no single batch can throw a run off
@@ -103,12 +106,12 @@ class RunConfig:
             value, least = getattr(self, name), 1 if name in positive else 0
             if type(value) is not int or not least <= value < 2**31:
                 raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        for name in ("lr", "pe_lr_factor", "weight_decay", "beta2", "clip", "cooldown"):
+        for name in ("lr", "pe_lr_factor", "weight_decay", "beta2", "clip", "cooldown", "label_smoothing"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
                 raise UserError(f"{name} must be a number of at least 0, not {value!r}")
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are one run
-        for name in ("beta2", "cooldown"):
+        for name in ("beta2", "cooldown", "label_smoothing"):
             if getattr(self, name) >= 1:
                 raise UserError(f"{name} must be below 1, not {getattr(self, name)}")
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lengthlens.models.run_config import RunConfig
 from lengthlens.models.schemes import PositionScheme
@@ -91,9 +92,7 @@ class Trainer:
             group["lr"] = rate * group["factor"]
         self.model.pos_embed.anneal(self.step / self.end)
         with self._autocast():
-            loss: Tensor = self.compiled(
-                batch.tokens, batch.scale, return_type="loss", query_mask=batch.query_mask
-            )
+            loss = answer_loss(self.compiled(batch.tokens, batch.scale), batch, self.config.label_smoothing)
         self.optimizer.zero_grad()
         loss.backward()
         if self.config.clip:
@@ -201,6 +200,14 @@ def learning_rate(step: int, end: int, config: RunConfig) -> float:
     warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
     left = min(1.0, (end - step) / (config.cooldown * end)) if config.cooldown else 1.0
     return config.lr * warm * 0.5 * (1 - math.cos(math.pi * left))
+
+
+def answer_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
+    """Mean cross-entropy of the answer's tokens, each from the position before it."""
+    answer = batch.query_mask
+    return F.cross_entropy(
+        logits[:, :-1][answer].float(), batch.tokens[:, 1:][answer], label_smoothing=label_smoothing
+    )
 
 
 # -- looking -----------------------------------------------------------------------------------------------------
