@@ -79,7 +79,7 @@ def _borders(groups: list[str]) -> list[int]:
 def _legend(table: pd.DataFrame) -> list[Patch]:
     words = {
         "possible": "✓  possible",
-        "pe-limited": "limited by the embedding: not I isolated, S stable, C covered\n"
+        "pe-limited": "limited by the embedding: I not isolated, S not stable, C not covered\n"
         "(* possible with another value of its clip)",
         "task-limited": "–  limited by the task: its complexity grows",
         "content-addressed": "·  sources follow from content, not position",

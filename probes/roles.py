@@ -341,7 +341,7 @@ def evaluate(phi: Phi, query: Ints, key: Ints, scale: Ints, narrow: bool = False
 
 
 def source_codes(phi: Phi, operators: Sequence[Steps]) -> list[Ints]:
-    """The codes of all sources of each operator, [step, slot, component], asked for one scale at a time."""
+    """The codes of all sources of each operator, [step, slot, component], asked for by scale, or all at once if few."""
     scale = np.concatenate([np.repeat(steps.scale, steps.arity) for steps in operators])
     query = np.concatenate([np.repeat(steps.query, steps.arity) for steps in operators])
     key = np.concatenate([steps.sources.ravel() for steps in operators])
@@ -349,8 +349,11 @@ def source_codes(phi: Phi, operators: Sequence[Steps]) -> list[Ints]:
         return [np.zeros((len(steps), 0, 1), dtype=np.int64) for steps in operators]
     order = np.argsort(scale, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(scale[order]) != 0, True)) + 1
-    parts = [order[a:b] for a, b in zip(np.append(0, ends[:-1]), ends)]
-    found = [evaluate(phi, query[part], key[part], scale[part[0]]) for part in parts]
+    if len(key) <= BLOCK:
+        found = [evaluate(phi, query[order], key[order], scale[order])]
+    else:
+        parts = [order[a:b] for a, b in zip(np.append(0, ends[:-1]), ends)]
+        found = [evaluate(phi, query[part], key[part], scale[part[0]]) for part in parts]
     codes = np.empty((len(key), found[0].shape[-1]), dtype=np.int64)
     codes[order] = np.concatenate(found)
     each = np.split(codes, np.cumsum([steps.sources.size for steps in operators])[:-1])

@@ -33,7 +33,7 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 'possible'
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
@@ -164,7 +164,7 @@ class Case:
     def __init__(self, task: Task, train_max: int, test_max: int) -> None:
         self.task, self.train_max, self.test_max = task, train_max, test_max
         self.program: Program | None = None
-        self._tried: dict[tuple[str, tuple[tuple[str, Any], ...]], bool] = {}
+        self._known: dict[Hashable, tuple[Findings, list[Choice]] | None] = {}
         if task.family == "content-addressed":
             curve = src_curve(task, min(test_max, max(train_max, TRIAL_SCALE)))
             self.declared = curve[train_max - task.min_scale], curve[-1]
@@ -180,7 +180,8 @@ class Case:
             return self._task_limited(scheme, options, built)
         if built is None:
             raise RefusedError(refusal)
-        found, choices = self.findings(built)
+        known = self.findings_of(scheme, options, self.test_max) if isinstance(scheme, str) else None
+        found, choices = known or self.findings(built, self.test_max)
         answer: Answer = "possible" if found.possible else "pe-limited"
         reasons = [*reasons_for(found, self.train_max, self.test_max), *map(choice_in_words, served(choices))]
         found_to_help = self._what_helps(scheme, options) if helps and not found.possible else []
@@ -202,17 +203,26 @@ class Case:
         head = self.task.name, name, dict(options), self.train_max, self.test_max, answer
         return Verdict(*head, tuple(reasons), tuple(helps), *self.declared, *src, *properties)
 
-    def findings(self, scheme: PositionScheme, largest: int | None = None) -> tuple[Findings, list[Choice]]:
+    def findings(self, scheme: PositionScheme, largest: int) -> tuple[Findings, list[Choice]]:
         """What the definitions say of a scheme, up to a scale, and the forms chosen if it is still to be learned."""
         assert self.program is not None
-        operators = self.program.operators
-        if largest is not None:
-            operators = tuple(up_to(steps, largest) for steps in operators)
+        operators = tuple(up_to(steps, largest) for steps in self.program.operators)
         family = family_of(scheme)
         if family:
             return examine_family(family, operators, self.train_max)
-        relation = relation_of(scheme, self.task, largest or self.test_max)
-        return examine(relation, operators, self.train_max), []
+        return examine(relation_of(scheme, self.task, largest), operators, self.train_max), []
+
+    def findings_of(
+        self, name: str, options: Mapping[str, Any], largest: int
+    ) -> tuple[Findings, list[Choice]] | None:
+        """The same for a scheme by name, once; None if it refuses the task or the options."""
+        key = name, tuple(sorted(options.items())), largest
+        if key not in self._known:
+            try:
+                self._known[key] = self.findings(make_scheme(name, options, self.task), largest)
+            except UserError:
+                self._known[key] = None
+        return self._known[key]
 
     def _content_addressed(self, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
         reasons = [
@@ -245,15 +255,8 @@ class Case:
 
     def tried(self, name: str, options: Mapping[str, Any]) -> bool:
         """Whether a scheme turns out possible, up to the scale of trials."""
-        key = name, tuple(sorted(options.items()))
-        if key not in self._tried:
-            try:
-                scheme = make_scheme(name, options, self.task)
-            except UserError:
-                self._tried[key] = False
-            else:
-                self._tried[key] = self.findings(scheme, self.trial_scale)[0].possible
-        return self._tried[key]
+        found = self.findings_of(name, options, self.trial_scale)
+        return found is not None and found[0].possible
 
     def _what_helps(self, scheme: Scheme, options: Mapping[str, Any]) -> list[str]:
         tried = f" (tried up to n={self.trial_scale})" if self.trial_scale < self.test_max else ""
@@ -360,17 +363,20 @@ def family_of(scheme: PositionScheme) -> dict[str, Relation]:
     """
     if not isinstance(scheme, LearnedRelation) or scheme.options.variant != "forms":
         return {}
-    alive = scheme.alive.flatten(0, 1).any(0).any(1).tolist()
-    forms = [form for form, lives in zip(scheme.forms, alive) if lives]
-    return {str(form): one_form(scheme, form, k) for k, form in enumerate(forms)}
+    alive = scheme.alive.flatten(0, 1).any(0)  # [form, value]
+    forms = [(form, values) for form, values in zip(scheme.forms, alive) if bool(values.any())]
+    return {str(form): one_form(scheme, form, values, k) for k, (form, values) in enumerate(forms)}
 
 
-def one_form(scheme: LearnedRelation, form: Form, component: int) -> Relation:
-    """One component of the relation of learned forms."""
+def one_form(scheme: LearnedRelation, form: Form, alive: torch.Tensor, component: int) -> Relation:
+    """One component of the relation of learned forms; `alive` [value] says which of its values count."""
     window = scheme.options.window
+    coded = torch.where(alive, torch.arange(-window, window + 1), window + 1)
+    coded = torch.nn.functional.pad(coded, (1, 1), value=window + 1)  # beyond the window, at either end
 
     def phi(query: torch.Tensor, key: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        return scheme.relation(query, key, scale)[..., component : component + 1]
+        value = form.value(query, key, scale).clamp(-window - 1, window + 1)
+        return coded[value + window + 1][..., None]
 
     def listed(scale: int) -> tuple[Ints, Ints]:
         assert scheme.task is not None

@@ -16,7 +16,7 @@ from lengthlens.analyses import verdict as figures
 from lengthlens.models.schemes import PositionScheme, make_scheme, scheme_names
 from lengthlens.probes import verdict, verdict_grid
 from lengthlens.probes.roles import Relation, Steps, examine
-from lengthlens.probes.verdict import family_of, one_form, reads_of, relation_of
+from lengthlens.probes.verdict import family_of, relation_of
 from lengthlens.registry import UserError
 from lengthlens.tasks import TASKS, Circuit, Operator, Task, src_declared
 
@@ -187,7 +187,7 @@ def test_pairs_that_are_not_listed_have_the_background_code():
         task = TASKS[name]
         lbpe = make_scheme("lbpe", {}, task)
         ideal = make_scheme("ideal", {}, task)
-        forms = [one_form(lbpe, form, k) for k, form in enumerate(lbpe.forms)]
+        forms = family_of(lbpe).values()
         for relation in (relation_of(ideal, task, 9), *forms):
             for scale in (2, 5):
                 query, key = np.tril_indices(task.length(scale))
@@ -198,7 +198,17 @@ def test_pairs_that_are_not_listed_have_the_background_code():
                     if tuple(c.tolist()) != relation.background
                 }
                 assert other <= set(zip(*(x.tolist() for x in relation.listed(scale))))
-    assert callable(reads_of(ideal))
+
+
+def test_single_forms_are_components_of_the_learned_relation():
+    scheme = make_scheme("lbpe", {}, TASKS["addition"])
+    scheme.alive[:, :, 0] = False  # a form that no head goes by any more
+    scheme.alive[:, :, 1, 2] = False  # and one value of another
+    query, key = (torch.from_numpy(x) for x in np.tril_indices(40))
+    codes = scheme.relation(query, key, torch.tensor(12))
+    forms = family_of(scheme).values()
+    assert len(forms) == codes.shape[-1] == len(scheme.forms) - 1
+    assert all(torch.equal(codes[:, [f.component]], f.phi(query, key, torch.tensor(12))) for f in forms)
 
 
 def slow_family(task, scheme, train_max, test_max):
