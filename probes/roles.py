@@ -28,6 +28,7 @@ Listing: TypeAlias = Callable[[int], tuple[Ints, Ints]]  # scale to the queries 
 
 BLOCK = 1 << 16  # pairs looked at together: few enough to stay in the processor's cache
 MOST_ROWS = 1 << 12
+MOST_NARROW = 1 << 12  # codes that can be told apart by hashes of 32 bits, which are quicker
 MOST_SOURCES = 1_000_000  # beyond the first new operator, circuits are read until this many sources: seconds
 
 
@@ -297,9 +298,9 @@ class Hash:
 
     @cached_property
     def table(self) -> Bools:
-        """Which of 65,536 buckets hold a code: a sieve in front of the search."""
-        table = np.zeros(1 << 16, dtype=np.bool_)
-        table[bucket(self.sorted)] = True
+        """Which buckets hold a code, at least sixteen times as many as codes: a sieve in front of the search."""
+        table = np.zeros(1 << max(16, (16 * len(self.sorted)).bit_length()), dtype=np.bool_)
+        table[bucket(self.sorted, len(table))] = True
         return table
 
     def known(self, hashes: Codes) -> Bools:
@@ -309,7 +310,7 @@ class Hash:
             for one in self.sorted:
                 found |= hashes == one
             return found
-        found = self.table[bucket(hashes)]
+        found = self.table[bucket(hashes, len(self.table))]
         rest = hashes[found]
         found[found] = self.sorted[self.place(rest)] == rest
         return found
@@ -323,11 +324,11 @@ class Hash:
         return np.where((self.codes[index] == codes).all(1), index, -1)
 
 
-def bucket(hashes: Codes) -> Codes:
-    """The upper 16 bits of a product with an odd number, for hashes of 32 or 64 bits."""
-    if hashes.itemsize == 4:
-        return np.asarray((hashes.view(np.uint32) * np.uint32(2654435769)) >> np.uint32(16))
-    return np.asarray((hashes.view(np.uint64) * np.uint64(11400714819323198485)) >> np.uint64(48))
+def bucket(hashes: Codes, buckets: int) -> Codes:
+    """The upper bits of a product with an odd number, for hashes of 32 or 64 bits and a power of two of buckets."""
+    kind, odd = (np.uint32, 2654435769) if hashes.itemsize == 4 else (np.uint64, 11400714819323198485)
+    shift = 8 * hashes.itemsize - (buckets.bit_length() - 1)
+    return np.asarray((hashes.view(kind) * kind(odd)) >> kind(shift))
 
 
 def evaluate(phi: Phi, query: Ints, key: Ints, scale: Ints, narrow: bool = False) -> Codes:
@@ -397,7 +398,7 @@ class Rows:
 
     def _fit_into_32_bits(self) -> bool:
         """Whether the relation can be asked in 32 bits, which is quicker: tried on the first and the last rows."""
-        if any((np.abs(ledger.codes) >= 2**31).any() for ledger in self.ledgers):
+        if any(len(own.codes) > MOST_NARROW or (np.abs(own.codes) >= 2**31).any() for own in self.ledgers):
             return False
         size = len(self.query)
         for start, stop in {(0, min(4, size)), (max(0, size - 4), size)}:
