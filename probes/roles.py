@@ -326,9 +326,10 @@ class Hash:
 
 def bucket(hashes: Codes, buckets: int) -> Codes:
     """The upper bits of a product with an odd number, for hashes of 32 or 64 bits and a power of two of buckets."""
-    kind, odd = (np.uint32, 2654435769) if hashes.itemsize == 4 else (np.uint64, 11400714819323198485)
     shift = 8 * hashes.itemsize - (buckets.bit_length() - 1)
-    return np.asarray((hashes.view(kind) * kind(odd)) >> kind(shift))
+    if hashes.itemsize == 4:
+        return np.asarray((hashes.view(np.uint32) * np.uint32(2654435769)) >> np.uint32(shift))
+    return np.asarray((hashes.view(np.uint64) * np.uint64(11400714819323198485)) >> np.uint64(shift))
 
 
 def evaluate(phi: Phi, query: Ints, key: Ints, scale: Ints, narrow: bool = False) -> Codes:
