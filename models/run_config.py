@@ -59,7 +59,7 @@ class RunConfig:
     lr: float = 2e-3  # AdamW's usual rate for so small a model
     pe_lr_factor: float = 15.0  # biases of scores must become large, which weights of a network must not
     label_smoothing: float = (
-        0.1  # asks for fixed logits, so that attention leaking to other keys keeps costing
+        0.1  # wants fixed logits, so that leaking attention keeps costing; see trainer.py
     )
     weight_decay: float = 0.01  # of weight matrices; position tables, biases and norms have none
     beta2: float = 0.98  # a shorter memory than 0.999, since scales alternate between batches

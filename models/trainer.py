@@ -203,7 +203,13 @@ def learning_rate(step: int, end: int, config: RunConfig) -> float:
 
 
 def answer_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
-    """Mean cross-entropy of the answer's tokens, each from the position before it."""
+    """Mean cross-entropy of the answer's tokens, each from the position before it.
+
+    Plain cross-entropy is content with any large margin: attention may leak to keys that must not be read, the margin
+    hides it in range, and beyond it the leak grows with the length. Smoothed labels want certain logits, so that
+    whatever leaks in costs something at every step. Measured on parity-cot with the ideal scheme, train_max 10, exact
+    match at n = 50 and 300: smoothing 0 gave 0.46 and less, 0.02 gave 1.0 and 0.22, 0.1 gave 1.0 and 1.0.
+    """
     answer = batch.query_mask
     return F.cross_entropy(
         logits[:, :-1][answer].float(), batch.tokens[:, 1:][answer], label_smoothing=label_smoothing

@@ -1,12 +1,12 @@
 """Sweeps: what dies is taken up again, what is finished is never trained twice, the table does not know of it."""
 
-import multiprocessing
 import os
 import random
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pandas as pd
@@ -126,7 +126,10 @@ def cluster() -> Iterator[str]:
     """A Dask scheduler and two workers, processes of their own on loopback; its address."""
     dask = pytest.importorskip("dask")
     distributed = pytest.importorskip("distributed")
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["lengthlens.models.sweep"])
+    forkserver.set_forkserver_preload(
+        ["lengthlens.models.sweep", "distributed"]
+    )  # imported once for all workers
+    forkserver.ensure_running()
     with (
         dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
         distributed.LocalCluster(
