@@ -50,20 +50,11 @@ from lengthlens.models.schemes import PositionScheme, Sizes, make_scheme, scheme
 from lengthlens.models.schemes.forms import Form
 from lengthlens.models.schemes.ideal import OTHER, Ideal
 from lengthlens.models.schemes.learned import LearnedRelation
-from lengthlens.probes.roles import (
-    Choice,
-    Counterexample,
-    Findings,
-    Mark,
-    Program,
-    Relation,
-    evaluate,
-    examine,
-    examine_family,
-    program_of,
-    sources_only,
-    up_to,
-)
+from lengthlens.probes.ledger import Counterexample, Findings, evaluate
+from lengthlens.probes.other_keys import Relation
+from lengthlens.probes.program import Program, program_of, up_to
+from lengthlens.probes.roles import Choice, examine, examine_family, sources_only
+from lengthlens.probes.sentences import choice_in_words, sentence
 from lengthlens.registry import UserError, unknown
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.complexity import src_curve
@@ -408,59 +399,8 @@ def property_of(name: str, example: Counterexample | None) -> Property:
     return Property(True) if example is None else Property(False, sentence(name, example), example)
 
 
-def sentence(name: str, example: Counterexample) -> str:
-    """A counterexample in words."""
-    return {"isolated": alike, "stable": unstable, "covered": uncovered}[name](example)
-
-
-def code_in_words(example: Counterexample, which: int = 0) -> str:
-    code, words = example.codes[which], example.words[which]
-    return words if len(code) == 1 or str(code) in words else f"{words} (code {code})"
-
-
-def alike(example: Counterexample) -> str:
-    one, other = example.marks
-    rest = f"slot {slots(other)}" if other.slots else "not to be read"
-    return (
-        f"{code_in_words(example)} is at n={one.scale}, query {one.query}, the code of position {one.key} "
-        f"(slot {slots(one)} of '{example.operator}') and also of position {other.key} ({rest})"
-    )
-
-
-def unstable(example: Counterexample) -> str:
-    one, other = example.marks
-    if not other.slots:
-        return f"{code_in_words(example)} is read at {place(one)} and must be ignored at {place(other)}"
-    return (
-        f"{code_in_words(example)} is slot {slots(one)} of '{example.operator}' at {place(one)} "
-        f"and slot {slots(other)} at {place(other)}"
-    )
-
-
-def uncovered(example: Counterexample) -> str:
-    at = f"at n={example.marks[0].scale}" if example.marks else "beyond the training range"
-    if example.fresh:
-        which = example.fresh[0]
-        slot = f"slot {slots(example.marks[which])} of '{example.operator}'"
-        return f"{code_in_words(example, which)} first appears {at} ({slot})"
-    known = "; ".join(code_in_words(example, k) for k in range(len(example.codes)))
-    return f"the codes of '{example.operator}' first appear together {at}: {known}"
-
-
-def place(mark: Mark) -> str:
-    return f"n={mark.scale} (position {mark.key} from query {mark.query})"
-
-
-def slots(mark: Mark) -> str:
-    return " and ".join(map(str, mark.slots))
-
-
 def served(choices: Sequence[Choice]) -> list[Choice]:
     return [choice for choice in choices if choice.findings.possible]
-
-
-def choice_in_words(choice: Choice) -> str:
-    return f"slot {choice.slot} of '{choice.operator}' can be read by {choice.name}"
 
 
 # -- many at once -----------------------------------------------------------------------------------------------
