@@ -53,21 +53,30 @@ class Subject:
 
     def activations(self, tokens: Tensor, scale: int, names: Sequence[str]) -> dict[str, Tensor]:
         """What each hook point sees, by name, [row, pos, …]."""
-        run = getattr(self.model, "run_with_cache", None)
-        if run is None:
-            raise UserError("this probe reads activations, and the model has no hooks (no run_with_cache)")
+        run = self._run_with_cache()
         found: dict[str, list[Tensor]] = {name: [] for name in names}
         with still(self.model):
             for part in chunks(tokens):
-                _, cache = run(part, names_filter=list(names), **self._scale(scale))
+                cache = self._cached(run, part, scale, names)
                 for name in names:
-                    if name not in cache:
-                        raise unknown("hook point", name, self._hook_names(part[:1], scale))
                     found[name].append(cache[name])
         return {name: torch.cat(parts).float() for name, parts in found.items()}
 
+    def _cached(self, run: Any, tokens: Tensor, scale: int, names: Sequence[str]) -> Any:
+        """What the hook points saw. A name that is none is an error for one library and nothing for another."""
+        try:
+            cache = run(tokens, names_filter=list(names), **self._scale(scale))[1]
+        except KeyError:
+            cache = {}
+        for name in names:
+            if name not in cache:
+                known = run(tokens[:1], **self._scale(scale))[1].keys()
+                raise unknown("hook point", name, known)
+        return cache
+
     def layers(self, chosen: Sequence[int] | None) -> list[int]:
         """The layers asked for, or all of them."""
+        self._run_with_cache()
         count = getattr(getattr(self.model, "cfg", None), "n_layers", None)
         if count is None:
             if chosen is None:
@@ -80,11 +89,14 @@ class Subject:
                 raise UserError(f"there is no layer {layer}: the model has layers 0 to {count - 1}")
         return list(range(count)) if chosen is None else list(chosen)
 
+    def _run_with_cache(self) -> Any:
+        run = getattr(self.model, "run_with_cache", None)
+        if run is None:
+            raise UserError("this probe reads activations, and the model has no hooks (no run_with_cache)")
+        return run
+
     def _scale(self, scale: int) -> dict[str, int]:
         return {"scale": scale} if self.takes_scale else {}
-
-    def _hook_names(self, tokens: Tensor, scale: int) -> list[str]:
-        return list(self.model.run_with_cache(tokens, **self._scale(scale))[1].keys())  # type: ignore[attr-defined]
 
 
 @contextmanager

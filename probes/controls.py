@@ -8,15 +8,16 @@ from torch import Tensor
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.run_config import RunConfig
 from lengthlens.models.schemes.ideal import Ideal
+from lengthlens.models.schemes.learned import LearnedRelation
 from lengthlens.models.schemes.relative import Relative
 from lengthlens.models.schemes.wrappers import ScaleHinted
 from lengthlens.models.trainer import Trainer
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.registry import UserError
+from lengthlens.registry import unknown
 from lengthlens.tasks import TASKS, Batch
 
 SHARP = 30.0  # a score at which softmax leaves e⁻³⁰ for every other key: nothing, in float32
-BY_HAND = ("ideal", "hinted:relative")
+BY_HAND = ("ideal", "hinted:relative", "lbpe")
 
 
 def untrained(config: ModelConfig) -> HookedModel:
@@ -63,22 +64,22 @@ def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
 
     The first half of the residual stream holds the token, the second half what comes next, and only that is
     unembedded. Queries and keys are zero: the position embedding alone decides, by a score of 30, that the head reads
-    the key n back (``ideal``: the key that the circuit reads; ``hinted:relative``: the key with i−j−n = 0). The head
-    moves the token there to the second half, with ``$`` for ``=``.
+    the key n back (``ideal``: the key that the circuit reads; ``hinted:relative`` and ``lbpe``: the key with
+    i−j−n = 0). The head moves the token there to the second half, with ``$`` for ``=``.
 
-    So under its own relation one weight, 1, has one code at every scale with ``ideal``: LRC_M(n) = SRC_M(n) = 1. With
-    ``hinted:relative`` the code (min(n, K), 0) makes both min(n, K); seen as i−j both are n, and seen as (i, j) both
-    are 2 + 3 + … + (n+1) = n(n+3)/2.
+    So under its own relation one weight, 1, has one code at every scale with ``ideal`` and ``lbpe``:
+    LRC_M(n) = SRC_M(n) = 1. With ``hinted:relative`` the code (min(n, K), 0) makes both min(n, K); seen as i−j both
+    are n, and seen as (i, j) both are 2 + 3 + … + (n+1) = n(n+3)/2.
 
     >>> model = copy_by_hand()
     >>> model.task.render(model.generate("^ 7 3 =", 3)[0])
     '^ 7 3 = 7 3 $'
     """
     if scheme not in BY_HAND:
-        raise UserError(f"by hand there are {' and '.join(BY_HAND)}, not '{scheme}'")
+        raise unknown("scheme by hand", scheme, BY_HAND)
     task = TASKS["copy"]
     tokens = len(task.vocab)
-    options = {"max_distance": max_distance} if scheme != "ideal" else {}
+    options = {"max_distance": max_distance} if scheme == "hinted:relative" else {}
     config = ModelConfig(
         task="copy",
         scheme=scheme,
@@ -121,3 +122,7 @@ def _point_back(model: HookedModel) -> None:
         anchored = model.pos_embed.anchored
         assert isinstance(anchored, Relative)
         anchored.table[..., -anchored.least] = SHARP  # i−j−n = 0
+    if isinstance(model.pos_embed, LearnedRelation):
+        back = [str(form) for form in model.pos_embed.forms].index("i−j−n")
+        model.pos_embed.gate_logits[..., back] = 100.0  # so that its gate is 1
+        model.pos_embed.bias[..., back, model.pos_embed.options.window] = SHARP

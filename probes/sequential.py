@@ -43,7 +43,8 @@ Signature: TypeAlias = tuple[Code, ...]
 # Fixed on parity-cot and copy: sources there have an influence of 0.4 and more, other keys of less than 0.2.
 THRESHOLD = 0.25
 FIDELITY = 0.9
-BASES = 8  # random instances for each assignment: half to learn a table from, half to test it on
+BASES = 8  # random instances for each assignment at least: half to learn a table from, half to test it on
+TRIALS = 256  # of each step at least, so that its agreement is known to about 0.02
 
 
 @dataclass(frozen=True)
@@ -169,13 +170,16 @@ def behave(
         for k, query in enumerate(queries)
     ]
     drawn = [assignments(roles) for roles in all_roles]
-    base = task.sample(scale, bases, generator).tokens
-    tokens = [placed(roles, given, base, generator) for roles, given in zip(all_roles, drawn)]
+    times = [max(bases, TRIALS // len(given)) for given in drawn]
+    base = task.sample(scale, max(times), generator).tokens
+    tokens = [placed(roles, given, base[:k], generator) for roles, given, k in zip(all_roles, drawn, times)]
     query = torch.cat([torch.full((len(t),), q) for t, q in zip(tokens, queries)])
     outputs = subject.next_tokens(torch.cat(tokens).to(subject.device), scale, query.to(subject.device)).cpu()
     each = outputs.split([len(t) for t in tokens])
     return [
-        StepBehaviour(scale, q, roles.sources, roles.signature, keys_of(roles, given), out.view(-1, bases))
+        StepBehaviour(
+            scale, q, roles.sources, roles.signature, keys_of(roles, given), out.view(len(given), -1)
+        )
         for q, roles, given, out in zip(queries, all_roles, drawn, each)
     ]
 

@@ -21,8 +21,8 @@ MEASURES = ("lrc", "src", "transfer")
 FILE = "probes.parquet"
 ACCURATE = 0.9  # least exact match, at every scale in range, of a model whose complexity means something
 
-# Where ι is reported too, beside the defaults. Influence not beyond 0.4: a mark that stands for 0 in a running sum has an
-# influence of one half, since half of the symbols that replace it change the sum.
+# Where ι is reported too, beside the defaults. Influence not beyond 0.4: a mark that stands for 0 in a running sum has
+# an influence of one half, since half of the symbols that replace it change the sum.
 TOLERANCES = (0.15, TOLERANCE, 0.5)
 THRESHOLDS = (0.1, THRESHOLD, 0.4)
 FIDELITIES = (0.8, FIDELITY, 0.97)

@@ -1,0 +1,46 @@
+"""The invariance index and its interval over seeds."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from lengthlens.probes import index_table, invariance_index
+from lengthlens.probes.invariance import over_seeds
+from lengthlens.registry import UserError
+
+
+def test_powers_of_n_have_their_exponent_and_constants_zero():
+    for power in (0, 0.5, 1, 2):
+        assert invariance_index({n: 7 * n**power for n in range(1, 11)}) == pytest.approx(power, abs=1e-9)
+
+
+def test_only_the_upper_half_counts():
+    early = {n: n for n in range(1, 5)}
+    assert invariance_index({**early, **dict.fromkeys(range(5, 11), 4)}) == 0
+
+
+def test_nothing_measured_is_flat_and_too_little_is_refused():
+    assert invariance_index(dict.fromkeys(range(1, 11), 0)) == 0
+    with pytest.raises(UserError, match="only n = 1"):
+        invariance_index({1: 5})
+    with pytest.raises(UserError, match="none is given"):
+        invariance_index({})
+
+
+def test_one_seed_has_no_interval():
+    found = over_seeds([0.5])
+    assert found.mean == 0.5 and math.isnan(found.low) and found.seeds == 1
+
+
+def test_table_over_seeds_keeps_thresholds_apart():
+    rows = [
+        {"task": "copy", "scheme": "rope", "measure": "iota_src", "threshold": text, "value": value + seed}
+        for seed in (0, 1, 2)
+        for text, value in (("fidelity=0.8", 1.0), ("fidelity=0.9", 2.0))
+    ]
+    table = index_table(pd.DataFrame(rows))
+    assert table["mean"].tolist() == [2.0, 3.0] and table["seeds"].tolist() == [3, 3]
+    assert (table["low"] < table["mean"]).all()
+    with pytest.raises(UserError, match="no column value"):
+        index_table(pd.DataFrame(rows).drop(columns="value"))

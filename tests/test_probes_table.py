@@ -1,0 +1,100 @@
+"""`lengthlens probe`: the table of a run, kept with it, and what is refused."""
+
+import json
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from lengthlens.cli import main
+from lengthlens.models import RunConfig, RunStore, train
+from lengthlens.probes import probe_model
+from lengthlens.probes.controls import copy_by_hand
+from lengthlens.probes.table import FILE, stored
+
+SMALL = {"d_model": 32, "n_heads": 2, "batch": 32, "train_max": 4, "lr": 3e-3, "patience": 1, "cooldown": 0.3}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One run that is accurate, and one that has learnt nothing."""
+    store = RunStore(tmp_path_factory.mktemp("runs"))
+    train(RunConfig(task="copy", scheme="ideal", steps=300, **SMALL), store)
+    train(RunConfig(task="copy", scheme="learned", steps=2, seed=1, **{**SMALL, "n_ctx": 16}), store)
+    return store
+
+
+def probe(store, *arguments):
+    return CliRunner().invoke(main, ["probe", "--store", str(store.path), *arguments])
+
+
+def test_json_has_a_row_for_each_measurement(store):
+    result = probe(store, "copy_ideal", "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert {"run", "task", "scheme", "seed", "measure", "scale", "value"} <= set(rows[0])
+    assert {row["measure"] for row in rows} == {
+        *("exact_match", "lrc", "r2", "iota_lrc", "src", "signatures", "iota_src"),
+        *("transfer", "cover", "iota_cover"),
+    }
+    assert {row["scale"] for row in rows if row["measure"] == "src"} == {1, 2, 3, 4}
+    assert {row["scale"] for row in rows if row["measure"] == "transfer"} == {1, 2, 3, 4, 8}
+    assert all(row["accurate"] for row in rows)
+    assert len({row["threshold"] for row in rows if row["measure"] == "iota_src"}) == 9
+
+
+def test_what_is_kept_is_not_measured_again(store, monkeypatch):
+    run = store.find("copy_ideal")
+    first = probe(store, "copy_ideal", "--measure", "src")
+    assert run.has(FILE) and not store.check()
+    monkeypatch.setattr("lengthlens.probes.table.probe_model", lambda *a, **k: pytest.fail("measured again"))
+    second = probe(store, "copy_ideal", "--measure", "src")
+    assert second.exit_code == 0 and second.stdout == first.stdout
+    assert isinstance(stored(run), pd.DataFrame)
+
+
+def test_text_shows_growth_curves(store):
+    result = probe(store, "copy_ideal", "--measure", "src,lrc")
+    assert "codes: the slot that key j fills" in result.stdout
+    assert "n=4" in result.stdout and "ι" in result.stdout
+
+
+def test_a_run_that_is_not_accurate_needs_force_and_is_flagged(store):
+    refused = probe(store, "copy_learned", "--measure", "src")
+    assert refused.exit_code == 2
+    assert "is not accurate in range" in refused.stderr and "--force" in refused.stderr
+    forced = probe(store, "copy_learned", "--measure", "src", "--force", "--json")
+    assert forced.exit_code == 0, forced.output
+    assert not any(row["accurate"] for row in json.loads(forced.stdout))
+
+
+def test_all_leaves_out_what_cannot_be_probed(store):
+    result = probe(store, "--all", "--measure", "src", "--json")
+    assert result.exit_code == 0
+    assert {row["scheme"] for row in json.loads(result.stdout)} == {"ideal"}
+    assert "left out: run 'copy_learned" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "name the runs to probe, or say --all"),
+        (["copy_ideal", "--measure", "scr"], "did you mean 'src'"),
+        (["copy_ideal", "--layers", "7", "--measure", "lrc"], "there is no layer 7"),
+        (
+            ["copy_learned", "--beyond", "20", "--force", "--measure", "transfer"],
+            "16 positions and cannot process",
+        ),
+        (["copy_idael"], "did you mean 'copy_ideal"),
+    ],
+)
+def test_refusals_in_a_sentence(store, arguments, sentence):
+    result = probe(store, *arguments)
+    assert result.exit_code == 2
+    assert sentence in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_a_model_in_memory_gives_the_same_kind_of_table():
+    table = probe_model(copy_by_hand(), train_max=4, measures=["src", "lrc"])
+    index = table[table["measure"].str.startswith("iota_")]
+    assert (index["value"] == 0).all() and len(index) == 12
