@@ -1,7 +1,8 @@
 """How much sooner two local workers finish a sweep than one, and twenty kills of whole process groups:
-`python benchmarks/sweep.py [--workers 2] [--runs 8] [--steps 600] [--kills 20]`.
+`python benchmarks/sweep.py [--workers 2] [--runs 8] [--steps 2400] [--kills 20]`.
 
-Both sweeps start from the command line in fresh processes, so that starting workers counts. With `--kills`, a sweep
+Both sweeps start from the command line in fresh processes, so that starting workers counts: some seven seconds of
+imports each, which is why the runs are of full length. With `--kills`, a sweep
 with workers is killed (SIGKILL, sweep and workers alike) at random moments and started again each time; then every run
 must be complete and sound, none trained twice after it was finished, and the table that of the undisturbed sweep.
 """
@@ -56,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--runs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--kills", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
