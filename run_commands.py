@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lengthlens.registry import UserError
-from lengthlens.terminal import Group, as_json, plot_file, print_json, print_table, progress, save_figure
+from lengthlens.terminal import (
+    Group,
+    as_json,
+    plot_file,
+    print_json,
+    print_table,
+    progress,
+    save_figure,
+    scheme_option,
+)
 
 if TYPE_CHECKING:
     from lengthlens.models.run_config import RunConfig
@@ -71,7 +80,7 @@ def plain_value(text: str) -> Any:
 @click.command()
 @click.option("--task", required=True, help="What is to be computed; see `lengthlens tasks`.")
 @click.option("--scheme", required=True, help="The position embedding; see `lengthlens schemes`.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the scheme.")
+@scheme_option
 @click.option("--seed", type=int, help="Of initial weights and data.")
 @with_settings
 @store_path
@@ -84,7 +93,7 @@ def plain_value(text: str) -> Any:
 def train(
     task: str,
     scheme: str,
-    options: tuple[str, ...],
+    scheme_option: dict[str, str],
     settings: tuple[str, ...],
     store: str,
     wandb: bool,
@@ -99,7 +108,10 @@ def train(
     from lengthlens.models.training import train as train_run
 
     fields = given_settings(settings, **named)
-    scheme_options = {**fields.pop("scheme_options", {}), **given_settings(options)}
+    scheme_options = {
+        **fields.pop("scheme_options", {}),
+        **{name: plain_value(value) for name, value in scheme_option.items()},
+    }
     config = RunConfig.from_dict({**fields, "task": task, "scheme": scheme, "scheme_options": scheme_options})
     with stoppable(f"run '{config.id}'"):
         reports = trackers(config, wandb, Path(store) / "tensorboard" if tensorboard else None)

@@ -28,7 +28,7 @@ def run(*words: str) -> Result:
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A store with one small run, made by the command itself."""
     path = str(tmp_path_factory.mktemp("store"))
-    result = run("train", "--task", "copy", "--scheme", "relative", "--option", "max_distance=3",
+    result = run("train", "--task", "copy", "--scheme", "relative", "--scheme-option", "max_distance=3",
                  "--steps", "4", *QUICK, "--store", path, "--json")  # fmt: skip
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_training_again_changes_nothing_and_says_the_same(store: str) -> None:
     (name,) = [r.id for r in RunStore(store).runs()]
-    again = run("train", "--task", "copy", "--scheme", "relative", "--option", "max_distance=3",
+    again = run("train", "--task", "copy", "--scheme", "relative", "--scheme-option", "max_distance=3",
                 "--steps", "4", *QUICK, "--store", store)  # fmt: skip
     assert f"{name}: not-converged after 4 steps" in again.stdout
     assert [event["event"] for event in RunStore(store).find(name).events()] == ["start", "finish"]
@@ -107,7 +107,7 @@ def test_a_sweep_with_a_failure_says_why_and_exits_with_one(tmp_path: Path) -> N
         (("train", "--task", "coppy", "--scheme", "rope"), "copy"),
         (("train", "--task", "copy", "--scheme", "rope", "--set", "step=3"), "steps"),
         (("train", "--task", "copy", "--scheme", "rope", "--set", "steps"), "FIELD=VALUE"),
-        (("train", "--task", "copy", "--scheme", "rope", "--option", "bas=1"), "base"),
+        (("train", "--task", "copy", "--scheme", "rope", "--scheme-option", "bas=1"), "base"),
         (("evaluate", "nothing", "--store", "nowhere"), "no runs in 'nowhere'"),
         (("sweep", "--tasks", "copy"), "at least one"),
         (("sweep", "--tasks", "copy", "--schemes", "rope", "--engine", "ray"), "local, dask"),
