@@ -41,9 +41,15 @@ class Roles:
     def of(cls, codes: Ints, occurring: Sequence[Support], query: int, sources: Sequence[int]) -> "Roles":
         """From the codes [key, component] and supports of the keys that the query sees.
 
-        The query's own token is known as such whatever its code: it is in the residual stream, without attention.
+        The query's own token has a code of its own, whatever the relation: it is in the residual stream without any
+        attention. Sources at which instances of the scale all have the same token are left out where there are others:
+        replacing it makes an input that is no instance, and so shows what disturbs a model, not what it reads.
         """
-        names = [((int(key == query), *map(int, codes[key])), occurring[key]) for key in range(query + 1)]
+        own = (1, *(0 for _ in codes[query]))
+        names = [((0, *map(int, codes[key])), occurring[key]) for key in range(query)] + [
+            (own, occurring[query])
+        ]
+        sources = [source for source in sources if len(occurring[source]) > 1] or sources
         roles = [
             Role(
                 *name,

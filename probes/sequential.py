@@ -3,9 +3,11 @@
 We define (the paper's SRC is that of a task: the least number of operators of a circuit for it):
 
 - The *sources* of an answer query are the keys whose replacement changes the prediction there, by more than
-  `threshold` in total variation (`probes/influence.py`). The *signature* of the step is the codes of its sources
-  under the model's own relation. (The query's own token is in the residual stream without any attention, so that its
-  code says so, whatever the relation.)
+  `threshold` in total variation (`probes/influence.py`). Keys that have the same token in all instances of a scale
+  (marks, ``^``) count only where no others do: putting a symbol there makes an input that is no instance, and shows
+  what disturbs a model (an attention sink, say), not what it reads. The *signature* of the step is the codes of its
+  sources under the model's own relation; the query's own token, which is in the residual stream without any attention,
+  has a code of its own.
 - A *readout* is a table from the tokens in the roles of a signature to the next token: an operator with its arguments
   named by codes. It explains a step if the step behaves by it **under intervention**: tokens are put in the
   roles, all else is a random instance, and the model's arg-max next token is what the table says, in at least a

@@ -47,7 +47,7 @@ def test_hand_built_model_with_a_clipped_hint(clip):
 
 
 def test_a_perfect_circuit_as_a_plain_function():
-    """Running parity, computed from its definition: two readouts under codes that mark its roles, at every scale."""
+    """Running parity, computed from its definition: two readouts under codes that mark its roles."""
     task = TASKS["parity-cot"]
 
     def perfect(tokens, scale):
@@ -58,9 +58,10 @@ def test_a_perfect_circuit_as_a_plain_function():
         return 20.0 * torch.nn.functional.one_hot(best, len(task.vocab)).float()
 
     roles = measured_src(perfect, task, 8, relation=lambda i, j, n: (i - j == n) * 1 + (i == j) * 2)
-    assert set(roles.curve.values()) == {2}  # add two symbols; stop at "=", whatever the sum
+    # Add two symbols; and repeat the first one, or stop at "=".
+    assert list(roles.curve.values()) == [1, *[2] * 7]
     distances = measured_src(perfect, task, 8, relation="i-j")
-    assert list(distances.curve.values()) == [2 * n for n in SCALES]
+    assert list(distances.curve.values()) == [2 * n - 1 for n in SCALES]
 
 
 def test_influence_of_the_hand_built_model_is_its_circuit():
