@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.registry import UserError
-from lengthlens.terminal import (
+from lengthlens.commands.terminal import (
     Group,
     as_json,
     plot_file,
@@ -22,6 +21,7 @@ from lengthlens.terminal import (
     save_figure,
     scheme_option,
 )
+from lengthlens.registry import UserError
 
 if TYPE_CHECKING:
     from lengthlens.models.run_config import RunConfig

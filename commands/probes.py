@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lengthlens.commands.runs import stoppable, store_path
+from lengthlens.commands.terminal import as_json, print_json, print_table, progress
 from lengthlens.registry import UserError
-from lengthlens.run_commands import stoppable, store_path
-from lengthlens.terminal import as_json, print_json, print_table, progress
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,22 @@ if TYPE_CHECKING:
 
 class Group(click.Group):
     """Commands that turn a `UserError` into one line and exit code 2, and a misspelt command into a suggestion."""
+
+    sections: Mapping[str, Sequence[click.Command]] = {}
+
+    def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
+        """Add commands under headings, which is how the help lists them."""
+        self.sections = sections
+        for commands in sections.values():
+            for command in commands:
+                self.add_command(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if not self.sections:
+            super().format_commands(ctx, formatter)
+        for heading, commands in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(c.name or "", c.get_short_help_str(limit=200)) for c in commands])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from lengthlens.registry import UserError
-from lengthlens.terminal import (
+from lengthlens.commands.terminal import (
     as_json,
     plot_file,
     print_json,
@@ -16,14 +15,21 @@ from lengthlens.terminal import (
     save_figure,
     scheme_option,
 )
+from lengthlens.registry import UserError
 
-train_max = click.option("--train-max", type=int, default=10, show_default=True, help="The largest training scale.")
-test_max = click.option("--test-max", type=int, default=40, show_default=True, help="The largest scale asked about.")
+train_max = click.option(
+    "--train-max", type=int, default=10, show_default=True, help="The largest training scale."
+)
+test_max = click.option(
+    "--test-max", type=int, default=40, show_default=True, help="The largest scale asked about."
+)
 
 
 @click.command()
 @click.option("--target", required=True, help="What attention should compute, e.g. prefix-sum, running-mean.")
-@click.option("--scheme", required=True, help="A position embedding; 'ideal' has one code per value of the target.")
+@click.option(
+    "--scheme", required=True, help="A position embedding; 'ideal' has one code per value of the target."
+)
 @scheme_option
 @click.option("--train-max", type=int, default=8, show_default=True, help="The scale that is trained on.")
 @click.option("--test-max", type=int, default=64, show_default=True, help="The largest scale asked about.")
@@ -68,7 +74,9 @@ def pola(
 @click.option("--all", "every", is_flag=True, help="Every task under every scheme.")
 @train_max
 @test_max
-@click.option("--jobs", type=int, default=os.cpu_count() or 1, show_default="all cores", help="With --all: processes.")
+@click.option(
+    "--jobs", type=int, default=os.cpu_count() or 1, show_default="all cores", help="With --all: processes."
+)
 @plot_file
 @as_json
 def verdict(
@@ -101,7 +109,13 @@ def verdict(
 
 
 def _grid(
-    task: str | None, scheme: str | None, train_max: int, test_max: int, jobs: int, plot: Path | None, as_json: bool
+    task: str | None,
+    scheme: str | None,
+    train_max: int,
+    test_max: int,
+    jobs: int,
+    plot: Path | None,
+    as_json: bool,
 ) -> None:
     from lengthlens.probes.verdict import verdict_grid
 

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lengthlens.cli import main
+from lengthlens.commands.runs import progress_line
 from lengthlens.models import RunStore
 from lengthlens.models.training import Progress
-from lengthlens.run_commands import progress_line
 
 QUICK = ("--train-max", "2", "--set", "batch=2", "--set", "d_model=8", "--set", "check_every=2")
 
