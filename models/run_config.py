@@ -52,7 +52,7 @@ class RunConfig:
         10  # the largest scale in training: room enough to see growth, and to go 100 times beyond
     )
     steps: int = 4000  # at most; copying by plain distances takes nearly all of them, most runs settle before
-    batch: int = 32  # instances a step; four times as many took twice as long and converged no sooner
+    batch: int = 32  # instances a step; in a few trials on parity-cot, four times as many converged no sooner
     lengths: str = "one"  # one scale for each batch wastes nothing on padding; "mixed" draws one for each row
     lr: float = 2e-3  # AdamW's usual rate for so small a model
     pe_lr_factor: float = 15.0  # biases of scores must become large, which weights of a network must not
