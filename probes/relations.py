@@ -17,7 +17,6 @@ from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
 Phi: TypeAlias = Callable[[Tensor, Tensor, Tensor], Any]
-PRUNE_THRESHOLDS = (2.0, 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.1, 0.05, 0.0)  # in units of attention scores
 
 
 @dataclass(frozen=True)
@@ -108,21 +107,10 @@ def pruned(subject: Subject, task: Task, train_max: int) -> tuple[Subject, Relat
     model: Any = copy.deepcopy(subject.model)
     scheme, trial, scales = model.pos_embed, Subject(model), scales_up_to(task, train_max)
     before = exact_by_scale(trial, task, scales)
-    threshold = _prune_values(scheme, lambda: exact_by_scale(trial, task, scales) == before)
+    threshold = scheme.prune_while(lambda: exact_by_scale(trial, task, scales) == before) or 0.0
     _prune_forms(scheme, lambda: exact_by_scale(trial, task, scales) == before)
     words = f"surviving forms (|bias| > {threshold:g}) {_forms_in_words(scheme)}"
     return trial, Relation(scheme.relation, words, lambda layer, head: _of_head(scheme, layer, head))
-
-
-def _prune_values(scheme: LearnedRelation, unchanged: Callable[[], bool]) -> float:
-    """Switch off all that adds no more than a threshold to a score; the largest that changes nothing."""
-    everything = scheme.alive.clone()
-    for threshold in PRUNE_THRESHOLDS:
-        scheme.prune(threshold)
-        if unchanged():
-            return threshold
-        scheme.alive.copy_(everything)
-    return 0.0
 
 
 def _prune_forms(scheme: LearnedRelation, unchanged: Callable[[], bool]) -> None:

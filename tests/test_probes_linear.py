@@ -87,7 +87,7 @@ def test_lbpe_is_judged_by_what_survives_pruning():
         model.pos_embed.bias += 0.3 * torch.randn(9, 7, generator=torch.Generator().manual_seed(0))
         model.pos_embed.bias[0, 0, 1, 3] = 9 * 30.0
     found = measured_lrc(model, train_max=8)
-    assert found.relation == "surviving forms (|bias| > 2) i−j−n: 0"
+    assert found.relation == "surviving forms (|bias| > 6) i−j−n: 0"
     assert set(found.curve.values()) == {1}
 
 
