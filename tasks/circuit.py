@@ -55,8 +55,9 @@ class Circuit:
         if len(sources) != operator.arity:
             raise UserError(f"operator '{operator.name}' takes {operator.arity} sources, not {len(sources)}")
         query = np.asarray(query, dtype=np.int64)
-        slots = [np.broadcast_to(np.asarray(s, dtype=np.int64), query.shape) for s in sources]
-        columns = np.stack(slots, axis=1) if slots else np.empty((len(query), 0), dtype=np.int64)
+        columns = np.empty((len(query), operator.arity), dtype=np.int64)
+        for slot, source in enumerate(sources):
+            columns[:, slot] = source
         if (columns < 0).any() or (columns > query[:, None]).any():
             raise UserError(f"operator '{operator.name}' reads outside the positions that its query can see")
         return cls((operator,), np.zeros_like(query), query, columns)
