@@ -30,7 +30,7 @@ types: $(INSTALLED)
 
 # One thread for each worker: two single-threaded workers are quicker than one with two threads.
 check: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) --doctest-modules --ignore tests/fixtures tests tasks models probes analyses registry.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) --doctest-modules --ignore tests/fixtures tests tasks models probes analyses commands registry.py lazy.py
 
 # Side by side with peers; prints ratios and peak memory. See the head of each file for its options.
 bench: $(INSTALLED)
