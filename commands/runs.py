@@ -355,7 +355,7 @@ def show_plan(grid: "Grid", store: Any, workers: int | None, as_json: bool) -> N
     with progress("estimating"):
         seconds = estimate(left, workers or cpu_count())
     if as_json:
-        print_json({"runs": rows, "to_do": len(left), "seconds_at_most": round(seconds, 1)})
+        print_json({"runs": rows, "to_do": len(left), "seconds_at_most": seconds})
         return
     print_table(rows)
     click.echo(f"{len(left)} of {len(rows)} runs to do, at most about {seconds / 60:.1f} minutes")
