@@ -1,0 +1,251 @@
+"""A study made up, not measured: six tasks, ten schemes, three seeds, without any training.
+
+It looks as a real one does, so that analyses, figures and the page can be tried in a second. Its verdicts are those
+that `lengthlens verdict` gives; which runs extrapolate follows from them, but for a few cells that are made to disagree
+(`SURPRISES`), and complexity follows from what the run does, with noise.
+
+>>> table = synthetic_study(tasks=["copy"], schemes=["ideal", "rope"], seeds=1)
+>>> sorted(set(table["run"]))
+['', 'copy_ideal_s0', 'copy_rope_s0']
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lengthlens.models.evaluation import wilson
+from lengthlens.models.sweep import read_scheme
+from lengthlens.probes.invariance import invariance_index
+from lengthlens.probes.study import POLA_TARGETS, as_study, declared_rows, pola_rows
+from lengthlens.probes.verdict import Case, RefusedError
+from lengthlens.tasks import TASKS
+
+SYNTHETIC_TASKS = ("copy", "reverse", "parity-cot", "addition", "duplicate", "parity")
+SYNTHETIC_SCHEMES = (
+    "ideal",
+    "lbpe",
+    "hinted:relative/max_distance=3",
+    "hinted:relative/max_distance=12",
+    "relative",
+    "alibi",
+    "t5",
+    "rope",
+    "learned",
+    "none",
+)
+LENGTHS = (20, 50, 100)
+SAMPLES = 1000
+
+# (task, scheme): how many of the seeds do the opposite of what the verdict says.
+SURPRISES = {
+    ("duplicate", "lbpe"): 1,
+    ("addition", "lbpe"): 2,
+    ("parity-cot", "ideal"): 1,
+    ("copy", "hinted:relative/max_distance=12"): 1,
+    ("duplicate", "relative"): 2,
+}
+INACCURATE = {("copy", "none"), ("reverse", "none"), ("addition", "alibi"), ("duplicate", "t5")}
+WORDS = {"copy": "i−j = n", "reverse": "i+j = 2n+1", "parity-cot": "i−j = n", "addition": "i−j = 2n+1"}
+
+Row = dict[str, Any]
+
+
+def synthetic_study(
+    tasks: Sequence[str] = SYNTHETIC_TASKS,
+    schemes: Sequence[str] = SYNTHETIC_SCHEMES,
+    seeds: int = 3,
+    train_max: int = 10,
+    seed: int = 0,
+    pola_targets: Sequence[str] = POLA_TARGETS[:2],
+) -> pd.DataFrame:
+    """A table with the columns of a study; `seed` is of the noise."""
+    noise = np.random.default_rng(seed)
+    rows: list[Row] = []
+    for task in tasks:
+        case = Case(TASKS[task], train_max, 4 * train_max)
+        for scheme in schemes:
+            verdict, reasons = judged(case, scheme)
+            for k in range(seeds):
+                rows += one_run(task, scheme, k, train_max, verdict, noise)
+            about = {"run": "", "task": task, "scheme": scheme, "train_max": train_max}
+            declared = declared_rows(TASKS[task], train_max, 4 * train_max)
+            cell = {"measure": "verdict", "scale": 4 * train_max, "text": verdict, "relation": reasons}
+            rows += [{**row, **about} for row in [cell, *declared]]
+    for target in pola_targets:
+        rows += pola_rows(target)
+    return as_study(pd.DataFrame(rows))
+
+
+def synthetic_provenance(table: pd.DataFrame) -> dict[str, Any]:
+    """What a real study would say of where it comes from."""
+    runs = [name for name in table["run"].unique() if name]
+    return {
+        "made": "2030-01-31",
+        "command": "made up for tests",
+        "machine": "2 CPU cores, no GPU",
+        "versions": {"python": "3.11.0", "lengthlens": "0.0.0"},
+        "configs": {name: {"task": name.partition("_")[0], "steps": 4000} for name in runs},
+    }
+
+
+def judged(case: Case, scheme: str) -> tuple[str, str]:
+    name, options = read_scheme(scheme)
+    try:
+        found = case.verdict(name, {key: int(value) for key, value in options.items()}, helps=False)
+    except RefusedError as refusal:
+        return "refused", str(refusal)
+    return found.verdict, "; ".join(found.reasons)
+
+
+def one_run(
+    task: str, scheme: str, seed: int, train_max: int, verdict: str, noise: np.random.Generator
+) -> list[Row]:
+    surprising = seed < SURPRISES.get((task, scheme), 0)
+    accurate = (task, scheme) not in INACCURATE and not (verdict == "task-limited" and scheme == "none")
+    goes_on = ((verdict == "possible") != surprising) and accurate
+    about = {
+        "run": f"{task}_{scheme.replace(':', '-').replace('/', '-')}_s{seed}",
+        "task": task,
+        "scheme": scheme,
+        "seed": seed,
+        "train_max": train_max,
+        "accurate": accurate,
+    }
+    # Growth goes by the relation, and a run that settles on a flat relation by luck is flat: mostly what decides.
+    slope = abs(noise.normal(0, 0.02)) if goes_on else noise.uniform(0.6, 1.8)
+    if surprising and goes_on:
+        slope = noise.uniform(0, 0.7)
+    rows = [
+        *trained(accurate, noise),
+        *scored(train_max, accurate, goes_on, noise),
+        *(probed(train_max, slope, noise) if accurate else []),
+        *(learned(task, noise) if scheme == "lbpe" else []),
+    ]
+    return [{**row, **about} for row in rows]
+
+
+def trained(accurate: bool, noise: np.random.Generator) -> list[Row]:
+    exact = 1 - abs(noise.normal(0, 0.002)) if accurate else noise.uniform(0.2, 0.85)
+    values = {
+        "in_range_exact_match": exact,
+        "train_loss": noise.uniform(0.5, 0.6) + (0 if accurate else 0.6),
+        "margin": noise.normal(4, 0.6) if accurate else noise.normal(-0.5, 0.4),
+        "steps": 4000 if not accurate else float(noise.integers(8, 40) * 100),
+        "seconds": noise.uniform(40, 130),
+    }
+    rows: list[Row] = [{"measure": name, "value": value} for name, value in values.items()]
+    status = "converged" if accurate and exact >= 0.99 else "not-converged"
+    return [*rows, {"measure": "converged", "value": float(status == "converged"), "text": status}]
+
+
+def scored(train_max: int, accurate: bool, goes_on: bool, noise: np.random.Generator) -> list[Row]:
+    rows: list[Row] = []
+    rate = (
+        0.0 if noise.random() < 0.7 else noise.uniform(0.001, 0.01)
+    )  # how fast a good run decays, if it does
+    for n in (*range(1, train_max + 1), *LENGTHS):
+        if n <= train_max:
+            share = 1.0 if accurate else max(0.0, 1 - noise.uniform(0.05, 0.12) * n)
+        elif goes_on:
+            share = float(np.exp(-rate * (n - train_max)))
+        else:
+            share = float(np.exp(-noise.uniform(0.3, 0.9) * (n - train_max)))
+        right = int(noise.binomial(SAMPLES, share))
+        low, high = wilson(right, SAMPLES)
+        token = 1 - (1 - right / SAMPLES) * 0.5
+        bounds = {"scale": n, "samples": SAMPLES}
+        score = {"value": right / SAMPLES, "low": low, "high": high, **bounds}
+        rows.append({"measure": "exact_match", **score})
+        rows.append({"measure": "exact_match_no_end", **score})
+        rows.append({"measure": "token_accuracy", "value": token, **bounds})
+    return rows
+
+
+def probed(train_max: int, slope: float, noise: np.random.Generator) -> list[Row]:
+    """Curves of complexity c·n^slope, and their indices at three thresholds."""
+    scales = range(1, train_max + 1)
+    rows: list[Row] = [{"measure": "probe_exact_match", "scale": n, "value": 1.0} for n in scales]
+    for measure, first, texts, loose in (
+        (
+            "src",
+            2.0,
+            ["influence=0.1 fidelity=0.9", "influence=0.2 fidelity=0.9", "influence=0.2 fidelity=0.97"],
+            0.05,
+        ),
+        ("lrc", 12.0, ["tolerance=0.15", "tolerance=0.3", "tolerance=0.5"], 0.25),
+    ):
+        own = max(0.0, slope + noise.normal(0, loose))
+        curve = {n: float(round(first * n**own)) for n in scales}
+        rows += [
+            {"measure": measure, "scale": n, "value": v, "threshold": texts[1]} for n, v in curve.items()
+        ]
+        for k, text in enumerate(texts):
+            shifted = {n: max(1.0, value - k + 1) for n, value in curve.items()}
+            rows.append(index(measure, train_max, shifted, threshold=text))
+        if measure == "lrc":
+            for layer, head in ((0, 0), (0, 1), (1, 0), (1, 1)):
+                about = {"layer": layer, "head": head}
+                rows += [
+                    {"measure": "lrc", "scale": n, "value": v // 4, "threshold": texts[1], **about}
+                    for n, v in curve.items()
+                ]
+                rows += [
+                    {"measure": "r2", "scale": n, "value": noise.uniform(0.7, 1), **about} for n in scales
+                ]
+        else:
+            rows += [{"measure": "signatures", "scale": n, "value": v} for n, v in curve.items()]
+    for layer in (0, 1):
+        for readout in ("linear", "sequential"):
+            rows += transferred(train_max, layer, readout, slope, noise)
+    return rows
+
+
+def transferred(
+    train_max: int, layer: int, readout: str, slope: float, noise: np.random.Generator
+) -> list[Row]:
+    about = {"layer": layer, "readout": readout}
+    rows: list[Row] = []
+    for fit in range(1, train_max + 1):
+        for scale in (*range(1, train_max + 1), 2 * train_max):
+            distance = abs(np.log(scale / fit))
+            value = float(np.clip(np.exp(-slope * distance) + noise.normal(0, 0.02), 0, 1))
+            rows.append(
+                {
+                    "measure": "transfer",
+                    "fit_scale": fit,
+                    "scale": scale,
+                    "value": value,
+                    "control": 0.2,
+                    **about,
+                }
+            )
+    own = max(0.0, slope * (0.5 if layer else 1) + noise.normal(0, 0.2))
+    curve = {n: float(round(2 * n**own)) for n in range(1, train_max + 1)}
+    rows += [
+        {"measure": "cover", "scale": n, "value": v, "threshold": "bar=0.9", **about}
+        for n, v in curve.items()
+    ]
+    for text, factor in (("bar=0.8", 0.7), ("bar=0.9", 1.0), ("bar=0.97", 1.4)):
+        scaled = {n: max(1.0, round(v * factor)) for n, v in curve.items()}
+        rows.append(index("cover", train_max, scaled, threshold=text, **about))
+    return rows
+
+
+def index(of: str, train_max: int, curve: dict[int, float], **about: Any) -> Row:
+    return {"measure": f"iota_{of}", "scale": train_max, "value": invariance_index(curve), **about}
+
+
+def learned(task: str, noise: np.random.Generator) -> list[Row]:
+    equation = WORDS.get(task, "i−j = n")
+    return [
+        {
+            "measure": "relation",
+            "layer": 0,
+            "head": head,
+            "value": float(noise.normal(5.5, 0.3)),
+            "text": f"layer 0 head {head} reads {equation}",
+        }
+        for head in (1, 3)
+    ]
