@@ -1,0 +1,169 @@
+"""The tables of the page: columns, and cells that know both their text and what they are sorted by."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lengthlens.analyses.page.cells import MULTIPLES, Cell, extrapolates
+
+NOTHING = "–"  # in place of what is not known
+
+
+@dataclass(frozen=True)
+class Column:
+    label: str
+    numeric: bool = False
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a cell of a table shows, and its place when the column is sorted; an empty key comes last."""
+
+    text: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Line:
+    cells: Sequence[Entry]
+    mark: str = ""  # "main" for what the table is about, "bad" for what did not work
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a heading; `empty` is the sentence that stands where there are no rows."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Line] = field(default_factory=list)
+    note: str = ""
+    empty: str = "Nothing to show."
+
+
+def entry(value: Any, digits: int = 2) -> Entry:
+    """A cell for a value of any kind.
+
+    >>> entry(0.5), entry(None), entry(True).text
+    (Entry(text='0.50', key='0.5'), Entry(text='–', key=''), 'yes')
+    """
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return Entry(NOTHING, "")
+    if isinstance(value, bool):
+        return Entry("yes" if value else "no", str(int(value)))
+    if isinstance(value, float):
+        return Entry(f"{value:.{digits}f}".replace("-", "−"), f"{value:.6g}")
+    return Entry(str(value), str(value))
+
+
+def with_interval(value: float | None, low: float | None, high: float | None) -> Entry:
+    """A number with the ends of its interval; sorted by the number.
+
+    >>> with_interval(0.98, 0.9, 1.0).text
+    '0.98 (0.90 to 1.00)'
+    """
+    plain = entry(value)
+    ends = [entry(end).text for end in (low, high)]
+    return (
+        plain
+        if NOTHING in (plain.text, *ends)
+        else Entry(f"{plain.text} ({ends[0]} to {ends[1]})", plain.key)
+    )
+
+
+def line(values: Iterable[Any], mark: str = "") -> Line:
+    """A row of plain values, or of cells made before."""
+    return Line([value if isinstance(value, Entry) else entry(value) for value in values], mark)
+
+
+# -- every run ---------------------------------------------------------------------------------------------------
+
+RUN_COLUMNS = (
+    Column("task"),
+    Column("scheme"),
+    Column("seed", True),
+    Column("ended", meaning="how training ended"),
+    Column("in range", True, "mean exact match over the scales that were trained on"),
+    *(Column(f"at {m}×", True, f"exact match at {m} times the training range") for m in MULTIPLES),
+    Column("ι of SRC", True, "growth of measured SRC with scale: 0 is none, 1 is linear"),
+    Column("ι of LRC", True, "growth of measured LRC with scale"),
+    Column("steps", True),
+    Column("seconds", True, "of training"),
+)
+
+
+def runs_table(cells: Sequence[Cell]) -> Table:
+    """Every run of the study, as it ended and as it was measured."""
+    rows = [
+        line(run_values(cell, run), "" if run["accurate"] else "bad")
+        for cell in cells
+        for run in cell["runs"]
+    ]
+    note = "Runs with a mark at their left are not accurate in range: exact match below 0.9 at some scale."
+    return Table("every-run", f"{len(rows)} runs", RUN_COLUMNS, rows, note, "The table has no run.")
+
+
+def run_values(cell: Cell, run: Cell) -> list[Any]:
+    return [
+        cell["task"],
+        cell["scheme"],
+        run["seed"],
+        run["status"],
+        entry(run["in_range_exact_match"], 3),
+        *(entry(run["at"][str(m)], 3) for m in MULTIPLES),
+        run["iota_src"],
+        run["iota_lrc"],
+        entry(run["steps"], 0),
+        entry(run["seconds"], 0),
+    ]
+
+
+# -- what did not work -------------------------------------------------------------------------------------------
+
+FAILURE_COLUMNS = (Column("task"), Column("scheme"), Column("seed", True), Column("what happened"))
+
+
+def failures_table(cells: Sequence[Cell]) -> Table:
+    """Runs that failed, diverged, did not converge or are not accurate, and lengths that no scheme could process."""
+    rows = [
+        line([cell["task"], cell["scheme"], run["seed"], what], "bad")
+        for cell in cells
+        for run in cell["runs"]
+        for what in troubles(run)
+    ]
+    note = "Runs that are not accurate in range are kept out of what predicts extrapolation, and shown here."
+    empty = "Every run converged, is accurate in range and could be evaluated at every length."
+    return Table("did-not-work", f"{len(rows)} things that went wrong", FAILURE_COLUMNS, rows, note, empty)
+
+
+def troubles(run: Cell) -> list[str]:
+    """What went wrong with a run, a sentence each."""
+    found = []
+    if run["status"] not in ("", "converged"):
+        found.append(f"{run['status']}: {run['reason']}" if run["reason"] else run["status"])
+    if run["accurate"] is False and run["status"] == "converged":
+        found.append("not accurate in range: exact match below 0.9 at some scale")
+    if run["accurate"] and run["status"] and not run["src"] and not run["lrc"]:
+        found.append("accurate, and not probed: it has no measured complexity")
+    return [*found, *([f"cannot be evaluated: {run['refused']}"] if run["refused"] else [])]
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------
+
+DENIALS = ("pe-limited", "task-limited")  # verdicts that say: not beyond the training range
+
+
+def surprise(cell: Cell) -> str:
+    """How a cell went against its verdict, over its accurate runs; empty where it did not.
+
+    The verdict "content-addressed" says nothing either way, so nothing goes against it.
+    """
+    known = [run for run in cell["runs"] if run["accurate"] and extrapolates(run) is not None]
+    beyond = sum(bool(extrapolates(run)) for run in known)
+    if cell["verdict"] == "possible" and beyond < len(known):
+        return f"{len(known) - beyond} of {len(known)} accurate runs did not extrapolate."
+    if cell["verdict"] in DENIALS and beyond:
+        return f"{beyond} of {len(known)} accurate runs extrapolated all the same."
+    return ""
