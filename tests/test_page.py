@@ -1,0 +1,197 @@
+"""The page in a real browser: it opens in peace, a cell opens, a table sorts, and it fits a phone."""
+
+import base64
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+from lengthlens.analyses.report import page
+from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs a browser: apt-get install chromium chromium-driver"
+)
+
+HOSTILE = "<script>alert(1)</script>"
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",  # as root, which is what machines that run tests often are
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+PHONE, DESKTOP = (390, 844), (1280, 900)
+
+Browser = webdriver.Chrome
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    """A small study, one of whose tasks has a name that would like to be more than a name."""
+    found = synthetic_study(["copy", "parity-cot", "parity"], ["ideal", "lbpe", "relative", "rope"], 2)
+    hostile = found[found["task"] == "parity-cot"]
+    renamed = hostile.assign(
+        task=HOSTILE, run=hostile["run"].str.replace("parity-cot", HOSTILE), relation="</script><b>"
+    )
+    return pd.concat([found, renamed], ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def address(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("page") / "index.html"
+    file.write_text(page(table, synthetic_provenance(table)), encoding="utf-8")
+    return file.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    options = webdriver.ChromeOptions()
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.binary_location = str(CHROMIUM)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+def opened(browser: Browser, address: str, size: tuple[int, int] = DESKTOP, dark: bool = False) -> None:
+    """Open the page afresh, in a window of this size."""
+    width, height = size
+    screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    wish = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [wish]})
+    browser.get(address)
+
+
+def square(browser: Browser, task: str, scheme: str) -> WebElement:
+    """The button of a cell."""
+    found = browser.find_elements(By.CSS_SELECTOR, "button.cell")
+    return next(b for b in found if b.get_attribute("aria-label").startswith(f"{task} under {scheme}:"))
+
+
+def panel(browser: Browser) -> str:
+    return browser.find_element(By.ID, "panel").text
+
+
+def column(browser: Browser, name: str, place: int) -> list[str]:
+    """What a column of a table shows, from top to bottom."""
+    cells = browser.find_elements(By.CSS_SELECTOR, f"#{name} tbody td:nth-child({place + 1})")
+    return [cell.text for cell in cells]
+
+
+def exact_match(table: pd.DataFrame, task: str, scheme: str, scale: int) -> list[float]:
+    """What the table says, seed by seed."""
+    chosen = (table["task"] == task) & (table["scheme"] == scheme) & (table["measure"] == "exact_match")
+    return list(table[chosen & (table["scale"] == scale)].sort_values("seed")["value"])
+
+
+# -- opening -----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_opens_in_peace_and_fetches_nothing(browser: Browser, address: str) -> None:
+    opened(browser, address)
+    assert browser.get_log("browser") == []
+    sent = [event["params"] for event in events(browser, "Network.requestWillBeSent")]
+    mine = {
+        event["request"]["url"] for event in sent if event["documentURL"] == address
+    }  # not the empty tab's
+    assert address in mine
+    assert {url for url in mine if not url.startswith("data:")} == {address}
+    assert len(browser.find_elements(By.CSS_SELECTOR, "button.cell")) == 16
+
+
+def events(browser: Browser, method: str) -> list[dict[str, Any]]:
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    return [message for message in messages if message["method"] == method]
+
+
+def test_a_hostile_name_is_text(browser: Browser, address: str) -> None:
+    opened(browser, address)
+    heads = [head.text for head in browser.find_elements(By.CSS_SELECTOR, "#matrix tbody th")]
+    assert HOSTILE in heads
+    square(browser, HOSTILE, "lbpe").click()
+    assert HOSTILE in panel(browser) and "</script><b>" in panel(browser)
+    assert len(browser.find_elements(By.TAG_NAME, "script")) == 2  # the data and the page's own
+
+
+# -- cells -------------------------------------------------------------------------------------------------------
+
+
+def test_a_click_on_a_cell_shows_its_numbers(browser: Browser, address: str, table: pd.DataFrame) -> None:
+    opened(browser, address)
+    square(browser, "copy", "relative").click()
+    assert "copy under relative" in panel(browser) and "pe-limited" in panel(browser)
+    at_twice = [f"{value:.3f}" for value in exact_match(table, "copy", "relative", 20)]
+    assert column(browser, "seeds", 4) == at_twice
+    curves = browser.find_elements(By.CSS_SELECTOR, "#panel .charts svg")
+    assert len(curves) == 3
+    assert len(curves[0].find_elements(By.CSS_SELECTOR, "path.line")) == 2  # one for each seed
+
+
+def test_enter_opens_a_cell_and_arrows_walk(browser: Browser, address: str) -> None:
+    opened(browser, address)
+    square(browser, "copy", "ideal").send_keys(Keys.ARROW_RIGHT)
+    browser.switch_to.active_element.send_keys(Keys.ENTER)
+    assert "copy under lbpe" in panel(browser)
+    assert "learned to go by" in panel(browser)
+    assert square(browser, "copy", "lbpe").get_attribute("aria-pressed") == "true"
+
+
+def test_another_length_can_be_chosen(browser: Browser, address: str, table: pd.DataFrame) -> None:
+    opened(browser, address)
+    for multiple in (10, 2):
+        browser.find_element(By.CSS_SELECTOR, f"input[value='{multiple}']").click()
+        scores = exact_match(table, "copy", "lbpe", 10 * multiple)
+        shown = float(square(browser, "copy", "lbpe").find_element(By.TAG_NAME, "b").text)
+        assert shown == pytest.approx(sum(scores) / len(scores), abs=0.0051)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+
+def test_a_click_on_a_header_sorts(browser: Browser, address: str) -> None:
+    opened(browser, address)
+    head = browser.find_element(By.CSS_SELECTOR, "#every-run thead th:nth-child(6)")
+    for direction in ("ascending", "descending"):
+        head.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
+        assert head.get_attribute("aria-sort") == direction
+        known = [float(text) for text in column(browser, "every-run", 5) if text != "–"]
+        assert known == sorted(known, reverse=direction == "descending")
+
+
+# -- where it is read --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP])
+def test_the_page_never_scrolls_sideways(
+    browser: Browser, address: str, size: tuple[int, int], dark: bool, tmp_path: Path
+) -> None:
+    opened(browser, address, size, dark)
+    for details in browser.find_elements(By.TAG_NAME, "summary"):
+        browser.execute_script("arguments[0].click()", details)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    picture = tmp_path / "page.png"
+    assert browser.save_screenshot(str(picture)) and picture.stat().st_size > 10_000
+
+
+def test_it_prints(browser: Browser, address: str) -> None:
+    opened(browser, address)
+    printed = base64.b64decode(browser.print_page())
+    assert printed.startswith(b"%PDF") and len(printed) > 20_000
