@@ -1,0 +1,427 @@
+"""Does complexity that does not grow inside the training range foretell extrapolation beyond it?
+
+One row for each run that is accurate in range. What is told apart: runs that extrapolate (exact match of at least 0.9
+at twice the training range) from those that do not; the same is reported at ten times. The measures are the invariance
+index ι of measured SRC, of measured LRC and of the cover number, all from the training range and at their default
+thresholds, side by side with the dull rivals of `lengthlens.analyses.predictors`.
+
+Intervals are of a bootstrap over whole (task, scheme) groups (`lengthlens.analyses.association`). The project's
+conjecture, after the paper's, stands only where ι does better than every rival, within tasks and within schemes too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+
+from lengthlens.analyses.association import (
+    Estimate,
+    auc,
+    balanced_accuracy,
+    columns,
+    difference,
+    estimate,
+    kendall,
+    mean,
+    spearman,
+    why_undefined,
+)
+from lengthlens.analyses.per_run import (
+    FACTORS,
+    INDICES,
+    MissingError,
+    chosen_readout,
+    of_runs,
+    per_run,
+    usable,
+)
+from lengthlens.analyses.predictors import PREDICTORS, scores, with_base_rates
+from lengthlens.registry import unknown
+
+Frame = pd.DataFrame
+MEASURES = [name for name, predictor in PREDICTORS.items() if predictor.kind == "measure"]
+RIVALS = [name for name, predictor in PREDICTORS.items() if predictor.kind != "measure"]
+STRATA = ("task", "scheme", "family", "verdict", "cell")
+
+# Where all runs of a stratum share a base rate, leaving out each run's own outcome would turn it upside down.
+SAME_BY_CONSTRUCTION = {
+    "family": ("family", "scheme", "cell"),
+    "scheme": ("scheme", "cell"),
+    "verdict": ("verdict", "cell"),
+}
+
+
+@dataclass(frozen=True)
+class Invariance:
+    """The finding: tables with one row for each statement, sentences about what is missing, and one headline."""
+
+    runs: Frame  # those that count: accurate in range, evaluated beyond
+    predictors: (
+        Frame  # factor × predictor: auc, spearman, kendall with intervals, runs, groups, positives, note
+    )
+    versus: Frame  # measure × rival: the difference of their AUCs on the same runs, with its interval
+    within: Frame  # predictor × stratum: AUC over pairs of runs of the same task, scheme, …
+    ranks: Frame  # Spearman within each task and each scheme
+    left_out: Frame  # leave-one-task-out: balanced accuracy on the task left out, and over all
+    added: Frame  # what a measure adds to the verdict
+    held_out: Frame  # predictors on the tasks held out, and on the others
+    sensitivity: Frame  # AUC at each of the thresholds that ι was stored at
+    both_ways: Frame  # cells of which some seeds extrapolate and some do not
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def headline(self) -> str:
+        """The finding in one sentence, with its interval."""
+        return headline(self)
+
+
+def invariance(table: Frame, held_out: Sequence[str] = ()) -> Invariance:
+    """Everything about ι and extrapolation in a study.
+
+    `held_out` names the tasks on which neither thresholds nor recipe were chosen.
+    """
+    every = per_run(table)
+    for task in held_out:
+        if task not in set(every["task"]):
+            raise unknown("task in the table", task, sorted(set(every["task"])))
+    runs = with_base_rates(usable(every), FACTORS)
+    runs["cell"] = runs["task"] + " " + runs["scheme"]
+    if not runs[list(INDICES)].notna().any().any():
+        raise MissingError("no run that is accurate in range was probed: it takes `lengthlens probe --all`")
+    return Invariance(
+        runs=runs,
+        predictors=pd.concat([compared(runs, factor) for factor in FACTORS], ignore_index=True),
+        versus=versus(runs),
+        within=within(runs),
+        ranks=ranks(runs),
+        left_out=left_out(runs),
+        added=added(runs),
+        held_out=by_held_out(runs, held_out),
+        sensitivity=sensitivity(table, runs),
+        both_ways=both_ways(runs),
+        notes=notes(every, runs, held_out),
+    )
+
+
+# -- side by side ------------------------------------------------------------------------------------------------
+
+
+def known(runs: Frame, names: Sequence[str], factor: int = FACTORS[0]) -> Frame:
+    """The runs of which all these predictors say something, with columns for what they say, `exact` and `positive`."""
+    found = runs.assign(
+        **{f"score_{name}": scores(runs, name, factor) for name in names},
+        exact=runs[f"exact_{factor}"],
+        positive=runs[f"extrapolates_{factor}"],
+    )
+    found = found.dropna(subset=["exact", *(f"score_{name}" for name in names)])
+    return found.assign(positive=found["positive"].astype(bool))
+
+
+def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
+    """Every predictor: AUC, Spearman and Kendall, each with its interval."""
+    return pd.DataFrame([{"factor": factor, **judged(runs, name, factor)} for name in PREDICTORS])
+
+
+def judged(runs: Frame, name: str, factor: int) -> dict[str, Any]:
+    own = known(runs, [name], factor)
+    score, groups = own[f"score_{name}"], own["cell"]
+    apart = estimate(auc(score, own["positive"]), groups) if len(own) else Estimate(np.nan)
+    row = {
+        "predictor": name,
+        "label": PREDICTORS[name].label,
+        "kind": PREDICTORS[name].kind,
+        "runs": len(own),
+        "groups": groups.nunique(),
+        "extrapolating": int(own["positive"].sum()),
+        **columns("auc", apart),
+    }
+    for label, statistic in (("spearman", spearman), ("kendall", kendall)):
+        found = estimate(statistic(score, own["exact"]), groups) if len(own) else Estimate(np.nan)
+        row |= columns(label, found)
+    constant = f"all {len(own)} runs have the same {PREDICTORS[name].label}" if score.nunique() == 1 else ""
+    why = "; ".join(text for text in (why_undefined(own["positive"]), constant, apart.note) if text)
+    return {**row, "note": f"no run has '{name}'" if own.empty else why}
+
+
+def versus(runs: Frame) -> Frame:
+    """How much higher the AUC of each measure is than that of each rival, on the runs that have both."""
+    rows = []
+    for measure in MEASURES:
+        for rival in RIVALS:
+            own = known(runs, [measure, rival])
+            mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, rival))
+            found = estimate(difference(mine, theirs), own["cell"]) if len(own) else Estimate(np.nan)
+            row = {"measure": measure, "rival": rival, "runs": len(own), **columns("difference", found)}
+            rows.append({**row, "note": why_undefined(own["positive"]) or found.note})
+    return pd.DataFrame(rows)
+
+
+# -- within tasks, schemes, verdicts -----------------------------------------------------------------------------
+
+
+def within(runs: Frame) -> Frame:
+    """AUC over those pairs only that share their task (scheme, family, verdict, cell).
+
+    Within a task no task effect can help; within a scheme the scheme's own relation cannot; within a cell only the
+    seed differs.
+    """
+    rows = []
+    for name in PREDICTORS:
+        own = known(runs, [name])
+        for stratum in STRATA:
+            statistic = auc(own[f"score_{name}"], own["positive"], own[stratum])
+            found = estimate(statistic, own["cell"]) if len(own) else Estimate(np.nan)
+            mixed = own.groupby(stratum)["positive"].transform("nunique") == 2
+            row = {"predictor": name, "within": stratum, "strata": own.loc[mixed, stratum].nunique()}
+            note = found.note
+            if not mixed.any():
+                note = f"no {stratum} has runs that extrapolate and runs that do not"
+            elif stratum in SAME_BY_CONSTRUCTION.get(name, ()):
+                found, note = Estimate(0.5, 0.5, 0.5), "the same for all that is compared, by construction"
+            rows.append({**row, "runs": int(mixed.sum()), **columns("auc", found), "note": note})
+    return pd.DataFrame(rows)
+
+
+def ranks(runs: Frame) -> Frame:
+    """Spearman of each measure with exact match beyond, among the runs of each task and of each scheme."""
+    rows = []
+    for name in MEASURES:
+        own = known(runs, [name])
+        for by in ("task", "scheme"):
+            for group, part in own.groupby(by):
+                found = estimate(spearman(part[f"score_{name}"], part["exact"]), part["cell"])
+                constant = "all runs alike" if np.isnan(found.value) else found.note
+                rows.append(
+                    {"predictor": name, "by": by, "name": group, "runs": len(part)}
+                    | {
+                        "extrapolating": int(part["positive"].sum()),
+                        **columns("spearman", found),
+                        "note": constant,
+                    }
+                )
+    names = ["predictor", "by", "name", "runs", "extrapolating", *columns("spearman", Estimate(0)), "note"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def both_ways(runs: Frame) -> Frame:
+    """Cells of which some seeds extrapolate and others do not, with ι of both kinds."""
+    rows = []
+    for (task, scheme), part in runs.groupby(["task", "scheme"]):
+        yes = part["extrapolates_2"].astype(bool)
+        if yes.nunique() == 2:
+            row = {"task": task, "scheme": scheme, "extrapolating": int(yes.sum()), "runs": len(part)}
+            for name in MEASURES:
+                row |= {f"{name}_yes": part.loc[yes, name].mean(), f"{name}_no": part.loc[~yes, name].mean()}
+            rows.append(row)
+    kinds = [f"{name}_{side}" for name in MEASURES for side in ("yes", "no")]
+    return pd.DataFrame(rows, columns=["task", "scheme", "extrapolating", "runs", *kinds])
+
+
+# -- leave one task out ------------------------------------------------------------------------------------------
+
+
+def left_out(runs: Frame) -> Frame:
+    """For each task: a threshold chosen on all other tasks, and how well it does on this one; last, all together."""
+    rows = [row for name in PREDICTORS for row in _left_out(runs, name)]
+    names = ["predictor", "task", "runs", "extrapolating", "threshold"]
+    return pd.DataFrame(rows, columns=[*names, *columns("balanced_accuracy", Estimate(0)), "note"])
+
+
+def _left_out(runs: Frame, name: str) -> list[dict[str, Any]]:
+    own = known(runs, [name])
+    if own["task"].nunique() < 2:
+        return []
+    rows, called = [], pd.Series(False, index=own.index)
+    for task, part in own.groupby("task"):
+        others = own[own["task"] != task]
+        threshold = best_threshold(others[f"score_{name}"].to_numpy(), others["positive"].to_numpy())
+        called[part.index] = part[f"score_{name}"] > threshold
+        found = estimate(balanced_accuracy(called[part.index], part["positive"]), part["cell"])
+        one = "one class only: the share called right" if part["positive"].nunique() < 2 else found.note
+        row = {"predictor": name, "task": task, "threshold": PREDICTORS[name].sign * threshold, "note": one}
+        rows.append({**row, **_size(part), **columns("balanced_accuracy", found)})
+    found = estimate(balanced_accuracy(called, own["positive"]), own["cell"])
+    rows.append({"predictor": name, "task": "all", **_size(own), **columns("balanced_accuracy", found)})
+    return [{"threshold": np.nan, "note": found.note, **row} for row in rows]
+
+
+def _size(part: Frame) -> dict[str, int]:
+    return {"runs": len(part), "extrapolating": int(part["positive"].sum())}
+
+
+def best_threshold(score: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
+    """The threshold above which runs are best called positive (balanced accuracy); the middle one of several.
+
+    >>> best_threshold(np.array([-2.0, -1.0, 0.0]), np.array([False, False, True]))
+    -0.5
+    """
+    values = np.unique(score)
+    between = [values[0] - 1, *((values[1:] + values[:-1]) / 2), values[-1] + 1]
+    above = score > np.array(between)[:, None]
+    shares = [
+        right[:, mine].mean(1) for right, mine in ((above, positive), (~above, ~positive)) if mine.any()
+    ]
+    marks = np.mean(shares, axis=0)
+    best = np.flatnonzero(marks >= marks.max() - 1e-12)
+    return float(between[best[(len(best) - 1) // 2]])
+
+
+# -- beyond the verdict ------------------------------------------------------------------------------------------
+
+
+def added(runs: Frame) -> Frame:
+    """What each measure adds to the verdict before training, in three ways.
+
+    The AUC among runs with the same verdict (½ if the measure adds nothing). And a logistic regression of
+    "extrapolates" on the verdict alone and on verdict and ι, each fitted on all tasks but one and judged on that one:
+    the gain in AUC, and the gain in log loss per run (in nats; positive if ι helps).
+    """
+    rows = []
+    for name in MEASURES:
+        own = known(runs, [name, "verdict"])
+        about = {"predictor": name, "runs": len(own), "groups": own["cell"].nunique()}
+        same = auc(own[f"score_{name}"], own["positive"], own["verdict"])
+        mixed = own.groupby("verdict")["positive"].transform("nunique") == 2 if len(own) else own["positive"]
+        found = estimate(same, own["cell"]) if len(own) else Estimate(np.nan)
+        note = (
+            found.note
+            if mixed.any()
+            else "every verdict has one outcome only, so there is nothing left to tell"
+        )
+        rows.append({**about, "what": "AUC among the same verdict", **columns("value", found), "note": note})
+        for what, (gain, why) in _gains(own, name).items():
+            rows.append({**about, "what": what, **columns("value", gain), "note": why or gain.note})
+    return pd.DataFrame(rows)
+
+
+def _gains(own: Frame, name: str) -> dict[str, tuple[Estimate, str]]:
+    """Gain in AUC and in log loss of verdict and ι over the verdict alone, out of task."""
+    texts = ("gain in AUC over the verdict", "gain in log loss over the verdict")
+    why = why_undefined(own["positive"])
+    if not why and own["task"].nunique() < 2:
+        why = "one task only, so none can be left out"
+    if why:
+        return {text: (Estimate(np.nan), why) for text in texts}
+    alone = out_of_task(own, ["score_verdict"])
+    both = out_of_task(own, ["score_verdict", f"score_{name}"])
+    apart = difference(auc(both, own["positive"]), auc(alone, own["positive"]))
+    loss = mean(_losses(alone, own["positive"]) - _losses(both, own["positive"]))
+    return {text: (estimate(each, own["cell"]), "") for text, each in zip(texts, (apart, loss))}
+
+
+def out_of_task(own: Frame, features: list[str]) -> NDArray[np.float64]:
+    """The chance of each run to extrapolate, by a logistic regression on the runs of all other tasks."""
+    chance = np.full(len(own), np.nan)
+    x, y = own[features].to_numpy(float), own["positive"].to_numpy()
+    for task in own["task"].unique():
+        mine = (own["task"] == task).to_numpy()
+        if len(set(y[~mine])) < 2:
+            chance[mine] = np.clip(y[~mine].mean(), 0.01, 0.99)
+        else:
+            chance[mine] = LogisticRegression().fit(x[~mine], y[~mine]).predict_proba(x[mine])[:, 1]
+    return chance.round(9)  # equal inputs are ties, whatever the last digit
+
+
+def _losses(chance: NDArray[np.float64], positive: "pd.Series[bool]") -> NDArray[np.float64]:
+    """−log of the chance that was given to what happened."""
+    losses: NDArray[np.float64] = -np.log(np.where(positive, chance, 1 - chance))
+    return losses
+
+
+# -- held out, and thresholds ------------------------------------------------------------------------------------
+
+
+def by_held_out(runs: Frame, held_out: Sequence[str]) -> Frame:
+    """All predictors on the tasks held out and on the others; nothing if none was held out."""
+    parts = []
+    if held_out:
+        mine = runs["task"].isin(held_out)
+        for name, part in (("held out", runs[mine]), ("others", runs[~mine])):
+            parts.append(compared(part).assign(tasks=name) if len(part) else pd.DataFrame())
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def sensitivity(table: Frame, runs: Frame) -> Frame:
+    """The AUC of each index at each of its stored thresholds, on the same runs."""
+    rows = of_runs(table)
+    found = []
+    for measure in MEASURES:
+        stored = chosen_readout(rows[(rows["measure"] == measure) & rows["run"].isin(runs["run"])])
+        curve = rows.loc[rows["measure"] == measure.removeprefix("iota_"), "threshold"]
+        for threshold in sorted(stored["threshold"].unique(), key=_by_numbers):
+            value = stored[stored["threshold"] == threshold].groupby("run")["value"].first()
+            own = known(runs.assign(**{measure: runs["run"].map(value)}), [measure])
+            apart = (
+                estimate(auc(own[f"score_{measure}"], own["positive"]), own["cell"])
+                if len(own)
+                else Estimate(np.nan)
+            )
+            row = {"measure": measure, "threshold": threshold, "default": bool((curve == threshold).any())}
+            found.append(
+                {**row, **_size(own), **columns("auc", apart), "note": why_undefined(own["positive"])}
+            )
+    names = ["measure", "threshold", "default", "runs", "extrapolating", *columns("auc", Estimate(0)), "note"]
+    return pd.DataFrame(found, columns=names)
+
+
+def _by_numbers(threshold: str) -> list[float]:
+    """The numbers in "influence=0.2 fidelity=0.9", to sort by."""
+    return [float(part.partition("=")[2] or 0) for part in threshold.split()]
+
+
+# -- in words ----------------------------------------------------------------------------------------------------
+
+
+def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
+    """What a reader of the numbers has to know: which runs count, and what there was nothing of."""
+    said = [
+        f"{len(runs)} of {len(every)} runs count, in {runs['cell'].nunique()} cells of task and scheme: "
+        f"{int((~every['accurate']).sum())} are not accurate in range, "
+        f"{int((every['accurate'] & every['exact_2'].isna()).sum())} were not evaluated at twice it"
+    ]
+    for name in INDICES:
+        absent = int(runs[name].isna().sum())
+        if absent:
+            said.append(f"{absent} of the {len(runs)} runs have no {PREDICTORS[name].label}")
+    if runs["exact_10"].isna().any():
+        said.append(f"{int(runs['exact_10'].isna().sum())} runs were not evaluated at ten times the range")
+    if why := why_undefined(runs["extrapolates_2"].astype(bool)):
+        said.append(why)
+    if runs["scheme"].nunique() == 1:
+        said.append(f"there is one scheme only, {runs['scheme'].iloc[0]}")
+    if held_out:
+        said.append(f"held out, so that nothing was chosen on them: {', '.join(held_out)}")
+    else:
+        said.append("no task was held out")
+    return said
+
+
+def headline(found: Invariance) -> str:
+    table = found.predictors[found.predictors["factor"] == FACTORS[0]].set_index("predictor")
+    src = table.loc["iota_src"]
+    size = f"{src['runs']} runs in {src['groups']} cells of task and scheme, all accurate in range"
+    if np.isnan(src["auc"]):
+        why = src["note"] or "it is not defined"
+        return f"Whether ι of measured SRC foretells extrapolation cannot be said from {size}: {why}."
+    rivals = table[table["kind"] != "measure"].dropna(subset=["auc"])
+    best = rivals.loc[rivals["auc"].idxmax()] if len(rivals) else None
+    text = (
+        f"Over {size}, ι of measured SRC tells the {src['extrapolating']} that extrapolate from the rest "
+        f"with AUC {in_words(src, 'auc')}"
+    )
+    return text + (
+        f"; the best rival, {best['label']}, reaches {in_words(best, 'auc')}." if best is not None else "."
+    )
+
+
+def in_words(row: "pd.Series[Any]", name: str) -> str:
+    """An estimate with its interval: "0.971 (0.934 to 0.998)"."""
+    if np.isnan(row[name]):
+        return "undefined"
+    if np.isnan(row[f"{name}_low"]):
+        return f"{row[name]:.3f} (no interval)"
+    return f"{row[name]:.3f} ({row[f'{name}_low']:.3f} to {row[f'{name}_high']:.3f})"
