@@ -15,15 +15,10 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.page.cells import (
-    MULTIPLES,
-    Cell,
-    cells,
-    extrapolates,
-    schemes_in_order,
-    tasks_in_order,
-)
+from lengthlens.analyses.page.cells import Cell, cells, tasks_in_order
+from lengthlens.analyses.page.prediction import prediction
 from lengthlens.analyses.page.tables import failures_table, runs_table, surprise
+from lengthlens.analyses.per_run import FACTORS
 
 TITLE = "Does complexity that stays flat in training predict length extrapolation?"
 LEVELS = (0.1, 0.5, 0.9, 0.995)  # of exact match, between the colours of the matrix
@@ -45,29 +40,31 @@ def page(
     found, about = cells(table), dict(provenance or {})
     for cell in found:
         cell["surprise"] = surprise(cell)
+    said = prediction(table, held_out)
     style, script = part("page.css"), part("page.js")
-    return template().render(
+    text: str = template().render(
         title=TITLE,
         style=style,
         style_hash=digest(style),
         script=script,
         script_hash=digest(script),
         made=about.get("made", "unknown date"),
-        finding="",
-        beside=[],
+        finding=said.finding,
+        beside=said.beside,
         facts=facts(found),
         sections=SECTIONS,
         matrix=matrix(found),
-        multiples=MULTIPLES,
-        prediction=[],
+        multiples=FACTORS,
+        prediction=said.tables,
         verdicts=[],
         failures=failures_table(found),
         figures=[],
         runs=runs_table(found),
         provenance=provenance_lines(about),
         **configs(about),
-        study={"cells": found, "multiples": MULTIPLES},
+        study={"cells": found, "multiples": FACTORS},
     )
+    return text
 
 
 def template() -> Any:
@@ -98,14 +95,14 @@ def facts(found: Sequence[Cell]) -> list[tuple[str, str]]:
         ("position embeddings", str(len({cell["scheme"] for cell in found}))),
         ("runs", str(len(runs))),
         ("accurate in range", f"{len(accurate)}"),
-        ("of these extrapolate to 2×", str(sum(bool(extrapolates(run)) for run in accurate))),
+        ("of these extrapolate to 2×", str(sum(bool(run["extrapolates"]) for run in accurate))),
     ]
 
 
 def matrix(found: Sequence[Cell]) -> dict[str, Any]:
     """Tasks by schemes, as the template draws it; None where the study has no such cell."""
     frame = pd.DataFrame(found, columns=["task", "scheme"])
-    tasks, schemes = tasks_in_order(frame["task"]), schemes_in_order(frame["scheme"])
+    tasks, schemes = tasks_in_order(frame["task"]), theme.in_order(frame["scheme"])
     places = {(cell["task"], cell["scheme"]): place for place, cell in enumerate(found)}
     rows = [
         {"task": task, "cells": [square(found, places.get((task, scheme))) for scheme in schemes]}
@@ -118,7 +115,7 @@ def square(found: Sequence[Cell], place: int | None) -> dict[str, Any] | None:
     """One square of the matrix, at the first of the lengths that it can be looked at."""
     if place is None:
         return None
-    cell, value = found[place], found[place]["at"][str(MULTIPLES[0])]
+    cell, value = found[place], found[place]["at"][str(FACTORS[0])]
     text = "–" if value is None else f"{value:.2f}"
     return {
         "place": place,
@@ -128,7 +125,7 @@ def square(found: Sequence[Cell], place: int | None) -> dict[str, Any] | None:
         "surprise": bool(cell["surprise"]),
         "doubtful": any(run["accurate"] is False for run in cell["runs"]),
         "label": f"{cell['task']} under {cell['scheme']}: exact match {text} "
-        f"at {MULTIPLES[0]} times the training length",
+        f"at {FACTORS[0]} times the training length",
     }
 
 

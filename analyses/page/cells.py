@@ -7,10 +7,9 @@ from typing import Any
 import pandas as pd
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.per_run import FACTORS, ONCE, MissingError, of_runs, per_run, verdicts
 from lengthlens.tasks import TASKS
 
-MULTIPLES = (2, 10)  # of the training range, at which the matrix can be looked at
-EXTRAPOLATES = 0.9  # least exact match, at twice the training range, of a run that is said to extrapolate
 GROWTH = ("src", "lrc")  # the complexities whose growth a cell shows
 
 Cell = dict[str, Any]
@@ -21,98 +20,90 @@ def cells(table: pd.DataFrame) -> list[Cell]:
     """Every cell of a study, tasks and schemes in the order of all figures; POLA has no cells.
 
     >>> from lengthlens.probes.study import as_study
-    >>> rows = [{"task": "copy", "scheme": "rope", "run": "r", "measure": "exact_match", "scale": 20, "value": 0.5}]
-    >>> found = cells(as_study(pd.DataFrame(rows)).assign(train_max=10, seed=1))
-    >>> found[0]["runs"][0]["at"]
+    >>> row = {"task": "copy", "scheme": "rope", "run": "r", "seed": 1, "train_max": 10}
+    >>> row |= {"measure": "exact_match", "scale": 20, "value": 0.5}
+    >>> cells(as_study(pd.DataFrame([row])))[0]["runs"][0]["at"]
     {'2': 0.5, '10': None}
     """
     trained = table[~table["task"].str.startswith("pola:")]
-    groups = {(str(task), str(scheme)): rows for (task, scheme), rows in trained.groupby(["task", "scheme"])}  # type: ignore[misc]
-    return [
-        cell(task, scheme, groups[task, scheme])
-        for task in tasks_in_order(trained["task"])
-        for scheme in schemes_in_order(trained["scheme"])
-        if (task, scheme) in groups
-    ]
+    before = {(row.task, row.scheme): row for row in verdicts(trained).itertuples()}
+    runs = by_cell(trained)
+    declared = trained[trained["measure"] == "declared_src"]
+    reach = trained[trained["measure"] == "verdict"].groupby(["task", "scheme"])["scale"].first()
+    found = []
+    for task in tasks_in_order(trained["task"]):
+        for scheme in theme.in_order(sorted(trained["scheme"].unique())):
+            if (task, scheme) not in before and (task, scheme) not in runs:
+                continue
+            own, said = runs.get((task, scheme), []), before.get((task, scheme))
+            found.append(
+                {
+                    "task": task,
+                    "scheme": scheme,
+                    "verdict": said.verdict if said else "",
+                    "reasons": said.reasons if said else "",
+                    "verdict_up_to": whole(reach.get((task, scheme))),
+                    "declared": points(declared[(declared["task"] == task) & (declared["scheme"] == scheme)]),
+                    "at": {str(k): mean([run["at"][str(k)] for run in own]) for k in FACTORS},
+                    "train_max": next((run["train_max"] for run in own), None),
+                    "runs": own,
+                }
+            )
+    return found
 
 
 def tasks_in_order(names: "pd.Series[str]") -> list[str]:
     """As they are registered; a user's own come last."""
-    registered = list(TASKS)
-    return sorted(
-        names.unique(),
-        key=lambda name: (registered.index(name) if name in registered else len(registered), name),
-    )
+    registered = {name: place for place, name in enumerate(TASKS)}
+    return sorted(names.unique(), key=lambda name: (registered.get(name, len(registered)), name))
 
 
-def schemes_in_order(labels: "pd.Series[str]") -> list[str]:
-    """As every figure lists them; one scheme with several options beside itself."""
-    order = theme.in_order(label.partition("/")[0] for label in sorted(labels.unique()))
-    return sorted(labels.unique(), key=lambda label: (order.index(label.partition("/")[0]), label))
+def by_cell(trained: pd.DataFrame) -> dict[tuple[str, str], list[Cell]]:
+    """The runs of each cell, by seed."""
+    try:
+        runs = per_run(trained)
+    except MissingError:
+        return {}
+    curves = dict(list(of_runs(trained).groupby("run")))
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for row in runs.to_dict("records"):
+        found.setdefault((row["task"], row["scheme"]), []).append(
+            {**outcome(row), **growth(curves[row["run"]])}
+        )
+    return found
 
 
-def cell(task: str, scheme: str, rows: pd.DataFrame) -> Cell:
-    """One cell: what was said of it before training, and its runs."""
-    named = rows[rows["run"] != ""]
-    runs = [run_facts(str(run), own) for run, own in named.groupby("run")]
-    runs.sort(key=lambda run: (math.inf if run["seed"] is None else run["seed"], run["run"]))
-    verdict = rows[rows["measure"] == "verdict"]
+def outcome(row: Any) -> Cell:
+    """How a run ended, from its row in `per_run`."""
     return {
-        "task": task,
-        "scheme": scheme,
-        "verdict": str(verdict["text"].iloc[0]) if len(verdict) else "",
-        "reasons": str(verdict["relation"].iloc[0]) if len(verdict) else "",
-        "verdict_up_to": whole(verdict["scale"].iloc[0]) if len(verdict) else None,
-        "declared": points(rows[rows["measure"] == "declared_src"]),
-        "at": {str(m): mean([run["at"][str(m)] for run in runs]) for m in MULTIPLES},
-        "train_max": next((run["train_max"] for run in runs), None),
-        "runs": runs,
+        "run": row["run"],
+        "seed": whole(row["seed"]),
+        "train_max": whole(row["train_max"]),
+        "status": row["status"],
+        "accurate": bool(row["accurate"]),
+        "at": {str(k): number(row[f"exact_{k}"]) for k in FACTORS},
+        "extrapolates": None if pd.isna(row["extrapolates_2"]) else bool(row["extrapolates_2"]),
+        **{name: number(row[name]) for name in ONCE},
+        **{f"iota_{name}": number(row[f"iota_{name}"]) for name in GROWTH},
     }
 
 
-def run_facts(run: str, rows: pd.DataFrame) -> Cell:
-    """One run: how its training ended, its scores over length, and how its complexity grew."""
-    train_max, converged = whole(rows["train_max"].iloc[0]), rows[rows["measure"] == "converged"]
-    exact = rows[rows["measure"] == "exact_match"].sort_values("scale")
-    scores = {int(n): number(value) for n, value in zip(exact["scale"], exact["value"]) if not pd.isna(n)}
-    refused = exact[exact["value"].isna() & (exact["text"] != "")]
+def growth(rows: pd.DataFrame) -> Cell:
+    """The curves of a run over the scale, what it learned to go by, and what went wrong in words."""
+    exact, ended = rows[rows["measure"] == "exact_match"], rows[rows["measure"] == "converged"]
+    refused = exact.loc[exact["value"].isna() & (exact["text"] != ""), "text"]
     return {
-        "run": run,
-        "seed": whole(rows["seed"].iloc[0]),
-        "train_max": train_max,
-        "status": str(converged["text"].iloc[0]) if len(converged) else "",
-        "reason": str(converged["relation"].iloc[0]) if len(converged) else "",
-        "accurate": None if rows["accurate"].isna().all() else bool(rows["accurate"].any()),
         "exact": points(exact),
-        "refused": str(refused["text"].iloc[0]) if len(refused) else "",
-        "at": {str(m): scores.get(m * train_max) if train_max else None for m in MULTIPLES},
-        **{
-            name: single(rows, name)
-            for name in ("in_range_exact_match", "train_loss", "margin", "steps", "seconds")
-        },
         **{name: points(rows[(rows["measure"] == name) & rows["head"].isna()]) for name in GROWTH},
-        **{f"iota_{name}": index(rows, name) for name in GROWTH},
         "learned": list(rows.loc[rows["measure"] == "relation", "text"]),
+        "reason": next(iter(ended["relation"]), ""),
+        "refused": next(iter(refused), ""),
     }
-
-
-def index(rows: pd.DataFrame, of: str) -> float | None:
-    """ι at the default thresholds: those that the curve itself was measured at."""
-    found = rows[rows["measure"] == f"iota_{of}"]
-    thresholds = rows.loc[rows["measure"] == of, "threshold"].unique()
-    default = found[found["threshold"].isin(thresholds)] if len(thresholds) else found.head(1)
-    return number(default["value"].iloc[0]) if len(default) else None
-
-
-def single(rows: pd.DataFrame, measure: str) -> float | None:
-    """The value of a measure that a run has once."""
-    found = rows.loc[rows["measure"] == measure, "value"]
-    return number(found.iloc[0]) if len(found) else None
 
 
 def points(rows: pd.DataFrame) -> list[Point]:
     """A curve: scale, value, and the ends of its interval, in the order of scale; what is missing is left out."""
-    known = rows[rows["scale"].notna() & rows["value"].notna()].sort_values("scale", kind="stable")
+    known = rows[rows["scale"].notna() & rows["value"].map(math.isfinite)].sort_values("scale", kind="stable")
     return [
         [int(n), number(v), number(low), number(high)]
         for n, v, low, high in zip(known["scale"], known["value"], known["low"], known["high"])
@@ -125,7 +116,7 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    return None if pd.isna(value) else int(value)
+    return None if value is None or pd.isna(value) else int(value)
 
 
 def mean(values: Sequence[float | None]) -> float | None:
@@ -136,9 +127,3 @@ def mean(values: Sequence[float | None]) -> float | None:
     """
     known = [value for value in values if value is not None]
     return number(sum(known) / len(known)) if known else None
-
-
-def extrapolates(run: Cell) -> bool | None:
-    """Whether exact match holds at twice the training range; None where it was not looked at."""
-    at = run["at"][str(MULTIPLES[0])]
-    return None if at is None else at >= EXTRAPOLATES

@@ -1,11 +1,14 @@
 """The tables of the page: columns, and cells that know both their text and what they are sorted by."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lengthlens.analyses.page.cells import MULTIPLES, Cell, extrapolates
+import pandas as pd
+
+from lengthlens.analyses.page.cells import Cell
+from lengthlens.analyses.per_run import FACTORS
 
 NOTHING = "–"  # in place of what is not known
 
@@ -73,6 +76,40 @@ def with_interval(value: float | None, low: float | None, high: float | None) ->
     )
 
 
+def frame_table(
+    name: str,
+    title: str,
+    frame: pd.DataFrame,
+    columns: Mapping[str, str],
+    *,
+    intervals: Sequence[str] = (),
+    main: str = "",
+    note: str = "",
+    empty: str = "Nothing to show.",
+) -> Table:
+    """A table of a frame's columns under the labels given; those in `intervals` have ends beside them in the frame.
+
+    Rows where the column `main` is true are printed strongly.
+    """
+    heads = [
+        Column(label, key in intervals or (key in frame and pd.api.types.is_numeric_dtype(frame[key])))
+        for key, label in columns.items()
+    ]
+    rows = [
+        line(
+            [
+                with_interval(row[key], row[f"{key}_low"], row[f"{key}_high"])
+                if key in intervals
+                else row[key]
+                for key in columns
+            ],
+            "main" if main and row[main] else "",
+        )
+        for row in frame.to_dict("records")
+    ]
+    return Table(name, title, heads, rows, note, empty)
+
+
 def line(values: Iterable[Any], mark: str = "") -> Line:
     """A row of plain values, or of cells made before."""
     return Line([value if isinstance(value, Entry) else entry(value) for value in values], mark)
@@ -86,7 +123,7 @@ RUN_COLUMNS = (
     Column("seed", True),
     Column("ended", meaning="how training ended"),
     Column("in range", True, "mean exact match over the scales that were trained on"),
-    *(Column(f"at {m}×", True, f"exact match at {m} times the training range") for m in MULTIPLES),
+    *(Column(f"at {m}×", True, f"exact match at {m} times the training range") for m in FACTORS),
     Column("ι of SRC", True, "growth of measured SRC with scale: 0 is none, 1 is linear"),
     Column("ι of LRC", True, "growth of measured LRC with scale"),
     Column("steps", True),
@@ -112,7 +149,7 @@ def run_values(cell: Cell, run: Cell) -> list[Any]:
         run["seed"],
         run["status"],
         entry(run["in_range_exact_match"], 3),
-        *(entry(run["at"][str(m)], 3) for m in MULTIPLES),
+        *(entry(run["at"][str(m)], 3) for m in FACTORS),
         run["iota_src"],
         run["iota_lrc"],
         entry(run["steps"], 0),
@@ -160,8 +197,8 @@ def surprise(cell: Cell) -> str:
 
     The verdict "content-addressed" says nothing either way, so nothing goes against it.
     """
-    known = [run for run in cell["runs"] if run["accurate"] and extrapolates(run) is not None]
-    beyond = sum(bool(extrapolates(run)) for run in known)
+    known = [run for run in cell["runs"] if run["accurate"] and run["extrapolates"] is not None]
+    beyond = sum(run["extrapolates"] for run in known)
     if cell["verdict"] == "possible" and beyond < len(known):
         return f"{len(known) - beyond} of {len(known)} accurate runs did not extrapolate."
     if cell["verdict"] in DENIALS and beyond:
