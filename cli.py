@@ -5,6 +5,7 @@ from importlib.metadata import version
 import click
 
 from lengthlens.commands.probes import PROBE_COMMANDS
+from lengthlens.commands.records import RECORD_COMMANDS
 from lengthlens.commands.report import REPORT_COMMANDS
 from lengthlens.commands.runs import RUN_COMMANDS
 from lengthlens.commands.tasks import TASK_COMMANDS
@@ -14,7 +15,7 @@ from lengthlens.commands.theory import THEORY_COMMANDS
 SECTIONS = {
     "Before any training": (*TASK_COMMANDS, *THEORY_COMMANDS),
     "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS),
-    "Studies of many runs": (*REPORT_COMMANDS,),
+    "Studies of many runs": (*REPORT_COMMANDS, *RECORD_COMMANDS),
 }
 
 

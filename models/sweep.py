@@ -1,5 +1,6 @@
 """Many runs at once: a grid of configs, worked off by processes here or by the workers of a cluster."""
 
+import math
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +14,9 @@ from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from lengthlens.models.evaluation import MEMORY, SAMPLES
+from lengthlens.models.run import Run
 from lengthlens.models.run_config import RunConfig
-from lengthlens.models.runs import RunStore
+from lengthlens.models.runs import RunStore, best_rows
 from lengthlens.models.trainer import Trainer, cpu_threads
 from lengthlens.models.training import CHECKPOINT_SECONDS, train
 from lengthlens.registry import UserError, unknown
@@ -23,6 +25,34 @@ ENGINES = ("local", "dask")
 BUSY = "busy"  # the status of a run that another process has in hand
 DEATHS = 5  # workers that may die without any run being finished in between, before a sweep gives up
 TRIAL_STEPS = 10  # for an estimate
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run to train, and how many instances of each length (scale) it is to be evaluated at."""
+
+    config: RunConfig
+    samples: Mapping[int, int]
+    hopeless: float = (
+        1.0  # share of the instances of a length that do once none of a shorter length was right
+    )
+
+    def next_look(self, rows: Sequence[dict[str, Any]]) -> tuple[int, int] | None:
+        """The shortest length that the rows of an evaluation do not have yet, and its number of instances.
+
+        >>> plan = Planned(RunConfig("copy", "rope"), {20: 100, 50: 100}, hopeless=0.1)
+        >>> plan.next_look([]), plan.next_look([{"length": 20, "samples": 100, "seed": 0, "exact_match": 0.0}])
+        ((20, 100), (50, 10))
+        """
+        best = {row["length"]: row for row in best_rows([row for row in rows if row["seed"] == 0])}
+        share = 1.0
+        for length, samples in sorted(self.samples.items()):
+            wanted = math.ceil(share * samples)
+            if length not in best or best[length]["samples"] < wanted:
+                return length, wanted
+            if not best[length].get("exact_match"):
+                share = self.hopeless
+        return None
 
 
 @dataclass(frozen=True)
@@ -52,6 +82,10 @@ class Grid:
             for task, (name, options), seed in product(self.tasks, self.schemes, self.seeds)
         ]
         return list({config.id: config for config in cells}.values())
+
+    def planned(self) -> list[Planned]:
+        """The same, with what each is evaluated at."""
+        return [Planned(config, dict.fromkeys(self.lengths, self.samples)) for config in self.configs()]
 
 
 def read_grid(path: Path) -> Grid:
@@ -126,8 +160,8 @@ class Job:
 
     config: dict[str, Any]
     store: str
-    lengths: tuple[int, ...]
-    samples: int
+    samples: dict[int, int]
+    hopeless: float
     checkpoint_seconds: float
     wait: bool = False  # for another process that has the run in hand
 
@@ -156,28 +190,38 @@ def work(job: Job) -> Outcome:
         finished = run.status().finished
         trained = train(config, store, checkpoint_seconds=job.checkpoint_seconds, wait=True)
         if trained.status.has_model:
-            from lengthlens.models.evaluate import evaluate
-
-            with cpu_threads(config.threads):
-                evaluate(run, job.lengths, samples=job.samples, memory=MEMORY, wait=True)
+            _evaluate(run, Planned(config, job.samples, job.hopeless))
         return Outcome(run.id, trained.status.status, trained.status.reason, not finished)
     except Exception as error:
         return Outcome(run.id, "failed", str(error) or type(error).__name__)
 
 
-def pending(grid: Grid, store: RunStore) -> list[RunConfig]:
+def _evaluate(run: Run, plan: Planned) -> None:
+    """One length after the other, each kept before the next begins."""
+    from lengthlens.models.evaluate import evaluate
+
+    with cpu_threads(plan.config.threads):
+        while look := plan.next_look(run.evaluation()):
+            length, samples = look
+            evaluate(run, [length], samples=samples, memory=MEMORY, wait=True)
+
+
+def pending(grid: Grid | Sequence[Planned], store: RunStore) -> list[RunConfig]:
     """The configs of a grid with something left to train or to evaluate."""
-    return [config for config in grid.configs() if not _complete(config, grid, store)]
+    return [plan.config for plan in _plans(grid) if not _complete(plan, store)]
 
 
-def _complete(config: RunConfig, grid: Grid, store: RunStore) -> bool:
-    run = store.run(config)
+def _plans(grid: Grid | Sequence[Planned]) -> Sequence[Planned]:
+    return grid.planned() if isinstance(grid, Grid) else grid
+
+
+def _complete(plan: Planned, store: RunStore) -> bool:
+    run = store.run(plan.config)
     try:
         status = run.status()
         if not status.has_model:
             return status.finished
-        known = {(row["length"], row["samples"], row["seed"]) for row in run.evaluation()}
-        return {(length, grid.samples, 0) for length in grid.lengths} <= known
+        return plan.next_look(run.evaluation()) is None
     except UserError:
         return False  # let the attempt say what is wrong with it
 
@@ -186,7 +230,7 @@ def _complete(config: RunConfig, grid: Grid, store: RunStore) -> bool:
 
 
 def sweep(
-    grid: Grid,
+    grid: Grid | Sequence[Planned],
     store: RunStore,
     *,
     engine: str = "local",
@@ -196,38 +240,38 @@ def sweep(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     report: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
-    """Train and evaluate every run of a grid that is not finished; the outcomes, in the order of the grid.
+    """Train and evaluate every run of a grid, or of plans, that is not finished; the outcomes, in the same order.
 
     `engine` "local" takes `workers` processes (as many as there are cores); "dask" takes the workers of the Dask
     scheduler at `address`, which must see the store under the same path, each with `resources` such as {"GPU": 1}.
     A worker that dies is replaced and its run is taken up where it was. Runs that other processes have in hand come
     last, and are waited for.
     """
-    configs = grid.configs()
-    known = {config.id: config for config in configs}
-    outcomes = _already(grid, store)
+    plans = _plans(grid)
+    known = {plan.config.id: plan for plan in plans}
+    outcomes = _already(plans, store)
     for outcome in outcomes.values():
         _tell(report, outcome)
     with _engine(engine, workers, address, resources) as run_all:
         for wait in (False, True):
-            left = [config for name, config in known.items() if name not in outcomes]
-            jobs = [_job(config, grid, store, checkpoint_seconds, wait) for config in left]
+            left = [plan for name, plan in known.items() if name not in outcomes]
+            jobs = [_job(plan, store, checkpoint_seconds, wait) for plan in left]
             for outcome in _persistently(jobs, run_all):
                 if outcome.status != BUSY:
                     outcomes[outcome.run] = outcome
                     _tell(report, outcome)
-    return [outcomes[config.id] for config in configs]
+    return [outcomes[plan.config.id] for plan in plans]
 
 
-def _already(grid: Grid, store: RunStore) -> dict[str, Outcome]:
-    left = {config.id for config in pending(grid, store)}
-    done = [store.run(config) for config in grid.configs() if config.id not in left]
+def _already(plans: Sequence[Planned], store: RunStore) -> dict[str, Outcome]:
+    left = {config.id for config in pending(plans, store)}
+    done = [store.run(plan.config) for plan in plans if plan.config.id not in left]
     return {run.id: Outcome(run.id, (s := run.status()).status, s.reason, trained=False) for run in done}
 
 
-def _job(config: RunConfig, grid: Grid, store: RunStore, checkpoint_seconds: float, wait: bool) -> Job:
+def _job(plan: Planned, store: RunStore, checkpoint_seconds: float, wait: bool) -> Job:
     place = str(store.path.resolve())
-    return Job(config.to_dict(), place, tuple(grid.lengths), grid.samples, checkpoint_seconds, wait)
+    return Job(plan.config.to_dict(), place, dict(plan.samples), plan.hopeless, checkpoint_seconds, wait)
 
 
 def _tell(report: Callable[[Outcome], None] | None, outcome: Outcome) -> None:
