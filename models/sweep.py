@@ -252,7 +252,7 @@ def sweep(
     outcomes = _already(plans, store)
     for outcome in outcomes.values():
         _tell(report, outcome)
-    with _engine(engine, workers, address, resources) as run_all:
+    with on_engine(engine, workers, address, resources) as run_all:
         for wait in (False, True):
             left = [plan for name, plan in known.items() if name not in outcomes]
             jobs = [_job(plan, store, checkpoint_seconds, wait) for plan in left]
@@ -301,10 +301,10 @@ def _persistently(jobs: Sequence[Job], run_all: RunAll) -> Iterator[Outcome]:
 
 
 @contextmanager
-def _engine(
+def on_engine(
     engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None
 ) -> Iterator[RunAll]:
-    """joblib on the engine asked for."""
+    """joblib on the engine asked for: what is called in `Parallel` inside runs there, too."""
 
     def run_all(jobs: Sequence[Job]) -> Iterator[Outcome]:
         parallel = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
