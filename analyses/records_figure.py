@@ -70,6 +70,8 @@ def _panel(axes: Axes, rows: pd.DataFrame, styles: dict[str, dict[str, Any]], tr
     axes.axvspan(rows["length"].min() / 2, train_max, color="0.94", zorder=0, linewidth=0)
     for scheme, style in styles.items():
         own = rows[(rows["scheme"] == scheme) & (rows["seeds"] > 0)]
+        if own.empty:
+            continue  # an empty band would have no place on a logarithmic axis
         lengths = own["length"].astype(float)
         axes.plot(lengths, own["median"], **style, clip_on=False)
         axes.fill_between(lengths, own["worst"], own["median"], color=style["color"], alpha=0.18, linewidth=0)

@@ -137,3 +137,8 @@ def recipe_of(config: RunConfig) -> dict[str, Any]:
     False
     """
     return {name: value for name, value in config.identity().items() if name not in CELL}
+
+
+def cell_of(config: RunConfig) -> dict[str, Any]:
+    """The rest: what tells a run from the others of its recipe."""
+    return {name: value for name, value in config.identity().items() if name in CELL}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from lengthlens.models.records import HOPELESS, recipe_of
+from lengthlens.models.records import HOPELESS, cell_of, recipe_of
 from lengthlens.models.run import VERSIONS, Run, Status
 from lengthlens.models.run_config import RunConfig
 from lengthlens.models.runs import RunStore, best_rows
@@ -56,7 +56,10 @@ def record_table(plans: Sequence[Planned], store: RunStore) -> pd.DataFrame:
 
 
 def provenance(sources: Sequence[tuple[RunStore, Sequence[Planned]]]) -> dict[str, Any]:
-    """All that is needed to make the runs again. No date, so that the same runs give the same text."""
+    """All that is needed to make the runs again: the config of each is `recipe` and its own entry in `configs`.
+
+    There is no date, so that the same runs give the same text.
+    """
     plans = [plan for _, own in sources for plan in own]
     runs = [store.run(plan.config) for store, own in sources for plan in own]
     trained_with = {tuple(run.read_json(VERSIONS).items()) for run in runs if run.has(VERSIONS)}
@@ -66,7 +69,7 @@ def provenance(sources: Sequence[tuple[RunStore, Sequence[Planned]]]) -> dict[st
         "recipe": recipe_of(plans[0].config),
         "instances": {plan.config.task: dict(plan.samples) for plan in plans},
         "share_of_instances_once_none_was_right": HOPELESS,
-        "configs": {plan.config.id: plan.config.identity() for plan in plans},
+        "configs": {plan.config.id: cell_of(plan.config) for plan in plans},
     }
 
 
