@@ -112,7 +112,8 @@ def spearman(x: ArrayLike, y: ArrayLike) -> Statistic:
 
 def _below(values: Floats) -> Floats:
     """Entry (j, i): 1 if value j is below value i, ½ if they are equal; its sum over j is the rank of i."""
-    return (values[:, None] < values) + 0.5 * (values[:, None] == values)
+    found: Floats = (values[:, None] < values) + 0.5 * (values[:, None] == values)
+    return found
 
 
 def kendall(x: ArrayLike, y: ArrayLike) -> Statistic:

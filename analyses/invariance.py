@@ -37,6 +37,7 @@ from lengthlens.analyses.per_run import (
     chosen_readout,
     of_runs,
     per_run,
+    records,
     usable,
 )
 from lengthlens.analyses.predictors import PREDICTORS, scores, with_base_rates
@@ -401,24 +402,22 @@ def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
 
 
 def headline(found: Invariance) -> str:
-    table = found.predictors[found.predictors["factor"] == FACTORS[0]].set_index("predictor")
-    src = table.loc["iota_src"]
+    first = records(found.predictors[found.predictors["factor"] == FACTORS[0]])
+    src = next(row for row in first if row["predictor"] == "iota_src")
     size = f"{src['runs']} runs in {src['groups']} cells of task and scheme, all accurate in range"
     if np.isnan(src["auc"]):
         why = src["note"] or "it is not defined"
         return f"Whether ι of measured SRC foretells extrapolation cannot be said from {size}: {why}."
-    rivals = table[table["kind"] != "measure"].dropna(subset=["auc"])
-    best = rivals.loc[rivals["auc"].idxmax()] if len(rivals) else None
     text = (
         f"Over {size}, ι of measured SRC tells the {src['extrapolating']} that extrapolate from the rest "
         f"with AUC {in_words(src, 'auc')}"
     )
-    return text + (
-        f"; the best rival, {best['label']}, reaches {in_words(best, 'auc')}." if best is not None else "."
-    )
+    rivals = [row for row in first if row["kind"] != "measure" and not np.isnan(row["auc"])]
+    best = max(rivals, key=lambda row: float(row["auc"]), default=None)
+    return text + (f"; the best rival, {best['label']}, reaches {in_words(best, 'auc')}." if best else ".")
 
 
-def in_words(row: "pd.Series[Any]", name: str) -> str:
+def in_words(row: dict[str, Any], name: str) -> str:
     """An estimate with its interval: "0.971 (0.934 to 0.998)"."""
     if np.isnan(row[name]):
         return "undefined"

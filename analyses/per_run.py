@@ -22,6 +22,12 @@ class MissingError(UserError):
     """The table lacks what a figure or finding is made of; the message says what, and how to get it."""
 
 
+def records(frame: Frame) -> list[dict[str, Any]]:
+    """The rows of a frame, each by column name."""
+    rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]
+    return rows
+
+
 def measured(table: Frame, measure: str, command: str = "probe") -> Frame:
     """The rows of a measure with a value; a sentence if there are none."""
     rows = table[(table["measure"] == measure) & table["value"].notna()]
@@ -150,3 +156,14 @@ def spread(values: "pd.Series[float]") -> str:
     """
     texts = ["–" if np.isnan(value) else f"{value:.2f}" for value in values.astype(float)]
     return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """An estimate as a text.
+
+    >>> interval(0.9, 0.8, 1.0), interval(0.9, np.nan, np.nan), interval(np.nan, np.nan, np.nan)
+    ('0.900 [0.800, 1.000]', '0.900', '–')
+    """
+    if np.isnan(value):
+        return "–"
+    return f"{value:.3f}" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"

@@ -9,7 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.per_run import MissingError
 
+PREFIX = "pola:"  # of the task in the rows of a study
 TARGET: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white"}
 
@@ -38,14 +40,79 @@ def plot(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def from_study(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a study as `pola_table` has them: target, scheme, train_max, scale, and a column for each measure."""
+    rows = table[table["task"].str.startswith(PREFIX)]
+    if rows.empty:
+        raise MissingError("the table has no position-only linear attention: `lengthlens reproduce` adds it")
+    keys = ["task", "scheme", "train_max", "scale"]
+    wide = rows.pivot_table(index=keys, columns="measure", values="value", aggfunc="first").reset_index()
+    needed = {"pola_predicted_error", "pola_target_energy", "pola_lrc", "pola_lrc_under"} - set(wide)
+    if needed:
+        raise MissingError(
+            f"the table has position-only linear attention without {', '.join(sorted(needed))}"
+        )
+    wide.columns = pd.Index([str(name).removeprefix("pola_") for name in wide])
+    return wide.assign(target=wide["task"].str.removeprefix(PREFIX)).astype({"scale": int, "train_max": int})
+
+
+def finding(table: pd.DataFrame) -> pd.DataFrame:
+    """For each target and scheme: complexity in training and at the end, and the error there as a share of the energy.
+
+    `trained` is what gradient descent reached, `predicted` what the theory says; extrapolates if the error is nil.
+    """
+    rows = []
+    wide = from_study(table)
+    for (target, scheme), part in wide.groupby(["target", "scheme"], sort=False):
+        end = part.sort_values("scale").iloc[-1]
+        start = part[part["scale"] == end["train_max"]].iloc[0]
+        row = {"target": target, "scheme": scheme, "trained up to": end["train_max"], "N": end["scale"]}
+        row |= {"LRC": f"{start['lrc']:g} → {end['lrc']:g}"}
+        row |= {"LRC under the scheme": f"{start['lrc_under']:g} → {end['lrc_under']:g}".replace("inf", "∞")}
+        for name in ("predicted_error", "trained_error"):
+            row[name.replace("_error", "")] = end[name] / end["target_energy"] if name in part else np.nan
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def plot_study(table: pd.DataFrame) -> Figure:
+    """All targets of a study: above the error, below the complexity; lines are predicted, marks are trained."""
+    wide = from_study(table)
+    targets = list(wide["target"].unique())
+    with theme.style():
+        width = theme.PAGE if len(targets) > 2 else theme.COLUMN * 1.4
+        figure = Figure(figsize=(width, 3.3), layout="constrained")
+        grid = figure.subplots(2, len(targets), squeeze=False, sharex=True)
+        for k, target in enumerate(targets):
+            own = wide[wide["target"] == target]
+            _error(grid[0, k], own)
+            _complexity(grid[1, k], own)
+            grid[0, k].set_title(target, fontsize=7, parse_math=False)
+            grid[1, k].set_xlabel("scale n")
+            for axes in grid[:, k]:
+                axes.axvspan(0, own["train_max"].max(), color="0.94", zorder=0, linewidth=0)
+                axes.set_xlim(0, own["scale"].max() * 1.02)
+                axes.set_ylabel("" if k else axes.get_ylabel())
+        grid[0, 0].set_ylabel("error / energy")
+        grid[1, 0].set_ylabel("LRC")
+        figure.legend(
+            handles=_legend(wide, plain=True),
+            loc="outside lower center",
+            ncols=5 if width == theme.PAGE else 3,
+            handlelength=2.6,
+        )
+    return figure
+
+
 def _complexity(axes: Axes, table: pd.DataFrame) -> None:
     schemes = theme.in_order(table["scheme"])
+    looks = theme.lines(schemes)
     of_target = table[table["scheme"] == schemes[0]]
     axes.plot(of_target["scale"], of_target["lrc"], **TARGET)
     for name in schemes:
         rows = table[table["scheme"] == name]
         known = rows[np.isfinite(rows["lrc_under"])]
-        axes.plot(known["scale"], known["lrc_under"], **theme.line(name) | {"marker": "none"})
+        axes.plot(known["scale"], known["lrc_under"], **looks[name] | {"marker": "none"})
     axes.set_ylabel("linear representation complexity")
     largest = max(table["lrc"].max(), table["lrc_under"].replace(np.inf, 0).max())
     if largest > 100:
@@ -55,10 +122,11 @@ def _complexity(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _error(axes: Axes, table: pd.DataFrame) -> None:
+    looks = theme.lines(table["scheme"])
     for name in theme.in_order(table["scheme"]):
         rows = table[table["scheme"] == name]
         energy = rows["target_energy"].where(rows["target_energy"] > 0)
-        style = theme.line(name)
+        style = looks[name]
         axes.plot(rows["scale"], rows["predicted_error"] / energy, **style | {"marker": "none"})
         if "trained_error" in rows:
             every = slice(None, None, max(1, len(rows) // 16))
@@ -69,13 +137,15 @@ def _error(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_ylim(top=max(axes.get_ylim()[1], 0.1))
 
 
-def _legend(table: pd.DataFrame) -> list[Line2D]:
-    """One entry for each scheme, and what lines and marks mean."""
+def _legend(table: pd.DataFrame, plain: bool = False) -> list[Line2D]:
+    """One entry for each scheme, and what lines and marks mean; `plain` without a word on what it cannot represent."""
     trained = "trained_error" in table
     entries = [Line2D([], [], **TARGET, label="the target itself")]
+    looks = theme.lines(table["scheme"])
     for name in theme.in_order(table["scheme"]):
-        style = theme.line(name) | HOLLOW if trained else theme.line(name) | {"marker": "none"}
-        entries.append(Line2D([], [], **style, label=_label(name, table[table["scheme"] == name])))
+        style = looks[name] | HOLLOW if trained else looks[name] | {"marker": "none"}
+        label = theme.shown(name) if plain else _label(name, table[table["scheme"] == name])
+        entries.append(Line2D([], [], **style, label=label))
     entries.append(Line2D([], [], color="black", label="line: predicted"))
     if trained:
         entries.append(

@@ -12,7 +12,6 @@ honest prediction could; that makes them hard to beat.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from lengthlens.registry import Registry
@@ -74,7 +73,8 @@ def others_mean(values: "pd.Series[float]", group: "pd.Series[str]") -> "pd.Seri
     """For each run the mean over the other runs of its group; that of all other runs if its group has no other."""
 
     def without_own(total: "pd.Series[float]", count: "pd.Series[int]") -> "pd.Series[float]":
-        return (total - values.fillna(0)) / (count - values.notna()).replace(0, np.nan)
+        others = (count - values.notna()).astype(float)
+        return (total - values.fillna(0)) / others.where(others > 0)
 
     grouped = values.groupby(group)
     own = without_own(grouped.transform("sum"), grouped.transform("count"))

@@ -1,0 +1,154 @@
+"""The figure that a paper would open with: does growth inside the training range foretell extrapolation?"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lengthlens.analyses import theme
+from lengthlens.analyses.invariance import MEASURES, Invariance
+from lengthlens.analyses.per_run import EXTRAPOLATES, FACTORS, MissingError, interval, records
+from lengthlens.analyses.predictors import PREDICTORS
+from lengthlens.analyses.scatter import families, points
+from lengthlens.tasks import TASKS
+
+HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 0.8, "markersize": 3, "zorder": 4}
+COLOURS = {"measure": theme.BLUE, "verdict": theme.GREEN, "control": theme.GREY}
+
+
+def plot(found: Invariance) -> Figure:
+    """Left, every run by ι of measured SRC and exact match at twice the range; right, AUC of every predictor.
+
+    Marks of runs that coincide are spread out around their place. Bars are 95 % intervals over resampled cells; with
+    tasks held out, hollow marks below are the AUC on those alone.
+    """
+    with theme.style():
+        figure = Figure(figsize=(theme.PAGE, 2.75), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=[1, 1])
+        scatter(left, found.runs, MEASURES[0])
+        left.set_title(f"{len(found.runs)} runs accurate in range (near ones spread out)")
+        forest(right, found)
+        figure.legend(
+            handles=families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2
+        )
+    return figure
+
+
+def plot_measures(found: Invariance) -> Figure:
+    """The left panel of the front figure for each of the three measures."""
+    with theme.style():
+        figure = Figure(figsize=(theme.PAGE, 2.5), layout="constrained")
+        grid = figure.subplots(1, len(MEASURES), sharey=True)
+        for k, (axes, measure) in enumerate(zip(grid, MEASURES)):
+            scatter(axes, found.runs, measure)
+            axes.set_ylabel(axes.get_ylabel() if k == 0 else "")
+            own = found.predictors[found.predictors["predictor"] == measure].iloc[0]
+            auc = "undefined" if np.isnan(own["auc"]) else f"{own['auc']:.3f}"
+            axes.set_title(f"AUC {auc}, {own['runs']} runs", fontsize=7)
+        figure.legend(
+            handles=families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2
+        )
+    return figure
+
+
+def _with_kind(runs: pd.DataFrame) -> pd.DataFrame:
+    return runs.assign(task_family=[TASKS[task].family if task in TASKS else "" for task in runs["task"]])
+
+
+def scatter(axes: Axes, runs: pd.DataFrame, measure: str) -> None:
+    """Every run: an index against exact match at twice the training range."""
+    own = _with_kind(runs[runs[measure].notna()])
+    label = PREDICTORS[measure].label
+    axes.set(xlabel=f"{label} (in range)", ylabel=f"exact match at {FACTORS[0]} × training length")
+    axes.set_ylim(-0.12, 1.12)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+    if own.empty:
+        axes.text(0.5, 0.5, f"no run has\n{label}", ha="center", va="center", transform=axes.transAxes)
+        return
+    low, high = min(0.0, float(own[measure].min())), max(1.0, float(own[measure].max()))
+    axes.set_xlim(low - 0.12, high + 0.12)
+    axes.axhline(EXTRAPOLATES, color="0.6", linewidth=0.6, linestyle=(0, (3, 2)), zorder=0)
+    axes.text(
+        high + 0.12,
+        EXTRAPOLATES - 0.015,
+        "extrapolates above",
+        ha="right",
+        va="top",
+        fontsize=5.5,
+        color="0.45",
+    )
+    points(axes, own, measure, f"exact_{FACTORS[0]}", aspect=0.75)
+
+
+def forest(axes: Axes, found: Invariance) -> None:
+    """AUC of each predictor with its interval, ours above and rivals below."""
+    table = found.predictors[found.predictors["factor"] == FACTORS[0]].reset_index(drop=True)
+    held = (
+        found.held_out[found.held_out["tasks"] == "held out"].set_index("predictor")
+        if len(found.held_out)
+        else None
+    )
+    if table["auc"].isna().all():
+        raise MissingError(f"the AUC is undefined: {table['note'].iloc[0]}")
+    for y, row in enumerate(records(table)):
+        colour = COLOURS[row["kind"]]
+        if np.isnan(row["auc"]):
+            axes.text(0.5, y, row["note"], fontsize=5.5, color="0.45", ha="center", va="center")
+            continue
+        axes.plot(
+            [row["auc_low"], row["auc_high"]], [y, y], color=colour, linewidth=1.6, solid_capstyle="butt"
+        )
+        axes.plot(row["auc"], y, "o", color=colour, markersize=4, clip_on=False, zorder=4)
+        if held is not None and not np.isnan(held["auc"][row["predictor"]]):
+            axes.plot(
+                held["auc"][row["predictor"]], y + 0.3, "D", **HOLLOW, markeredgecolor=colour, clip_on=False
+            )
+        label = interval(row["auc"], row["auc_low"], row["auc_high"])
+        axes.text(1.04, y, label, fontsize=6, va="center", transform=axes.get_yaxis_transform())
+    axes.axvline(0.5, color="0.6", linewidth=0.6, linestyle=(0, (3, 2)), zorder=0)
+    axes.set_yticks(np.arange(len(table)), table["label"])
+    axes.set_ylim(len(table) - 0.4, -0.6)
+    lowest = min(table["auc_low"].min(), table["auc"].min(), held["auc"].min() if held is not None else 1)
+    axes.set_xlim(min(0.3, np.floor(lowest * 10) / 10), 1.0)
+    size = found.runs[f"extrapolates_{FACTORS[0]}"].astype(bool)
+    axes.set_title(f"{size.sum()} of them extrapolate: told from the rest by")
+    axes.set_xlabel("AUC, 95 % interval over cells" + ("; ◇ on held-out tasks" if held is not None else ""))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def plot_sensitivity(finding: Invariance) -> Figure:
+    """AUC of each index at each of the thresholds it was stored at; the default is filled."""
+    found = finding.sensitivity
+    if found["auc"].isna().all():
+        raise MissingError(
+            "the AUC is undefined at every threshold: " + (found["note"].max() or "no index is stored")
+        )
+    with theme.style():
+        figure = Figure(figsize=(theme.COLUMN * 1.15, 0.7 + 0.145 * len(found)), layout="constrained")
+        axes = figure.add_subplot()
+        for y, row in enumerate(records(found)):
+            axes.plot([row["auc_low"], row["auc_high"]], [y, y], color=theme.BLUE, linewidth=1.2)
+            fill = theme.BLUE if row["default"] else "white"
+            axes.plot(
+                row["auc"],
+                y,
+                "o",
+                color=theme.BLUE,
+                markerfacecolor=fill,
+                markersize=4,
+                clip_on=False,
+                zorder=4,
+            )
+        short = {
+            name: PREDICTORS[name].label.removeprefix("ι of ").removeprefix("measured ") for name in MEASURES
+        }
+        names = found["measure"].map(short) + ", " + found["threshold"]
+        axes.set_yticks(range(len(found)), list(names))
+        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.set_xlim(min(0.5, np.floor(float(found[["auc", "auc_low"]].min().min()) * 10) / 10), 1)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel("AUC of ι; filled: the default thresholds")
+    return figure

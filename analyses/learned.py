@@ -1,0 +1,161 @@
+"""What `lbpe` learned, in words, beside the relation that the task's own circuit has."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from lengthlens.analyses import theme
+from lengthlens.analyses.per_run import MissingError, of_runs, records
+from lengthlens.models.schemes.forms import read_forms
+from lengthlens.models.schemes.learned import FORMS
+from lengthlens.tasks import TASKS
+
+SCALES = range(3, 9)  # enough for a form that is constant by chance at one scale to differ at another
+WINDOW = 3  # of values of a form, as `lbpe` has it
+MOST = 14  # equations that a figure has room for; the rest are counted
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The finding, cell by cell: equations of the circuit, equations that heads go by, and how many seeds found them.
+
+    `cells` has a row for each task and scheme: circuit, reads, found (seeds that read every equation of the circuit
+    but the query's own token, which a network has anyway), seeds. `equations` has a row for each run and equation: the
+    strongest bias of any head.
+    """
+
+    cells: pd.DataFrame
+    equations: pd.DataFrame
+
+
+def circuit_equations(task: str) -> list[str]:
+    """Where the sources of a task lie, as the fewest equations that cover all steps of a slot; empty if none do.
+
+    >>> circuit_equations("parity-cot"), circuit_equations("reverse"), circuit_equations("shift")
+    (['i−j = n', 'i−j = 0'], ['i+j = 2n+1'], ['i−j = n−1', 'i−j = n', 'i−j = 2n−1'])
+    """
+    if task not in TASKS or TASKS[task].family != "position-addressed":
+        return []
+    reads: dict[tuple[str, int], list[tuple[int, int, int]]] = defaultdict(list)
+    for n in SCALES:
+        for step in TASKS[task].circuit(n):
+            for slot, source in enumerate(step.sources):
+                reads[step.operator, slot].append((step.query, source, n))
+    return list(dict.fromkeys(text for own in reads.values() for text in covering(np.array(own))))
+
+
+def covering(reads: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> list[str]:
+    """Equations of which at every read (i, j, n) one holds: each time the one that holds at most of what is left."""
+    texts: list[str] = []
+    while len(reads):
+        i, j, n = reads.T
+        tried = [
+            (form, value, form.query * i + form.key * j + form.scale * n + form.constant == value)
+            for form in read_forms(FORMS)
+            for value in sorted(range(-WINDOW, WINDOW + 1), key=abs)
+        ]
+        form, value, holds = max(tried, key=lambda each: int(each[2].sum()))  # the first of the best
+        if not holds.any():
+            return []
+        texts.append(form.says(value))
+        reads = reads[~holds]
+    return texts
+
+
+def learned(table: pd.DataFrame) -> Learned:
+    """What the heads of each run go by after pruning, beside the circuit."""
+    rows = of_runs(table)
+    rows = rows[(rows["measure"] == "relation") & (rows["text"] != "")]
+    if rows.empty:
+        raise MissingError("no run in the table has a learned relation: train some with the scheme 'lbpe'")
+    rows = rows.assign(
+        equation=rows["text"].str.replace(r"^layer \d+ head \d+ (reads|avoids) ", "", regex=True)
+    )
+    strongest = rows.assign(strength=rows["value"].abs()).sort_values(
+        "strength", ascending=False, kind="stable"
+    )
+    keys = ["task", "scheme", "seed", "run", "equation"]
+    equations = strongest.drop_duplicates(["run", "equation"])[[*keys, "value"]].rename(
+        columns={"value": "bias"}
+    )
+    heads = rows.groupby(["run", "equation"]).size().rename("heads")
+    equations = equations.join(heads, on=["run", "equation"]).sort_values(keys).reset_index(drop=True)
+    cells = [
+        _cell(str(task), str(scheme), part) for (task, scheme), part in equations.groupby(["task", "scheme"])
+    ]
+    return Learned(pd.DataFrame(cells), equations)
+
+
+def _cell(task: str, scheme: str, part: pd.DataFrame) -> dict[str, object]:
+    circuit = circuit_equations(task)
+    needed = set(circuit) - {"i−j = 0"}
+    read = part[part["bias"] > 0]
+    per_seed = read.groupby("run")["equation"].agg(set)
+    counts = read.groupby("equation")["run"].nunique().sort_values(ascending=False, kind="stable")
+    seeds = part["run"].nunique()
+    return {
+        "task": task,
+        "scheme": scheme,
+        "circuit": "; ".join(circuit) or "none that positions tell",
+        "reads": "; ".join(f"{equation} ({count} of {seeds})" for equation, count in counts.items())
+        or "nothing",
+        "found": int(sum(needed <= each for each in per_seed)) if needed else pd.NA,
+        "seeds": seeds,
+    }
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    """A row for each run, a column for each equation: the strongest bias of any head; the circuit's own are framed."""
+    found = learned(table).equations
+    circuits = {task: circuit_equations(task) for task in theme.tasks_in_order(found["task"])}
+    shown, rest = _columns(found, circuits)
+    runs = found[["task", "scheme", "seed", "run"]].drop_duplicates("run")
+    order = {task: k for k, task in enumerate(theme.tasks_in_order(runs["task"]))}
+    runs = runs.assign(place=runs["task"].map(order)).sort_values(["place", "scheme", "seed"])
+    values = found.pivot_table(index="run", columns="equation", values="bias").reindex(
+        index=runs["run"], columns=shown
+    )
+    with theme.style():
+        figure = Figure(figsize=(theme.PAGE, 1.25 + 0.13 * len(runs)), layout="constrained")
+        axes = figure.add_subplot()
+        limit = max(1.0, float(np.nanmax(np.abs(values.to_numpy()), initial=1.0)))
+        sns.heatmap(
+            values, ax=axes, cmap="PuOr_r", vmin=-limit, vmax=limit, linewidths=0.4, linecolor="white",
+            cbar_kws={"label": "bias on the score\n(reads +, avoids −)", "pad": 0.02, "aspect": 15},
+        )  # fmt: skip
+        axes.set_facecolor("0.95")
+        for y, task in enumerate(runs["task"]):
+            for equation in circuits[task]:
+                if equation in shown:
+                    axes.add_patch(
+                        Rectangle(
+                            (shown.index(equation), y), 1, 1, fill=False, edgecolor="black", linewidth=0.9
+                        )
+                    )
+        several = runs["scheme"].nunique() > 1
+        names = [
+            f"{row['task']}{', ' + theme.shown(row['scheme']) if several else ''}, seed {row['seed']}"
+            for row in records(runs)
+        ]
+        axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0)
+        axes.set_xticks(np.arange(len(shown)) + 0.5, shown, rotation=40, ha="right", rotation_mode="anchor")
+        axes.tick_params(length=0)
+        more = f"; {rest} weaker equations are left out" if rest else ""
+        axes.set(ylabel="", xlabel=f"a key j, read from query i at scale n; framed: the circuit's own{more}")
+    return figure
+
+
+def _columns(found: pd.DataFrame, circuits: dict[str, list[str]]) -> tuple[list[str], int]:
+    """The equations to show, those of the circuits first and then the strongest, and how many are left out."""
+    own = list(dict.fromkeys(equation for each in circuits.values() for equation in each))
+    strength = (
+        found["bias"].abs().groupby(found["equation"]).max().sort_values(ascending=False, kind="stable")
+    )
+    others = [equation for equation in strength.index if equation not in own]
+    room = max(0, MOST - len(own))
+    return [*own, *others[:room]], len(others[room:])

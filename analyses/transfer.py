@@ -1,0 +1,111 @@
+"""Readouts fitted at one scale and tested at another: heat maps for every task and scheme."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from lengthlens.analyses import theme
+from lengthlens.analyses.per_run import chosen_readout, measured, of_runs
+
+CELL = 0.75  # inches of a heat map with the gap behind it
+MARGIN = 1.9  # inches beside them
+SIDE, GAP = 0.94, 0.03  # of a map, and of the gap before what lies beyond the training range; in cells
+COLOURS = "cividis"  # even in lightness, and the same to readers with colour blindness
+
+
+def accuracies(table: pd.DataFrame) -> pd.DataFrame:
+    """The finding: mean accuracy over seeds of readouts fitted at one scale and tested at another; accurate runs only.
+
+    Of the sequential readout one layer before the last. Columns: task, scheme, fit_scale, scale, accuracy, control,
+    runs, train_max; the control is the same fit to shuffled labels.
+    """
+    rows = chosen_readout(measured(of_runs(table), "transfer"))
+    rows = rows[rows["accurate"].fillna(True)]
+    grouped = rows.groupby(["task", "scheme", "fit_scale", "scale"])
+    found = grouped.agg(accuracy=("value", "mean"), control=("control", "mean"), runs=("run", "nunique"))
+    return found.assign(train_max=grouped["train_max"].max()).reset_index()
+
+
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """For each cell: how well readouts of another scale in range decode, and those in range decode beyond it."""
+    found = accuracies(table)
+    beyond = (found["scale"] > found["train_max"]).fillna(False)
+    other = found["fit_scale"] != found["scale"]
+    parts = {"own scale": ~other, "another scale in range": other & ~beyond, "beyond the range": beyond}
+    keys = ["task", "scheme"]
+    columns = {name: found[mask].groupby(keys)["accuracy"].mean() for name, mask in parts.items()}
+    columns["shuffled labels"] = found.groupby(keys)["control"].mean()
+    return pd.DataFrame({**columns, "runs": found.groupby(keys)["runs"].max()}).reset_index()
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    """A heat map for each scheme (row) and task (column): fitted at the scale on the left, tested at that below.
+
+    All maps lie on one picture with gaps between them; a thin gap sets off the scales beyond the training range.
+    """
+    found = accuracies(table)
+    schemes, tasks = theme.in_order(found["scheme"]), theme.tasks_in_order(found["task"])
+    fits, tests = sorted(found["fit_scale"].unique()), sorted(found["scale"].unique())
+    with theme.style():
+        cell = min(CELL, (theme.PAGE - MARGIN) / len(tasks))
+        figure = Figure(figsize=(MARGIN + cell * len(tasks), 0.8 + cell * len(schemes)), layout="constrained")
+        axes = figure.add_subplot()
+        for y, scheme in enumerate(schemes):
+            for x, task in enumerate(tasks):
+                own = found[(found["scheme"] == scheme) & (found["task"] == task)]
+                _map(axes, own, fits, tests, x, y)
+        _frame(axes, schemes, tasks, fits, tests)
+        scale = ScalarMappable(Normalize(0, 1), COLOURS)
+        height = min(1.0, 2.0 / figure.get_figheight())
+        shown = figure.colorbar(scale, ax=axes, shrink=height, aspect=15, pad=0.02)
+        shown.set_label("accuracy of the readout")
+        shown.outline.set_visible(False)
+    return figure
+
+
+def _map(axes: Axes, own: pd.DataFrame, fits: list[int], tests: list[int], x: int, y: int) -> None:
+    """One heat map in its square, a part of it beside the other where it goes beyond the training range."""
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 5}
+    if own.empty:
+        axes.text(x + SIDE / 2, y + SIDE / 2, "no accurate\nrun", **middle)
+        return
+    values = own.pivot_table(index="fit_scale", columns="scale", values="accuracy", dropna=False)
+    values = values.reindex(index=fits, columns=tests).astype(float)
+    known = own["train_max"].dropna()
+    border = int(np.searchsorted(tests, known.max(), side="right")) if len(known) else len(tests)
+    width = (SIDE - GAP) / len(tests)
+    for first, last, shift in ((0, border, 0.0), (border, len(tests), GAP)):
+        if last > first:
+            box = (x + first * width + shift, x + last * width + shift, y + SIDE, y)
+            image = values.iloc[:, first:last].to_numpy()
+            axes.imshow(
+                image, extent=box, origin="lower", vmin=0, vmax=1, cmap=COLOURS, interpolation="nearest"
+            )
+
+
+def _frame(axes: Axes, schemes: list[str], tasks: list[str], fits: list[int], tests: list[int]) -> None:
+    """Names of tasks above and of schemes at the left; the smallest and largest scale at the lower left map."""
+    axes.set_aspect("equal")
+    axes.set_xlim(-0.02, len(tasks))
+    axes.set_ylim(len(schemes), -0.02)
+    axes.set_xticks([x + SIDE / 2 for x in range(len(tasks))], [str(task) for task in tasks])
+    axes.set_yticks([y + SIDE / 2 for y in range(len(schemes))], [theme.shown(scheme) for scheme in schemes])
+    axes.tick_params(
+        length=0, top=True, labeltop=True, bottom=False, labelbottom=False, right=True, labelright=True
+    )
+    axes.tick_params(left=False, labelleft=False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    bottom, half = len(schemes) - 1 + SIDE, 0.5 * SIDE
+    small: dict[str, Any] = {"fontsize": 5, "clip_on": False}
+    for x, n in ((0.03, tests[0]), (SIDE - 0.03, tests[-1])):
+        axes.text(x, bottom + 0.03, str(n), ha="center", va="top", **small)
+    for y, n in ((bottom, fits[0]), (bottom - SIDE, fits[-1])):
+        axes.text(-0.03, y, str(n), ha="right", va="bottom" if n == fits[0] else "top", **small)
+    axes.text(half, bottom + 0.05, "tested at n", ha="center", va="top", **small)
+    axes.text(-0.05, bottom - half, "fitted at n", ha="right", va="center", rotation=90, **small)
