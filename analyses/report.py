@@ -15,9 +15,12 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.gallery import Gallery
 from lengthlens.analyses.page.cells import Cell, cells, tasks_in_order
+from lengthlens.analyses.page.pictures import pictures
 from lengthlens.analyses.page.prediction import prediction
-from lengthlens.analyses.page.tables import failures_table, runs_table, surprise
+from lengthlens.analyses.page.tables import failures_table, runs_table
+from lengthlens.analyses.page.verdicts import mark_surprises, outcome_of, verdict_tables
 from lengthlens.analyses.per_run import FACTORS
 
 TITLE = "Does complexity that stays flat in training predict length extrapolation?"
@@ -34,13 +37,19 @@ SECTIONS = (
 
 
 def page(
-    table: pd.DataFrame, provenance: Mapping[str, Any] | None = None, held_out: Sequence[str] = ()
+    table: pd.DataFrame,
+    provenance: Mapping[str, Any] | None = None,
+    held_out: Sequence[str] = (),
+    gallery: Gallery | None = None,
 ) -> str:
-    """The whole page, from a study and its provenance; tasks `held_out` are reported on their own, too."""
-    found, about = cells(table), dict(provenance or {})
-    for cell in found:
-        cell["surprise"] = surprise(cell)
-    said = prediction(table, held_out)
+    """The whole page, from a study and its provenance; tasks `held_out` are reported on their own, too.
+
+    A `gallery` of the same study saves what it has computed already.
+    """
+    gallery, about = gallery or Gallery(table, held_out), dict(provenance or {})
+    found, against = cells(table), outcome_of(table)
+    mark_surprises(found, against)
+    said = prediction(gallery)
     style, script = part("page.css"), part("page.js")
     text: str = template().render(
         title=TITLE,
@@ -56,9 +65,9 @@ def page(
         matrix=matrix(found),
         multiples=FACTORS,
         prediction=said.tables,
-        verdicts=[],
+        verdicts=verdict_tables(against),
         failures=failures_table(found),
-        figures=[],
+        figures=pictures(gallery),
         runs=runs_table(found),
         provenance=provenance_lines(about),
         **configs(about),

@@ -120,10 +120,16 @@ function seedTable(cell) {
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Seeds" }, table);
 }
 
+// Seeds that learned the same are named together.
 function learned(cell) {
-  return cell.runs.filter((run) => run.learned.length).flatMap((run) => [
-    element("h4", {}, `What seed ${run.seed} learned to go by`),
-    element("ul", {}, ...run.learned.map((text) => element("li", {}, text))),
+  const seeds = new Map();
+  for (const run of cell.runs.filter((one) => one.learned.length)) {
+    const words = JSON.stringify(run.learned);
+    seeds.set(words, [...(seeds.get(words) || []), run.seed]);
+  }
+  return [...seeds].flatMap(([words, found]) => [
+    element("h4", {}, `What seed ${found.join(", ")} learned to go by`),
+    element("ul", {}, ...JSON.parse(words).map((text) => element("li", {}, text))),
   ]);
 }
 

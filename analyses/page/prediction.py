@@ -1,11 +1,11 @@
 """What predicts extrapolation, as the page says it: one sentence, and the tables behind it."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import pandas as pd
 
-from lengthlens.analyses.invariance import Invariance, invariance
+from lengthlens.analyses.gallery import Gallery
+from lengthlens.analyses.invariance import Invariance
 from lengthlens.analyses.page.tables import Table, frame_table
 from lengthlens.analyses.per_run import FACTORS, MissingError
 from lengthlens.analyses.predictors import PREDICTORS
@@ -26,13 +26,12 @@ class Prediction(NamedTuple):
     tables: list[Table]
 
 
-def prediction(table: pd.DataFrame, held_out: Sequence[str] = ()) -> Prediction:
+def prediction(gallery: Gallery) -> Prediction:
     """What can be said of a study; where nothing can, the finding is why."""
     try:
-        found = invariance(table, held_out)
+        found = gallery.invariance
     except MissingError as missing:
-        reason = str(missing)
-        return Prediction(f"Nothing can be said yet: {reason}.", [], [])
+        return Prediction(f"Nothing can be said yet: {missing}.", [], [])
     beside = [f"{text[:1].upper()}{text[1:]}." for text in found.notes]
     return Prediction(found.headline, beside, tables(found))
 
@@ -91,6 +90,7 @@ def left_out_table(left_out: pd.DataFrame) -> Table:
         main="main",
         note="How well each predictor calls the runs of a task it was not tuned on; in bold over all tasks.",
         empty="There are fewer than two tasks, so none can be left out.",
+        folded=True,
     )
 
 
@@ -98,6 +98,7 @@ def versus_table(versus: pd.DataFrame) -> Table:
     named = versus.assign(
         measure=versus["measure"].map(lambda name: PREDICTORS[name].label),
         rival=versus["rival"].map(lambda name: PREDICTORS[name].label),
+        folded=True,
     )
     return frame_table(
         "versus",
@@ -130,6 +131,7 @@ def within_table(within: pd.DataFrame) -> Table:
         },
         intervals=("auc",),
         note="What differs between the groups cannot help here; within a cell only the seed differs.",
+        folded=True,
     )
 
 
@@ -148,6 +150,7 @@ def added_table(added: pd.DataFrame) -> Table:
         },
         intervals=("value",),
         note="Log loss in nats per run, each task judged by what was fitted on the others.",
+        folded=True,
     )
 
 

@@ -44,6 +44,7 @@ class Table:
     rows: Sequence[Line] = field(default_factory=list)
     note: str = ""
     empty: str = "Nothing to show."
+    folded: bool = False  # shown when asked for
 
 
 def entry(value: Any, digits: int = 2) -> Entry:
@@ -65,10 +66,10 @@ def with_interval(value: float | None, low: float | None, high: float | None) ->
     """A number with the ends of its interval; sorted by the number.
 
     >>> with_interval(0.98, 0.9, 1.0).text
-    '0.98 (0.90 to 1.00)'
+    '0.980 (0.900 to 1.000)'
     """
-    plain = entry(value)
-    ends = [entry(end).text for end in (low, high)]
+    plain = entry(value, 3)
+    ends = [entry(end, 3).text for end in (low, high)]
     return (
         plain
         if NOTHING in (plain.text, *ends)
@@ -86,6 +87,7 @@ def frame_table(
     main: str = "",
     note: str = "",
     empty: str = "Nothing to show.",
+    folded: bool = False,
 ) -> Table:
     """A table of a frame's columns under the labels given; those in `intervals` have ends beside them in the frame.
 
@@ -107,7 +109,7 @@ def frame_table(
         )
         for row in frame.to_dict("records")
     ]
-    return Table(name, title, heads, rows, note, empty)
+    return Table(name, title, heads, rows, note, empty, folded)
 
 
 def line(values: Iterable[Any], mark: str = "") -> Line:
@@ -185,22 +187,3 @@ def troubles(run: Cell) -> list[str]:
     if run["accurate"] and run["status"] and not run["src"] and not run["lrc"]:
         found.append("accurate, and not probed: it has no measured complexity")
     return [*found, *([f"cannot be evaluated: {run['refused']}"] if run["refused"] else [])]
-
-
-# -- verdicts ----------------------------------------------------------------------------------------------------
-
-DENIALS = ("pe-limited", "task-limited")  # verdicts that say: not beyond the training range
-
-
-def surprise(cell: Cell) -> str:
-    """How a cell went against its verdict, over its accurate runs; empty where it did not.
-
-    The verdict "content-addressed" says nothing either way, so nothing goes against it.
-    """
-    known = [run for run in cell["runs"] if run["accurate"] and run["extrapolates"] is not None]
-    beyond = sum(run["extrapolates"] for run in known)
-    if cell["verdict"] == "possible" and beyond < len(known):
-        return f"{len(known) - beyond} of {len(known)} accurate runs did not extrapolate."
-    if cell["verdict"] in DENIALS and beyond:
-        return f"{beyond} of {len(known)} accurate runs extrapolated all the same."
-    return ""
