@@ -101,7 +101,7 @@ def spearman(x: ArrayLike, y: ArrayLike) -> Statistic:
 
     def statistic(weights: Floats) -> Floats:
         one, two = (weights @ each for each in below)  # ranks, [resample, run], up to a constant
-        total = weights.sum(1, keepdims=True)
+        total = np.maximum(weights.sum(1, keepdims=True), 1)  # a resample may miss every run
         one = one - (weights * one).sum(1, keepdims=True) / total
         two = two - (weights * two).sum(1, keepdims=True) / total
         spread = np.sqrt((weights * one**2).sum(1) * (weights * two**2).sum(1))

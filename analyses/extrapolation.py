@@ -37,7 +37,7 @@ def plot_exact_match(rows: Sequence[Mapping[str, Any]], train_max: int, title: s
         axes.plot(lengths, no_end, "--", color=theme.ORANGE, label="without the end token")
         length_axis(axes, min([1, *lengths]), max([train_max, *lengths]), train_max)
         axes.set(xlabel="length n", ylabel="exact match")
-        axes.set_title(title, parse_math=False)
+        axes.set_title(theme.literal(title))
         axes.legend()
     return figure
 

@@ -146,7 +146,7 @@ def plot_sensitivity(finding: Invariance) -> Figure:
             name: PREDICTORS[name].label.removeprefix("ι of ").removeprefix("measured ") for name in MEASURES
         }
         names = found["measure"].map(short) + ", " + found["threshold"]
-        axes.set_yticks(range(len(found)), list(names))
+        axes.set_yticks(range(len(found)), list(map(theme.literal, names)))
         axes.set_ylim(len(found) - 0.4, -0.6)
         axes.set_xlim(min(0.5, np.floor(float(found[["auc", "auc_low"]].min().min()) * 10) / 10), 1)
         axes.tick_params(axis="y", length=0)

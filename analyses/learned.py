@@ -139,11 +139,17 @@ def plot(table: pd.DataFrame) -> Figure:
                     )
         several = runs["scheme"].nunique() > 1
         names = [
-            f"{row['task']}{', ' + theme.shown(row['scheme']) if several else ''}, seed {row['seed']}"
+            f"{theme.literal(row['task'])}{', ' + theme.shown(row['scheme']) if several else ''}, seed {row['seed']}"
             for row in records(runs)
         ]
         axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0)
-        axes.set_xticks(np.arange(len(shown)) + 0.5, shown, rotation=40, ha="right", rotation_mode="anchor")
+        axes.set_xticks(
+            np.arange(len(shown)) + 0.5,
+            list(map(theme.literal, shown)),
+            rotation=40,
+            ha="right",
+            rotation_mode="anchor",
+        )
         axes.tick_params(length=0)
         more = f"; {rest} weaker equations are left out" if rest else ""
         axes.set(ylabel="", xlabel=f"a key j, read from query i at scale n; framed: the circuit's own{more}")

@@ -31,7 +31,7 @@ def panels(
         spare.set_axis_off()
     found = dict(zip(names, grid.flat))
     for k, (name, axes) in enumerate(found.items()):
-        axes.set_title(name, parse_math=False)
+        axes.set_title(theme.literal(name))
         if k + across >= len(names):  # nothing below it
             axes.tick_params(labelbottom=True)
     return figure, found

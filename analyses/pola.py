@@ -87,7 +87,7 @@ def plot_study(table: pd.DataFrame) -> Figure:
             own = wide[wide["target"] == target]
             _error(grid[0, k], own)
             _complexity(grid[1, k], own)
-            grid[0, k].set_title(target, fontsize=7, parse_math=False)
+            grid[0, k].set_title(theme.literal(target), fontsize=7)
             grid[1, k].set_xlabel("scale n")
             for axes in grid[:, k]:
                 axes.axvspan(0, own["train_max"].max(), color="0.94", zorder=0, linewidth=0)

@@ -95,7 +95,12 @@ def shown(label: str) -> str:
     ('hinted:relative, K=3', 'lbpe, unscaled scores')
     """
     text = label.replace("max_distance=", "K=").replace("score_scaling=none", "unscaled scores")
-    return text.replace("/", ", ")
+    return literal(text.replace("/", ", "))
+
+
+def literal(text: str) -> str:
+    """A text from the data, so that a figure shows it as it is and takes no dollar for the sign of a formula."""
+    return text.replace("$", r"\$")
 
 
 def family(scheme: str) -> str:
@@ -195,6 +200,6 @@ def saying(sentence: str, width: float = COLUMN) -> Figure:
         figure = Figure(figsize=(width, 1.1), layout="constrained")
         axes = figure.add_subplot()
         axes.set_axis_off()
-        text = textwrap.fill(sentence, int(width * 16))
-        axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, color="#555555", parse_math=False)
+        text = literal(textwrap.fill(sentence, int(width * 16)))
+        axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, color="#555555")
     return figure

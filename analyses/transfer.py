@@ -93,7 +93,7 @@ def _frame(axes: Axes, schemes: list[str], tasks: list[str], fits: list[int], te
     axes.set_aspect("equal")
     axes.set_xlim(-0.02, len(tasks))
     axes.set_ylim(len(schemes), -0.02)
-    axes.set_xticks([x + SIDE / 2 for x in range(len(tasks))], [str(task) for task in tasks])
+    axes.set_xticks([x + SIDE / 2 for x in range(len(tasks))], list(map(theme.literal, tasks)))
     axes.set_yticks([y + SIDE / 2 for y in range(len(schemes))], [theme.shown(scheme) for scheme in schemes])
     axes.tick_params(
         length=0, top=True, labeltop=True, bottom=False, labelbottom=False, right=True, labelright=True

@@ -1,0 +1,245 @@
+"""Figures: what they show, in the order and colours of the theme, and what they say when there is nothing to show."""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from lengthlens.analyses import cells, extrapolation, growth, learned, pola, scatter, tables, theme, transfer
+from lengthlens.analyses.gallery import FIGURES, Gallery
+from lengthlens.analyses.per_run import MissingError
+from lengthlens.probes.study import as_study
+from lengthlens.registry import UserError
+from lengthlens.tests.synthetic import synthetic_study
+
+SCHEMES = ("ideal", "lbpe", "hinted:relative/max_distance=3", "hinted:relative/max_distance=12", "rope")
+TASKS = ("copy", "parity-cot", "addition", "parity")
+
+
+@cache
+def table() -> pd.DataFrame:
+    return synthetic_study(TASKS, SCHEMES, seeds=2, pola_targets=["prefix-sum"])
+
+
+@cache
+def gallery() -> Gallery:
+    return Gallery(table(), ["addition"])
+
+
+def texts(figure: Figure) -> list[str]:
+    """Everything that is written in a figure, once it is drawn."""
+    from matplotlib.text import Text
+
+    figure.draw_without_rendering()
+    return [text.get_text() for text in figure.findobj(Text) if text.get_text()]  # type: ignore[attr-defined]
+
+
+def without(*measures: str) -> pd.DataFrame:
+    return table()[~table()["measure"].isin(measures)]
+
+
+# -- theme -------------------------------------------------------------------------------------------------------
+
+
+def test_labels_with_options_have_the_family_and_colour_of_their_scheme():
+    assert theme.family("hinted:relative/max_distance=3") == "hinted"
+    assert theme.colour("lbpe/score_scaling=none") == theme.colour("lbpe")
+    looks = theme.lines(SCHEMES)
+    assert len({(look["color"], str(look["linestyle"]), look["marker"]) for look in looks.values()}) == len(
+        SCHEMES
+    )
+    assert looks["rope"] == theme.line("rope")
+
+
+def test_many_options_of_one_scheme_are_still_all_there():
+    labels = [f"relative/max_distance={k}" for k in range(1, 12)]
+    assert list(theme.lines(labels)) == labels
+
+
+# -- every figure ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_every_figure_is_drawn_at_the_width_of_a_paper(name):
+    figure = gallery().figure(name)
+    assert name not in gallery().missing
+    assert texts(figure)
+    assert figure.get_figwidth() <= theme.PAGE + 1e-9
+    assert figure.get_figheight() <= theme.PAGE_HEIGHT
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_nothing_to_show_is_said_in_the_figure(name):
+    empty = Gallery(as_study(pd.DataFrame()))
+    said = " ".join(texts(empty.figure(name))).replace("\n", " ")
+    assert empty.missing[name] in said
+
+
+@pytest.mark.parametrize("name", ["front", "extrapolation", "growth-src", "transfer", "learned", "outcome"])
+def test_names_from_the_data_are_shown_as_they_are(name):
+    """A dollar would start a formula, and a broken formula stops a drawing."""
+    hostile = table().replace({"task": {"copy": r"<b>$\frac$"}, "scheme": {"rope": "$x_{$ & co"}})
+    texts(Gallery(hostile).figure(name))
+
+
+def test_the_front_figure_names_every_predictor_with_its_numbers():
+    said = texts(gallery().figure("front"))
+    for row in gallery().invariance.predictors.query("factor == 2").itertuples():
+        assert row.label in said
+        assert any(text.startswith(f"{row.auc:.3f} [") for text in said)
+    assert any("held-out" in text for text in said)
+
+
+def test_one_class_leaves_a_sentence_in_the_front_figure():
+    flat = table().assign(
+        value=table()["value"].mask((table()["measure"] == "exact_match") & (table()["scale"] > 10), 0.0)
+    )
+    found = Gallery(flat)
+    assert "none of" in " ".join(texts(found.figure("front")))
+    assert "extrapolates" in found.missing["front"]
+
+
+def test_coinciding_runs_are_spread_out_and_lone_ones_stay():
+    x, y = pd.Series([0.0] * 9 + [0.5]), pd.Series([1.0] * 9 + [0.0])
+    dx, dy = scatter.spread_out(x, y)
+    assert (dx[9], dy[9]) == (0, 0)
+    assert len({(round(a, 6), round(b, 6)) for a, b in zip(dx[:9], dy[:9])}) == 9
+    assert np.hypot(dx, dy).max() < 0.05
+
+
+# -- findings behind them ----------------------------------------------------------------------------------------
+
+
+def test_extrapolation_takes_mean_and_range_over_seeds():
+    found = extrapolation.curves(table()).set_index(["task", "scheme", "scale"]).loc[("copy", "ideal", 100)]
+    rows = table().query(
+        "task == 'copy' and scheme == 'ideal' and measure == 'exact_match' and scale == 100"
+    )["value"]
+    assert (found["mean"], found["low"], found["high"], found["seeds"]) == (
+        pytest.approx(rows.mean()), rows.min(), rows.max(), 2)  # fmt: skip
+
+
+def test_a_run_alone_is_drawn_with_its_training_range():
+    rows = [
+        {
+            "length": n,
+            "exact_match": 1.0,
+            "exact_match_low": 0.9,
+            "exact_match_high": 1.0,
+            "exact_match_no_end": 1.0,
+        }
+        for n in (5, 20)
+    ]
+    rows.append({"length": 40, "reason": "too long"})
+    figure = extrapolation.plot_exact_match(rows, 10, "a run of $5")
+    assert r"a run of \$5" in texts(figure)
+    assert [list(line.get_xdata()) for line in figure.axes[0].get_lines()] == [[5, 20], [5, 20]]
+
+
+def test_growth_is_of_whole_models_and_declared_src_stays_in_range():
+    found = growth.curves(table(), "lrc")
+    assert found["seeds"].max() == 2
+    assert growth.declared(table())["scale"].max() == 10
+    with pytest.raises(UserError, match="src, lrc"):
+        growth.curves(table(), "crs")
+    with pytest.raises(MissingError, match="lengthlens probe"):
+        growth.curves(without("src"))
+
+
+def test_transfer_is_of_one_readout_and_has_its_control():
+    found = transfer.accuracies(table()).set_index(["task", "scheme", "fit_scale", "scale"])
+    rows = table().query(
+        "task == 'copy' and scheme == 'rope' and measure == 'transfer' and layer == 0 and readout == 'sequential'"
+    )
+    rows = rows[(rows["fit_scale"] == 3) & (rows["scale"] == 20)]
+    assert found.loc[("copy", "rope", 3, 20), "accuracy"] == pytest.approx(rows["value"].mean())
+    summary = transfer.summary(table()).set_index(["task", "scheme"])
+    assert np.allclose(summary["shuffled labels"], 0.2)
+    assert (
+        summary.loc[("copy", "ideal"), "beyond the range"] > summary.loc[("copy", "rope"), "beyond the range"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "equations"),
+    [
+        ("copy", ["i−j = n"]),
+        ("reverse", ["i+j = 2n+1"]),
+        ("addition", ["i−j = 2n+1", "i−j = n", "i−j = 2n+2", "i−j = n+1", "i−j = 0"]),
+        ("parity", []),
+        ("sort", []),
+        ("my own", []),
+    ],
+)
+def test_the_circuit_in_words(task, equations):
+    assert learned.circuit_equations(task) == equations
+
+
+def test_what_lbpe_learned_stands_beside_the_circuit():
+    found = learned.learned(table())
+    row = found.cells.set_index("task").loc["copy"]
+    assert row["circuit"] == "i−j = n" and row["reads"] == "i−j = n (2 of 2)" and row["found"] == 2
+    assert found.cells.set_index("task").loc["addition", "found"] == 0  # one of five equations is not all
+    assert (found.equations["heads"] == 2).all()
+
+
+def test_pola_comes_back_as_the_theory_has_it():
+    found = pola.finding(table()).set_index("scheme")
+    assert found.loc["relative", "LRC under the scheme"] == "8 → 64"
+    assert found.loc["none", "predicted"] == found.loc["ideal", "predicted"] == 0
+    assert found.loc["learned", "trained"] == pytest.approx(found.loc["learned", "predicted"], abs=1e-4)
+    with pytest.raises(MissingError, match="without pola_lrc"):
+        pola.from_study(without("pola_lrc"))
+
+
+def test_cells_have_an_interval_over_seeds():
+    found = cells.cell_table(table()).set_index(["task", "scheme"])
+    assert len(found) == len(TASKS) * len(SCHEMES)
+    assert (found["iota_src_low"] <= found["iota_src"]).all()
+    wide = cells.matrix(table())
+    assert list(wide.columns) == list(TASKS) and list(wide.index) == theme.in_order(SCHEMES)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+
+def test_all_tables_are_there_in_markdown_and_latex():
+    found = gallery().tables()
+    assert {
+        *(
+            "predictors-2x",
+            "predictors-10x",
+            "held-out",
+            "versus",
+            "within",
+            "ranks",
+            "left-out",
+            "added",
+            "sensitivity",
+        ),
+        *("both-ways", "notes", "cells", "outcome", "disagreements", "transfer", "learned", "pola"),
+    } == set(found)
+    for each in found.values():
+        head = each.markdown().splitlines()[2]
+        assert all(line.count(" | ") == head.count(" | ") for line in each.markdown().splitlines()[4:])
+        assert each.latex().count(r"\\") == len(each.frame) + 1
+        assert each.latex().isprintable() or "\n" in each.latex()
+
+
+def test_latex_has_no_letter_that_it_would_misread():
+    text = tables.Table("100 % of a_b", pd.DataFrame({"ι & φ": ["{x} ≤ 3"]})).latex()
+    assert r"100 \% of a\_b" in text and r"$\iota$ \& $\varphi$" in text and r"\{x\} $\le$ 3" in text
+
+
+def test_a_table_by_hand_gives_what_it_can():
+    few = without("transfer", "cover", "iota_cover", "lrc", "iota_lrc", "relation", "margin", "verdict")
+    found = Gallery(
+        as_study(few[["task", "scheme", "seed", "train_max", "measure", "scale", "value", "threshold"]])
+    )
+    for name in FIGURES:
+        texts(found.figure(name))
+    assert {"transfer", "growth-lrc", "learned", "outcome"} <= set(found.missing)
+    assert "front" not in found.missing and "extrapolation" not in found.missing
+    assert "predictors-2x" in found.tables()

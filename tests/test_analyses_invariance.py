@@ -1,0 +1,257 @@
+"""Does ι foretell extrapolation: known answers, rivals, and tables with little in them."""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lengthlens.analyses.invariance import Invariance, best_threshold, invariance
+from lengthlens.analyses.outcome import outcome
+from lengthlens.analyses.per_run import MissingError, default_index, exact_at, of_runs, per_run
+from lengthlens.analyses.predictors import others_mean, scores
+from lengthlens.probes.study import as_study
+from lengthlens.registry import UserError
+from lengthlens.tests.synthetic import synthetic_study
+
+TASKS, SCHEMES = ("copy", "parity-cot", "addition", "parity"), ("ideal", "lbpe", "relative", "rope", "none")
+
+
+@cache
+def table() -> pd.DataFrame:
+    return synthetic_study(TASKS, SCHEMES, pola_targets=[])
+
+
+@cache
+def finding() -> Invariance:
+    return invariance(table(), held_out=("addition",))
+
+
+def by_hand(*runs: tuple[str, str, int, float, float]) -> pd.DataFrame:
+    """A study from (task, scheme, seed, ι, exact match at twice the range) alone, all accurate."""
+    rows = []
+    for task, scheme, seed, iota, exact in runs:
+        about = {"task": task, "scheme": scheme, "seed": seed, "train_max": 10, "accurate": True}
+        rows.append({**about, "measure": "iota_src", "value": iota})
+        rows.append({**about, "measure": "exact_match", "scale": 20, "value": exact})
+    return as_study(pd.DataFrame(rows))
+
+
+def predictor(found: Invariance, name: str, factor: int = 2) -> "pd.Series":
+    rows = found.predictors
+    return rows[(rows["predictor"] == name) & (rows["factor"] == factor)].iloc[0]
+
+
+# -- one row for each run ----------------------------------------------------------------------------------------
+
+
+def test_one_row_for_each_run():
+    runs = per_run(table())
+    assert len(runs) == runs["run"].nunique() == len(TASKS) * len(SCHEMES) * 3
+    assert not runs["verdict"].eq("").any()
+    one = runs.iloc[0]
+    rows = table()[(table()["run"] == one["run"]) & (table()["measure"] == "exact_match")].set_index("scale")
+    assert one["exact_2"] == rows.loc[20, "value"] and one["exact_10"] == rows.loc[100, "value"]
+    assert one["extrapolates_2"] == (one["exact_2"] >= 0.9)
+
+
+def test_the_index_is_that_of_the_thresholds_of_the_curve():
+    rows = of_runs(table())
+    rows = rows[rows["measure"] == "iota_src"]
+    default = rows[rows["threshold"] == "influence=0.2 fidelity=0.9"].set_index("run")["value"]
+    found = default_index(of_runs(table()), "iota_src")
+    pd.testing.assert_series_equal(found, default.sort_index())
+
+
+def test_cover_is_the_sequential_readout_one_layer_before_the_last():
+    rows = of_runs(table())
+    mine = rows[(rows["measure"] == "iota_cover") & (rows["threshold"] == "bar=0.9")]
+    mine = mine[(mine["readout"] == "sequential") & (mine["layer"] == 0)].set_index("run")["value"]
+    pd.testing.assert_series_equal(default_index(rows, "iota_cover"), mine.sort_index())
+
+
+def test_a_length_that_cannot_be_processed_is_not_matched_and_one_not_evaluated_is_missing():
+    rows = by_hand(("copy", "learned", 0, 0.0, np.nan), ("copy", "rope", 0, 0.0, 1.0))
+    assert exact_at(of_runs(rows), 2).isna().any()
+    rows.loc[rows["scheme"] == "learned", "text"] = "has 16 positions"
+    assert exact_at(of_runs(rows), 2).tolist() == [0.0, 1.0]
+    assert per_run(rows)["exact_10"].isna().all()
+
+
+# -- known answers -----------------------------------------------------------------------------------------------
+
+
+def test_a_perfect_index_has_auc_one_and_a_random_one_about_a_half():
+    cells = [(f"t{k % 6}", f"s{k // 6}", seed, k % 2, 1.0 - k % 2) for k in range(36) for seed in (0, 1)]
+    found = invariance(by_hand(*cells))
+    src = predictor(found, "iota_src")
+    assert (src["auc"], src["spearman"], src["runs"], src["groups"]) == (1, pytest.approx(1), 72, 36)
+    assert "says nothing about cells not tried" in src["note"]
+    noise = np.random.default_rng(0).permutation(36)
+    blind = invariance(
+        by_hand(*((t, s, seed, noise[k // 2], e) for k, (t, s, seed, _, e) in enumerate(cells)))
+    )
+    row = predictor(blind, "iota_src")
+    assert row["auc_low"] < 0.5 < row["auc_high"]
+
+
+def test_on_a_plausible_study_the_measures_beat_the_dull_rivals():
+    src = predictor(finding(), "iota_src")
+    assert src["auc"] > 0.95 and src["auc_low"] <= src["auc"] <= src["auc_high"]
+    for rival in ("train_loss", "in_range_exact_match", "margin", "family"):
+        assert predictor(finding(), rival)["auc"] < src["auc"]
+    versus = finding().versus.query("measure == 'iota_src' and rival == 'train_loss'").iloc[0]
+    assert versus["difference_low"] > 0
+    assert f"{src['auc']:.3f}" in finding().headline and "best rival" in finding().headline
+
+
+def test_only_runs_that_are_accurate_in_range_count():
+    runs = per_run(table())
+    assert len(finding().runs) == runs["accurate"].sum() < len(runs)
+    assert f"{(~runs['accurate']).sum()} are not accurate in range" in finding().notes[0]
+
+
+def test_base_rates_leave_out_the_run_itself():
+    found = others_mean(pd.Series([1.0, 0.0, 0.5, 1.0]), pd.Series(["a", "a", "b", "b"]))
+    assert found.tolist() == [0.0, 1.0, 1.0, 0.5]
+    alone = others_mean(pd.Series([1.0, 0.0, 0.5]), pd.Series(["a", "b", "b"]))
+    assert alone.tolist() == [0.25, 0.5, 0.0]
+
+
+def test_a_verdict_takes_no_side_on_content():
+    runs = pd.DataFrame({"verdict": ["possible", "pe-limited", "task-limited", "content-addressed", ""]})
+    assert scores(runs, "verdict", 2).tolist()[:3] == [1, 0, 0]
+    assert scores(runs, "verdict", 2)[3:].isna().all()
+
+
+def test_a_task_effect_is_no_law_within_tasks():
+    """ι knows the task alone: perfect over all, worthless within, and the numbers say both."""
+    easy = [("easy", f"s{k}", seed, 0.0, float(k != 0)) for k in range(6) for seed in (0, 1)]
+    hard = [("hard", f"s{k}", seed, 1.0, float(k == 0)) for k in range(6) for seed in (0, 1)]
+    found = invariance(by_hand(*easy, *hard))
+    assert predictor(found, "iota_src")["auc"] > 0.8
+    within = found.within.set_index(["predictor", "within"])["auc"]
+    assert within["iota_src", "task"] == 0.5
+    assert within["family", "family"] == 0.5
+    assert found.ranks.query("by == 'task'")["spearman"].isna().all()
+
+
+def test_the_threshold_is_chosen_on_the_other_tasks():
+    cells = [(task, f"s{k}", 0, k / 10, float(k < 5)) for task in ("a", "b") for k in range(10)]
+    odd = [("c", f"s{k}", 0, k / 10, float(k < 2)) for k in range(10)]
+    left = invariance(by_hand(*cells, *odd)).left_out.query("predictor == 'iota_src'").set_index("task")
+    assert left.loc["c", "threshold"] == pytest.approx(0.45)
+    assert left.loc["c", "balanced_accuracy"] == pytest.approx((2 / 2 + 5 / 8) / 2)
+    assert left.loc["all", "runs"] == 30
+
+
+def test_the_best_threshold_is_the_middle_one_of_several():
+    assert best_threshold(np.array([0.0, 1.0, 2.0, 3.0]), np.array([False, False, True, True])) == 1.5
+    assert best_threshold(np.array([1.0, 1.0]), np.array([True, True])) < 1
+
+
+def test_what_is_added_to_a_verdict_that_is_right_half_of_the_time():
+    cells = [
+        (f"t{t}", f"s{k}", seed, (k + seed) % 2, 1.0 - (k + seed) % 2)
+        for t in range(4)
+        for k in range(4)
+        for seed in (0, 1)
+    ]
+    rows = by_hand(*cells)
+    verdict = [{"task": f"t{t}", "scheme": f"s{k}", "measure": "verdict", "text": "possible" if k < 2 else "pe-limited"}
+               for t in range(4) for k in range(4)]  # fmt: skip
+    found = invariance(as_study(pd.concat([rows, pd.DataFrame(verdict)])))
+    added = found.added.query("predictor == 'iota_src'").set_index("what")["value"]
+    assert added["AUC among the same verdict"] == 1
+    assert added["gain in AUC over the verdict"] == pytest.approx(0.5)
+    assert 0.2 < added["gain in log loss over the verdict"] < np.log(2)
+    assert (
+        len(found.both_ways) == 16
+        and (found.both_ways["iota_src_yes"] < found.both_ways["iota_src_no"]).all()
+    )
+
+
+def test_held_out_tasks_stand_apart():
+    held = finding().held_out
+    assert set(held["tasks"]) == {"held out", "others"}
+    count = held.query("predictor == 'iota_src'").set_index("tasks")["runs"]
+    assert count["held out"] == (finding().runs["task"] == "addition").sum()
+    assert invariance(table()).held_out.empty and "no task was held out" in invariance(table()).notes
+    with pytest.raises(UserError, match="did you mean 'addition'"):
+        invariance(table(), ["adition"])
+
+
+def test_each_stored_threshold_has_its_auc():
+    found = finding().sensitivity.set_index(["measure", "threshold"])
+    assert len(found) == 9 and found["default"].sum() == 3
+    assert (
+        found.loc[("iota_src", "influence=0.2 fidelity=0.9"), "auc"]
+        == predictor(finding(), "iota_src")["auc"]
+    )
+
+
+# -- little to go by ---------------------------------------------------------------------------------------------
+
+
+def test_no_run_that_is_accurate():
+    rows = table().assign(accurate=False)
+    with pytest.raises(MissingError, match="none of the 60 runs is accurate in range"):
+        invariance(rows)
+
+
+def test_no_run_that_was_probed_or_evaluated():
+    with pytest.raises(MissingError, match="was probed"):
+        invariance(table()[~table()["measure"].str.startswith("iota_")])
+    with pytest.raises(MissingError, match="was evaluated at 2 times"):
+        invariance(table()[table()["scale"].fillna(0) <= 10])
+    with pytest.raises(MissingError, match="no run in the table"):
+        invariance(as_study(pd.DataFrame()))
+
+
+@pytest.mark.parametrize(
+    ("exact", "says"), [(1.0, "all 4 runs extrapolate"), (0.0, "none of 4 runs extrapolates")]
+)
+def test_one_class_is_undefined_with_a_sentence(exact, says):
+    found = invariance(by_hand(*((t, s, 0, 0.1, exact) for t in "ab" for s in "xy")))
+    src = predictor(found, "iota_src")
+    assert np.isnan(src["auc"]) and says in src["note"] and says in found.headline
+    assert any(says in note for note in found.notes)
+    assert found.added["value"].isna().all()
+
+
+def test_one_scheme_and_one_task():
+    found = invariance(by_hand(("copy", "rope", 0, 0.0, 1.0), ("copy", "rope", 1, 1.0, 0.0)))
+    src = predictor(found, "iota_src")
+    assert src["auc"] == 1 and np.isnan(src["auc_low"]) and "no interval" in src["note"]
+    assert "there is one scheme only, rope" in found.notes
+    assert found.left_out.empty
+    assert "no interval" in found.headline
+
+
+def test_missing_numbers_are_left_out_and_counted():
+    rows = by_hand(*((t, s, 0, i, 1.0 - i) for t in "abc" for s, i in (("x", 0.0), ("y", 1.0))))
+    rows.loc[(rows["task"] == "a") & (rows["measure"] == "iota_src"), "value"] = np.nan
+    found = invariance(rows)
+    assert predictor(found, "iota_src")["runs"] == 4
+    assert any("2 of the 6 runs have no ι of measured SRC" in note for note in found.notes)
+    assert "no run has 'margin'" in predictor(found, "margin")["note"]
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------
+
+
+def test_verdicts_against_outcomes_count_every_run_and_name_every_contradiction():
+    found = outcome(table())
+    assert found.confusion.to_numpy().sum() == len(per_run(table()))
+    assert found.confusion.loc["task-limited", "extrapolates"] == 0
+    named = set(zip(found.disagreements["task"], found.disagreements["scheme"]))
+    assert named == {("parity-cot", "ideal"), ("addition", "lbpe")}
+    row = found.disagreements.set_index("task").loc["addition"]
+    assert row["seeds"] == "0, 1" and row["of"] == 3 and row["outcome"] == "does not extrapolate"
+    wrong = found.judged - found.agreeing
+    assert wrong == 3 and f"{found.agreeing} (" in found.sentence
+
+
+def test_without_verdicts_there_is_nothing_to_confront():
+    with pytest.raises(MissingError, match="no verdicts"):
+        outcome(table()[table()["measure"] != "verdict"])

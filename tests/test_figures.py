@@ -1,0 +1,96 @@
+"""`lengthlens figures`: from a study to files, the same bytes every time."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from lengthlens.analyses.gallery import FIGURES
+from lengthlens.cli import main
+from lengthlens.probes.study import write_study
+from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
+
+SOME = ("front", "transfer", "growth-src", "tables")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> str:
+    table = synthetic_study(
+        ["copy", "parity-cot", "parity"],
+        ["ideal", "lbpe", "relative", "rope"],
+        2,
+        pola_targets=["prefix-sum"],
+    )
+    path = tmp_path_factory.mktemp("study") / "study.parquet"
+    write_study(table, synthetic_provenance(table), path)
+    return str(path)
+
+
+def figures(*words: str) -> Result:
+    return CliRunner().invoke(main, ["figures", *words])
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def test_all_figures_and_tables_and_the_same_bytes_twice(study: str, tmp_path: Path) -> None:
+    for words in (["--out", str(tmp_path / "all")], ["--out", str(tmp_path / "some"), *SOME]):
+        result = figures("--table", study, "--held-out", "parity-cot", *words)
+        assert result.exit_code == 0, result.output
+    every, some = content(tmp_path / "all"), content(tmp_path / "some")
+    assert some == {name: every[name] for name in some}
+    assert {f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "png")} <= set(every)
+    assert {"front.pdf", "front.png", "transfer.pdf", "growth-src.png", "tables/held-out.tex"} <= set(some)
+    assert every["front.pdf"].startswith(b"%PDF") and every["front.png"].startswith(b"\x89PNG")
+
+
+def test_named_ones_only_and_json(study: str, tmp_path: Path) -> None:
+    result = figures("outcome", "--table", study, "--out", str(tmp_path), "--formats", "svg", "--json")
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert said == {"written": [str(tmp_path / "outcome.svg")], "missing": {}}
+    assert [path.name for path in tmp_path.iterdir()] == ["outcome.svg"]
+    result = figures("tables", "--table", study, "--out", str(tmp_path))
+    assert (tmp_path / "tables" / "cells.md").read_text().count("| copy |") == 4
+
+
+def test_what_is_missing_is_drawn_as_a_sentence_and_printed(study: str, tmp_path: Path) -> None:
+    table = pd.read_parquet(study)
+    table[table["measure"] == "exact_match"].to_csv(tmp_path / "few.csv", index=False)
+    result = figures(
+        "--table", str(tmp_path / "few.csv"), "--out", str(tmp_path / "out"), "--formats", "png", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert "was probed" in said["missing"]["front"] and "extrapolation" not in said["missing"]
+    assert "transfer: no run in the table has 'transfer'" in result.stderr
+    assert (tmp_path / "out" / "front.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["fron"], "unknown figure 'fron': did you mean 'front'?"),
+        (["--formats", "gif"], "unknown format 'gif'"),
+        (["--formats", ""], "at least one format"),
+        (["front", "--held-out", "revers"], "unknown task in the table 'revers'"),
+    ],
+)
+def test_refusals_in_a_sentence(study: str, tmp_path: Path, words: list[str], sentence: str) -> None:
+    result = figures(*words, "--table", study, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert sentence in result.stderr and result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_table_is_a_sentence(tmp_path: Path) -> None:
+    result = figures("--table", str(tmp_path / "none.parquet"))
+    assert result.exit_code == 2 and "cannot read" in result.stderr
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
+    result = figures("--table", str(tmp_path / "bad.csv"))
+    assert result.exit_code == 2 and "no column task, scheme, measure, value" in result.stderr
