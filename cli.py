@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 import click
 
+from lengthlens.commands.certify import CERTIFY_COMMANDS
 from lengthlens.commands.figures import FIGURE_COMMANDS
 from lengthlens.commands.probes import PROBE_COMMANDS
 from lengthlens.commands.records import RECORD_COMMANDS
@@ -16,7 +17,7 @@ from lengthlens.commands.theory import THEORY_COMMANDS
 
 SECTIONS = {
     "Before any training": (*TASK_COMMANDS, *THEORY_COMMANDS),
-    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS),
+    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *CERTIFY_COMMANDS),
     "Studies of many runs": (*REPRODUCE_COMMANDS, *FIGURE_COMMANDS, *REPORT_COMMANDS, *RECORD_COMMANDS),
 }
 

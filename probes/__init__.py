@@ -6,6 +6,7 @@ from lengthlens.lazy import lazily
 from lengthlens.probes.verdict import Verdict, verdict, verdict_grid
 
 if TYPE_CHECKING:
+    from lengthlens.probes.certify import Certificate, certify_model, certify_run
     from lengthlens.probes.invariance import index_table, invariance_index
     from lengthlens.probes.linear import measured_lrc
     from lengthlens.probes.readouts import BatchedLogistic, BatchedRidge
@@ -19,6 +20,9 @@ __getattr__ = lazily(
     {
         "BatchedLogistic": "readouts",
         "BatchedRidge": "readouts",
+        "Certificate": "certify",
+        "certify_model": "certify",
+        "certify_run": "certify",
         "index_table": "invariance",
         "invariance_index": "invariance",
         "measured_lrc": "linear",
@@ -32,7 +36,10 @@ __getattr__ = lazily(
 __all__ = [
     "BatchedLogistic",
     "BatchedRidge",
+    "Certificate",
     "Verdict",
+    "certify_model",
+    "certify_run",
     "index_table",
     "invariance_index",
     "measured_lrc",
