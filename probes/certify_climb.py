@@ -36,9 +36,12 @@ class Climb:
         self, model: HookedModel, task: Task, settled: int, seed: int, tell: Callable[[str], None]
     ) -> None:
         self.model, self.task, self.tell = model, task, tell
-        self.usual = math.nan  # margin of most steps, at the first length looked at
         self.weakest: dict[int, Weakest] = {}  # by length
         self.games: list[tuple[Game, Scene]] = [self._game(scale, seed) for scale in (settled, settled + 1)]
+        game, steps = self.games[1]
+        self.usual = float(
+            game.tried(steps, settled + 1).median()
+        )  # margin of most steps of a short instance
 
     @property
     def steps(self) -> int:
@@ -64,8 +67,6 @@ class Climb:
         found = []
         for game, steps in self.games:
             tried = game.tried(steps, length)
-            if math.isnan(self.usual):
-                self.usual = float(tried.median())
             chosen = steps.rows(worth_a_search(tried, game.generator))
             margins, leak = game.worst(chosen, length)
             at = margins.argmin()[None]

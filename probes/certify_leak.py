@@ -15,11 +15,11 @@ def leak_bound(model: HookedModel, task: Task, steps: Places, length: int) -> Te
     """An upper bound on the share of attention that goes to keys without a name, at any answer query of any instance of
     scale `length`. [layer, head]
 
-    `steps` are places of a scale at which all kinds of steps occur that do at `length`. At a query with token q let x be the
-    largest score of a symbol, and x + δ_m the least score of the named key m. There are fewer than i+2 other keys, and
-    all scores are multiplied by the temperature s(i), so the share is at most 1 / (1 + Σ_m e^{s(i)·δ_m} / (i+2)). Each
-    term is a power of i+2 under length-scaled scores, and falls with i otherwise: over the answer's queries it is least
-    at an end.
+    `steps` are places of a scale with all kinds of steps that there are at `length`. At a query with token q let x be
+    the largest score of a symbol, and x + δ_m the least score of the named key m. There are fewer than i+2 other keys,
+    and all scores are multiplied by the temperature s(i), so the share is at most 1 / (1 + Σ_m e^{s(i)·δ_m} / (i+2)).
+    Each term is a power of i+2 under length-scaled scores, and falls with i otherwise: over the answer's queries it is
+    least at an end.
 
     In layer 0 scores are known from the tokens. Behind it, a norm leaves vectors of length √d_model, which bounds by
     how much the scores of two keys can differ; without a norm nothing does.

@@ -1,0 +1,252 @@
+"""Certificates: against closed forms, against the models themselves, and beyond the length at which they fail."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor
+
+from lengthlens.cli import main
+from lengthlens.models import HookedModel, ModelConfig, build
+from lengthlens.models.evaluation import exact_match
+from lengthlens.models.schemes.ideal import Ideal
+from lengthlens.probes import Certificate, certify_model
+from lengthlens.probes.certify_leak import leak_bound
+from lengthlens.probes.certify_places import Places, carried, settled_scale
+from lengthlens.probes.certify_search import Game, Leak, scene
+from lengthlens.probes.controls import copy_by_hand
+from lengthlens.registry import UserError
+from lengthlens.tasks import TASKS
+
+COPY = TASKS["copy"]
+BACK, ZERO = 1, 3  # the form i−j−n and the place of its value 0, in a learned relation
+
+
+def pointed(scheme: str, bias: float) -> HookedModel:
+    """The model that copies by hand, with this score for the key to be read and 0 for all others."""
+    model = copy_by_hand(scheme)
+    with torch.no_grad():
+        if isinstance(model.pos_embed, Ideal):
+            model.pos_embed.table.fill_(bias)
+        else:
+            model.pos_embed.bias[..., BACK, ZERO] = bias / len(model.pos_embed.forms)
+    return model
+
+
+def deeper(scheme: str, bias: float) -> HookedModel:
+    """The same with an MLP, and a second layer that mixes everything and writes nothing."""
+    model = pointed(scheme, bias)
+    deep = build(replace(model.config, n_layers=2, attn_only=False, d_mlp=4))
+    with torch.no_grad():
+        for parameter in deep.parameters():
+            parameter.zero_()
+        for name, parameter in deep.named_parameters():
+            small = dict(model.named_parameters()).get(name)
+            if small is not None:
+                parameter[: small.shape[0]].copy_(small)
+    return deep.eval()
+
+
+def copies_zeros(model: HookedModel, n: int) -> bool:
+    """The worst instance: where the end is to be written, ``=`` stands against 2n zeros."""
+    batch = COPY.assemble(torch.zeros(1, n, dtype=torch.long), n)
+    right = model(batch.tokens, batch.scale)[:, :-1].argmax(-1) == batch.tokens[:, 1:]
+    return bool(right[batch.query_mask].all())
+
+
+def true_length(bias: float) -> int:
+    """The longest length at which it copies everything: 2n zeros weigh less than e^bias."""
+    return math.ceil(math.exp(bias) / 2) - 1
+
+
+# -- proofs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["lbpe", "ideal"])
+@pytest.mark.parametrize("bias", [4.0, 5.0, 6.5])
+def test_a_proof_reaches_the_length_at_which_the_model_fails(scheme: str, bias: float) -> None:
+    model, true = pointed(scheme, bias), true_length(bias)
+    found = certify_model(model)
+    assert found.kind == "proven" and not found.limit and found.assumes == ""
+    assert 0.99 * true - 1 <= found.length <= true
+    assert (
+        copies_zeros(model, found.length) and copies_zeros(model, true) and not copies_zeros(model, true + 1)
+    )
+    (score,) = exact_match(model, COPY, [found.length], samples=20)
+    assert score.exact_match == 1
+
+
+@pytest.mark.parametrize(("bias", "holds"), [(3.4, True), (3.0, False)])
+def test_length_scaled_scores_hold_for_ever_if_the_bias_exceeds_the_logarithm_of_the_training_length(
+    bias: float, holds: bool
+) -> None:
+    """The key to be read weighs (i+2)^(bias / log 25), against i others: more for ever if that power is above 1."""
+    model = pointed("lbpe", bias)
+    model.config = replace(model.config, score_scaling="log", train_ctx=23)
+    found = certify_model(model, max_length=100_000)
+    assert found.limit == holds
+    if holds:
+        assert found.kind == "proven" and found.length == 100_000
+    else:
+        failing = next(n for n in range(1, 100) if not copies_zeros(model, n))
+        assert failing - 2 <= found.length < failing
+
+
+def test_nothing_is_certified_where_nothing_is_read() -> None:
+    found = certify_model(pointed("lbpe", 0.0))
+    assert (found.kind, found.length, found.worst) == ("none", 0, {})
+
+
+# -- searches ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def weak() -> Certificate:
+    return certify_model(deeper("lbpe", 5.0), max_length=150)
+
+
+def test_a_search_stays_below_the_length_at_which_the_model_fails(weak: Certificate) -> None:
+    """It keeps a reserve: (e⁵−2n) / (e⁵+2n) ≥ 0.2 up to n = 49, and a bit more where margins are less than full."""
+    assert weak.kind == "conditional" and "searched for and not proven" in weak.assumes
+    assert 40 <= weak.length <= 60 < true_length(5.0)
+    assert "a leak was found" in weak.reason and weak.weakest_head == "layer 0 head 0"
+    assert copies_zeros(deeper("lbpe", 5.0), weak.length)
+
+
+def test_a_search_finds_no_limit_where_there_is_none() -> None:
+    found = certify_model(deeper("ideal", 30.0), max_length=300)
+    assert (found.kind, found.length, found.limit) == ("conditional", 300, True)
+    (score,) = exact_match(deeper("ideal", 30.0), COPY, [300], samples=10)
+    assert score.exact_match == 1
+
+
+def test_a_model_that_errs_has_no_certificate(small_model: Callable[..., HookedModel]) -> None:
+    found = certify_model(small_model("lbpe"))
+    assert (found.kind, found.length) == ("none", 0)
+    assert "at n = 1 the model itself is wrong" in found.reason
+
+
+def test_with_the_true_other_keys_the_game_is_the_model(small_model: Callable[..., HookedModel]) -> None:
+    """Steps played on named keys plus a histogram (layer 0) and a bank (layer 1) give the model's own logits."""
+    model, n = small_model("lbpe", scheme_options={"forms": "i-j, i-j-n, j", "window": 1}), 12
+    model.config = replace(model.config, score_scaling="log", train_ctx=9)
+    places = Places(model.pos_embed, COPY, n)
+    batch = COPY.sample(n, 1, torch.Generator().manual_seed(0))
+    own = model(batch.tokens, batch.scale)[0]
+    for query in places.answer_queries.tolist():
+        named = set(places.named.key[query].tolist())
+        rest = torch.tensor([key for key in range(query + 1) if key not in named])
+        row = torch.zeros(len(rest), dtype=torch.long)
+        bank = scene(model, COPY, places, batch.tokens, row, rest).at_query()
+        steps = scene(model, COPY, places, batch.tokens, row[:1], torch.tensor([query]))
+        histograms = rest_histograms(places, batch.tokens[0])
+        game = Game(model, COPY, bank, histograms[bank.position], torch.Generator())
+        leak = Leak(histograms[steps.position], torch.zeros(1, len(rest)))
+        target = int(batch.tokens[0, query + 1])
+        margin = own[query, target] - own[query].index_fill(0, torch.tensor(target), -math.inf).max()
+        assert torch.allclose(game.margins(steps, n, leak)[0], margin, atol=1e-4)
+
+
+def rest_histograms(places: Places, tokens: Tensor) -> Tensor:
+    """Logarithms of how often each symbol stands at a key that a position does not name. [pos, symbol]"""
+    counts = torch.zeros(places.length, len(COPY.symbols))
+    for query in range(places.length):
+        named = set(places.named.key[query].tolist())
+        for key in range(query + 1):
+            if key not in named:
+                counts[query, tokens[key]] += 1
+    return counts.log().nan_to_num(neginf=-1e4)
+
+
+# -- leaks ---------------------------------------------------------------------------------------------------
+
+
+def test_leak_bound_in_closed_form() -> None:
+    """The last step at n = 100 reads ``=`` with e⁵; ``^`` and the query weigh 1 each, and the rest less than i+2."""
+    bound = leak_bound(pointed("lbpe", 5.0), COPY, Places(pointed("lbpe", 5.0).pos_embed, COPY, 20), 100)
+    assert torch.allclose(bound, torch.tensor([[1 / (1 + (math.exp(5) + 2) / 203)]]))
+
+
+@pytest.mark.parametrize("scheme", ["lbpe", "ideal"])
+@pytest.mark.parametrize("scaling", ["none", "log"])
+def test_no_head_leaks_more_than_its_bound(
+    small_model: Callable[..., HookedModel], scheme: str, scaling: str
+) -> None:
+    model = small_model(scheme, score_scaling=scaling, train_ctx=9)
+    for n in (3, 12, 40):
+        places = Places(model.pos_embed, COPY, n)
+        batch = COPY.sample(n, 16, torch.Generator().manual_seed(n))
+        _, cache = model.run_with_cache(batch.tokens[:, :-1], batch.scale)
+        other = torch.ones(places.length, places.length + 1, dtype=torch.bool)
+        other.scatter_(1, torch.where(places.named.exists, places.named.key, places.length), False)
+        bound = leak_bound(model, COPY, places, n)
+        for layer in range(2):
+            leaked = (cache["pattern", layer] * other[:, :-1]).sum(-1)[:, :, places.answer_queries]
+            assert (leaked.amax((0, 2)) <= bound[layer] + 1e-6).all()
+
+
+# -- places --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["copy", "reverse", "addition"])
+def test_kinds_of_steps_settle_and_stay(task: str) -> None:
+    options = {"forms": "i-j, i-j-n, i+j-2n", "window": 1}
+    model = build(ModelConfig(task=task, scheme="lbpe", scheme_options=options))
+    with torch.no_grad():
+        model.pos_embed.bias.normal_(generator=torch.Generator().manual_seed(0))
+    settled = settled_scale(model.pos_embed, TASKS[task])
+    known = {kind for n in (settled, settled + 1) for kind in Places(model.pos_embed, TASKS[task], n).types}
+    assert 8 < settled < 30
+    assert not known.issuperset(Places(model.pos_embed, TASKS[task], settled - 1).types) or settled % 2 == 0
+    for n in (200, 333):
+        assert known.issuperset(Places(model.pos_embed, TASKS[task], n).types)
+
+
+def test_positions_keep_their_places_near_borders() -> None:
+    assert carried(torch.arange(100), 40, 40).tolist() == list(range(100))
+    assert carried(torch.tensor([0, 39, 40, 45, 81]), 40, 10**6).tolist() == [
+        0,
+        10**6 - 1,
+        10**6,
+        10**6 + 5,
+        2 * 10**6 + 1,
+    ]
+
+
+# -- what it cannot do ---------------------------------------------------------------------------------------
+
+
+def test_refusals_in_a_sentence(small_model: Callable[..., HookedModel]) -> None:
+    with pytest.raises(UserError, match="scheme 'rope' cannot be certified: only lbpe"):
+        certify_model(small_model("rope", d_head=4))
+    with pytest.raises(UserError, match="scheme 'lbpe' cannot be certified"):
+        certify_model(small_model("lbpe", scheme_options={"variant": "mlp"}))
+    with pytest.raises(UserError, match="task 'parity' is growing"):
+        certify_model(small_model("lbpe", task="parity"))
+    with pytest.raises(UserError, match="one or two layers can be certified, not of 3"):
+        certify_model(small_model("lbpe", n_layers=3))
+    with pytest.raises(UserError, match="max_length must be at least 1, not 0"):
+        certify_model(small_model("lbpe"), max_length=0)
+
+
+def test_the_command_says_it_all(tmp_path: object) -> None:
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(main, [*words, "--store", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    run("train", "--task", "copy", "--scheme", "lbpe", "--steps", "4", "--train-max", "2",
+        "--set", "batch=2", "--set", "d_model=8", "--set", "check_every=2", "--quiet")  # fmt: skip
+    text = run("certify", "copy", "--max-length", "50")
+    assert "no length is certified: at n = 1 the model itself is wrong" in text
+    assert "layer 1 head 3" in text and "n=10000" in text
+    facts = json.loads(run("certify", "copy", "--json"))
+    assert (
+        facts["length"] == 0
+        and facts["kind"] == "none"
+        and set(facts["leak"]) == {"10", "100", "1000", "10000"}
+    )
