@@ -156,6 +156,8 @@ def why_undefined(positive: ArrayLike) -> str:
     yes = np.asarray(positive, dtype=bool)
     if len(yes) == 0:
         return "no run has both numbers"
+    if len(yes) == 1:
+        return "there is one run only, so there is nothing to tell apart"
     if yes.all():
         return f"all {len(yes)} runs extrapolate, so there is nothing to tell apart"
     return "" if yes.any() else f"none of {len(yes)} runs extrapolates, so there is nothing to tell apart"

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.panels import edges, legend, panels
+from lengthlens.analyses.panels import edges, legend, panels, stacked
 from lengthlens.analyses.per_run import measured, of_runs
 
 
@@ -72,7 +72,10 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """Small multiples: a panel for each task, a line for each scheme, a band from the lowest to the highest seed."""
+    """Small multiples: a panel for each task, a line for each scheme, a band from the lowest to the highest seed.
+
+    Lines that coincide lie on each other, the wider below.
+    """
     found = curves(table)
     labels = theme.in_order(found["scheme"])
     looks = theme.lines(labels)
@@ -80,8 +83,8 @@ def plot(table: pd.DataFrame) -> Figure:
         figure, axes_of = panels(found["task"], labels)
         for task, axes in axes_of.items():
             own = found[found["task"] == task]
-            for label in reversed(labels):  # the first schemes on top
-                _line(axes, own[own["scheme"] == label], looks[label])
+            for k, label in enumerate(reversed(labels)):  # the first schemes on top
+                _line(axes, own[own["scheme"] == label], stacked(looks[label], k, len(labels)))
             trained = own["train_max"].dropna()
             known = int(trained.max()) if len(trained) else None
             length_axis(axes, found["scale"].min(), found["scale"].max(), known)

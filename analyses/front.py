@@ -1,5 +1,6 @@
 """The figure that a paper would open with: does growth inside the training range foretell extrapolation?"""
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ def plot(found: Invariance) -> Figure:
         figure = Figure(figsize=(theme.PAGE, 2.75), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[1, 1])
         scatter(left, found.runs, MEASURES[0])
-        left.set_title(f"{len(found.runs)} runs accurate in range (near ones spread out)")
+        counted = int(found.runs[MEASURES[0]].notna().sum())
+        left.set_title(f"{counted} run{'s' * (counted != 1)} accurate in range (near ones spread out)")
         forest(right, found)
         figure.legend(
             handles=families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2
@@ -91,7 +93,10 @@ def forest(axes: Axes, found: Invariance) -> None:
         else None
     )
     if table["auc"].isna().all():
-        raise MissingError(f"the AUC is undefined: {table['note'].iloc[0]}")
+        axes.set_axis_off()
+        why = textwrap.fill(f"The AUC is undefined: {table['note'].iloc[0]}.", 40)
+        axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, color="#555555")
+        return
     for y, row in enumerate(records(table)):
         colour = COLOURS[row["kind"]]
         if np.isnan(row["auc"]):

@@ -93,7 +93,8 @@ FIGURES: Registry[Drawing] = Registry(
         ),
         "pola": Drawing(
             lambda g: pola.plot_study(g.table),
-            "Position-only linear attention: error and complexity against scale.",
+            "Position-only linear attention: error and complexity against scale. A scheme without a line of LRC cannot "
+            "represent the target.",
         ),
     },
 )

@@ -11,11 +11,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.panels import edges, legend, panels
+from lengthlens.analyses.panels import edges, legend, panels, stacked
 from lengthlens.analyses.per_run import measured, of_runs
 from lengthlens.registry import unknown
 
-CURVES = {"src": "measured SRC (readouts)", "lrc": "measured LRC (codes, all heads)"}
+CURVES = {"src": "measured SRC", "lrc": "measured LRC"}
 DECLARED: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
 
 
@@ -55,9 +55,10 @@ def plot(table: pd.DataFrame, measure: str = "src") -> Figure:
             if measure == "src":
                 own = declared(table[table["task"] == task])
                 axes.plot(own["scale"].astype(float), own["value"], **DECLARED)
-            for label in reversed(labels):
-                _line(axes, found[(found["task"] == task) & (found["scheme"] == label)], looks[label])
-            _log_axes(axes, found)
+            for k, label in enumerate(reversed(labels)):
+                own = found[(found["task"] == task) & (found["scheme"] == label)]
+                _line(axes, own, stacked(looks[label], k, len(labels)))
+            _log_axes(axes, found, measure)
         for axes, left, bottom in edges(axes_of):
             axes.set_ylabel(CURVES[measure] if left else "")
             axes.set_xlabel("scales up to n" if bottom else "")
@@ -71,10 +72,10 @@ def _line(axes: Axes, own: pd.DataFrame, look: dict[str, Any]) -> None:
     axes.fill_between(
         scale, own["low"].clip(lower=1), own["high"], color=look["color"], alpha=0.1, linewidth=0
     )
-    axes.plot(scale, own["mean"].clip(lower=1), **look, markersize=2.2, linewidth=1)
+    axes.plot(scale, own["mean"].clip(lower=1), **look | {"marker": "none"})
 
 
-def _log_axes(axes: Axes, found: pd.DataFrame) -> None:
+def _log_axes(axes: Axes, found: pd.DataFrame, measure: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis, values in ((axes.xaxis, found["scale"]), (axes.yaxis, found["high"])):
@@ -85,4 +86,4 @@ def _log_axes(axes: Axes, found: pd.DataFrame) -> None:
     if found["high"].max() <= 4:
         axes.set_yscale("linear")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(bottom=0.8)
+    axes.set_ylim(bottom=0.8 * max(1.0, float(found["low"].min())) if measure == "lrc" else 0.8)

@@ -143,7 +143,11 @@ def judged(runs: Frame, name: str, factor: int) -> dict[str, Any]:
     for label, statistic in (("spearman", spearman), ("kendall", kendall)):
         found = estimate(statistic(score, own["exact"]), groups) if len(own) else Estimate(np.nan)
         row |= columns(label, found)
-    constant = f"all {len(own)} runs have the same {PREDICTORS[name].label}" if score.nunique() == 1 else ""
+    constant = (
+        f"all {len(own)} runs have the same {PREDICTORS[name].label}"
+        if len(own) > 1 and score.nunique() == 1
+        else ""
+    )
     why = "; ".join(text for text in (why_undefined(own["positive"]), constant, apart.note) if text)
     return {**row, "note": f"no run has '{name}'" if own.empty else why}
 

@@ -121,12 +121,14 @@ def plot(table: pd.DataFrame) -> Figure:
         index=runs["run"], columns=shown
     )
     with theme.style():
-        figure = Figure(figsize=(theme.PAGE, 1.25 + 0.13 * len(runs)), layout="constrained")
+        figure = Figure(
+            figsize=(theme.PAGE, min(1.25 + 0.13 * len(runs), theme.PAGE_HEIGHT)), layout="constrained"
+        )
         axes = figure.add_subplot()
         limit = max(1.0, float(np.nanmax(np.abs(values.to_numpy()), initial=1.0)))
         sns.heatmap(
             values, ax=axes, cmap="PuOr_r", vmin=-limit, vmax=limit, linewidths=0.4, linecolor="white",
-            cbar_kws={"label": "bias on the score\n(reads +, avoids −)", "pad": 0.02, "aspect": 15},
+            cbar_kws={"label": "bias on the score\n(reads +, avoids −)", "pad": 0.02, "aspect": 15, "shrink": 0.8},
         )  # fmt: skip
         axes.set_facecolor("0.95")
         for y, task in enumerate(runs["task"]):

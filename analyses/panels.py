@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -25,7 +26,8 @@ def panels(
     down = math.ceil(len(names) / across)
     legend = LEGEND_ROW * (1 + math.ceil((2 + len(set(schemes))) / LEGEND_COLUMNS))
     width = theme.PAGE if across > 1 else theme.COLUMN * 1.2
-    figure = Figure(figsize=(width, PANEL_HEIGHT * down + legend + 0.25), layout="constrained")
+    height = min(PANEL_HEIGHT * down + legend + 0.25, theme.PAGE_HEIGHT)
+    figure = Figure(figsize=(width, height), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=sharey)
     for spare in grid.flat[len(names) :]:
         spare.set_axis_off()
@@ -35,6 +37,15 @@ def panels(
         if k + across >= len(names):  # nothing below it
             axes.tick_params(labelbottom=True)
     return figure, found
+
+
+def stacked(look: dict[str, Any], place: int, of: int) -> dict[str, Any]:
+    """The look of the line that is drawn as number `place` of `of`, the last on top: the lower, the wider.
+
+    Where lines coincide, those below then show at the edges of those above.
+    """
+    below = (of - 1 - place) / max(1, of - 1)
+    return {**look, "linewidth": 1.0 + 1.2 * below, "markersize": 2.6 + 2.2 * below}
 
 
 def edges(found: dict[str, Axes]) -> Iterator[tuple[Axes, bool, bool]]:

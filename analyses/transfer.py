@@ -15,6 +15,7 @@ from lengthlens.analyses.per_run import chosen_readout, measured, of_runs
 CELL = 0.75  # inches of a heat map with the gap behind it
 MARGIN = 1.9  # inches beside them
 SIDE, GAP = 0.94, 0.03  # of a map, and of the gap before what lies beyond the training range; in cells
+LETTERS = 80  # of task names that fit beside each other above the maps of a page
 COLOURS = "cividis"  # even in lightness, and the same to readers with colour blindness
 
 
@@ -89,7 +90,7 @@ def _map(axes: Axes, own: pd.DataFrame, fits: list[int], tests: list[int], x: in
 
 
 def _frame(axes: Axes, schemes: list[str], tasks: list[str], fits: list[int], tests: list[int]) -> None:
-    """Names of tasks above and of schemes at the left; the smallest and largest scale at the lower left map."""
+    """Names of tasks above and of schemes at the right; the smallest and largest scale at the lower left map."""
     axes.set_aspect("equal")
     axes.set_xlim(-0.02, len(tasks))
     axes.set_ylim(len(schemes), -0.02)
@@ -99,6 +100,10 @@ def _frame(axes: Axes, schemes: list[str], tasks: list[str], fits: list[int], te
         length=0, top=True, labeltop=True, bottom=False, labelbottom=False, right=True, labelright=True
     )
     axes.tick_params(left=False, labelleft=False)
+    if max(map(len, tasks)) > LETTERS / len(tasks):
+        axes.tick_params(axis="x", labelrotation=40)
+        for label in axes.get_xticklabels():
+            label.set(ha="left", rotation_mode="anchor")
     for side in axes.spines.values():
         side.set_visible(False)
     bottom, half = len(schemes) - 1 + SIDE, 0.5 * SIDE
@@ -107,5 +112,5 @@ def _frame(axes: Axes, schemes: list[str], tasks: list[str], fits: list[int], te
         axes.text(x, bottom + 0.03, str(n), ha="center", va="top", **small)
     for y, n in ((bottom, fits[0]), (bottom - SIDE, fits[-1])):
         axes.text(-0.03, y, str(n), ha="right", va="bottom" if n == fits[0] else "top", **small)
-    axes.text(half, bottom + 0.05, "tested at n", ha="center", va="top", **small)
-    axes.text(-0.05, bottom - half, "fitted at n", ha="right", va="center", rotation=90, **small)
+    axes.text(half, bottom + 0.15, "tested at n", ha="center", va="top", **small)
+    axes.text(-0.15, bottom - half, "fitted at n", ha="right", va="center", rotation=90, **small)
