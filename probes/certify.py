@@ -34,7 +34,7 @@ Leaks = dict[int, list[list[float]]]
 
 MAX_LENGTH = 1_000_000
 LEAK_LENGTHS = (10, 100, 1000, 10_000)
-SHORT_ROWS = 50  # instances of each short length, on which the model itself is run
+SHORT_ROWS = 50  # instances of each length below the settled one, on which the model itself is run
 NOTHING_LONGER = "no longer length was asked for"
 
 
@@ -130,46 +130,50 @@ def proven(model: HookedModel, task: Task, settled: int, limit: int, leaks: Leak
 def searched(
     model: HookedModel, task: Task, settled: int, limit: int, leaks: Leaks, seed: int, tell: Report
 ) -> Certificate:
-    short = min(settled + 1, limit)
-    wrong = first_wrong(model, task, short, seed, tell)
-    run = short if wrong is None else wrong - 1
-    run_on = f"up to n = {run} the model was run on {SHORT_ROWS} instances of each length"
-    if wrong is not None:
-        reason = f"at n = {wrong} the model itself is wrong on some of {SHORT_ROWS} instances"
-        length = wrong - 1 if wrong > task.min_scale else 0
-        kind: Literal["conditional", "none"] = "conditional" if length else "none"
-        return Certificate(length, kind, False, reason, run_on, settled, None, {}, "", leakiest(leaks), leaks)
-    if limit == short:
+    def made(
+        length: int, reason: str, assumes: str = "", climb: Climb | None = None, at: int = 0
+    ) -> Certificate:
+        weakest = climb.weakest[at] if climb and at else None
         return Certificate(
-            limit, "conditional", True, NOTHING_LONGER, run_on, settled, None, {}, "", leakiest(leaks), leaks
+            length=length,
+            kind="conditional" if length else "none",
+            limit=reason == NOTHING_LONGER,
+            reason=reason,
+            assumes=assumes,
+            settled=settled,
+            margin=climb.usual if climb else None,
+            worst={n: found.margin for n, found in sorted(climb.weakest.items())} if climb else {},
+            weakest_step=weakest.step if weakest else "",
+            weakest_head=weakest.head if weakest else leakiest(leaks),
+            leak=leaks,
         )
-    climb = Climb(model, task, settled, seed, tell)
-    length, failed = climb.up_to(short, limit)
-    worst = {n: found.margin for n, found in sorted(climb.weakest.items())}
-    looked_at = ", ".join(str(n) for n in worst if n <= length)
-    weakest = climb.weakest[min(worst, key=worst.__getitem__) if failed is None else failed]
-    return Certificate(
-        length=length,
-        kind="conditional",
-        limit=failed is None,
-        reason=NOTHING_LONGER
-        if failed is None
-        else f"at n = {failed} a leak was found that leaves a margin of {weakest.margin:.2f}, "
-        f"less than {RESERVE:.0%} of the usual {climb.usual:.2f}",
-        assumes=run_on
-        + (
-            f"; beyond, the worst leak was searched for and not proven to be the worst, on {climb.steps} sampled steps "
-            f"at n = {looked_at}, and keeps {RESERVE:.0%} of the usual margin or more"
-            if looked_at
-            else ""
-        ),
-        settled=settled,
-        margin=climb.usual,
-        worst=worst,
-        weakest_step=weakest.step,
-        weakest_head=weakest.head,
-        leak=leaks,
-    )
+
+    short = min(settled - 1, limit)
+    wrong = first_wrong(model, task, short, seed, tell)
+    if wrong is not None:
+        return made(0, f"at n = {wrong} the model itself is wrong on some of {SHORT_ROWS} instances")
+    run_on = f"up to n = {short} the model was run on {SHORT_ROWS} instances of each length"
+    if short == limit:
+        return made(limit, NOTHING_LONGER, run_on)
+    climb, both = Climb(model, task, settled, seed, tell), f"n = {settled} and {settled + 1}"
+    if climb.wrong:
+        reason = f"the model itself is wrong on {climb.wrong} of {climb.screened} instances of {both}"
+        return made(0, reason, "", climb)
+    run_on += f", and on {climb.screened} of {both}"
+    if limit <= settled + 1:
+        return made(limit, NOTHING_LONGER, run_on, climb)
+    length, failed = climb.up_to(settled + 1, limit)
+    looked_at = ", ".join(str(n) for n in sorted(climb.weakest) if n <= length)
+    if looked_at:
+        run_on += (
+            f"; beyond, the worst leak was searched for and not proven to be the worst, at n = {looked_at}, "
+            f"on {climb.steps} steps, the weakest among them, and each keeps {RESERVE:.0%} of the usual margin or more"
+        )
+    if failed is None:
+        return made(length, NOTHING_LONGER, run_on, climb, min(climb.weakest, key=climb.weakest.__getitem__))
+    margin = climb.weakest[failed].margin
+    reason = f"at n = {failed} a leak was found that leaves a margin of {margin:.2f}, below {RESERVE:.0%} of the usual"
+    return made(length, reason, run_on, climb, failed)
 
 
 def leak_at(model: HookedModel, task: Task, settled: int, length: int) -> Tensor:

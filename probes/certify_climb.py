@@ -13,9 +13,15 @@ from lengthlens.probes.certify_places import Places
 from lengthlens.probes.certify_search import BANK, Game, Leak, Scene, any_mixture, scene
 from lengthlens.tasks import Task
 
-ROWS = 192  # instances at random from which steps are taken, and as many of long runs
-STEPS_EACH = 12  # steps tried at each answer query of a short instance, at every length
-SEARCHED = 64  # of all of those, how many the adversary works on: mostly the worst
+ROWS = (
+    2048  # instances at random from which steps are taken, and as many of long runs: rare operands occur, too
+)
+BLOCK = 64  # instances that the model is run on at once
+STEPS_EACH = (
+    8  # steps tried at each answer query of a short instance, at every length: half of them the weakest
+)
+WEAKEST = 256  # steps tried because their margin is the least, wherever they are
+SEARCHED = 64  # of all of those, how many the adversary works on: mostly the worst under a random leak
 RESERVE = 0.2  # share of its usual margin that every step must keep: the search may have missed the worst
 RATIO = 4.0  # of the lengths that are looked at
 FINE = 1.1  # ratio of the longest length that holds and the least that does not, when the search ends
@@ -36,12 +42,11 @@ class Climb:
         self, model: HookedModel, task: Task, settled: int, seed: int, tell: Callable[[str], None]
     ) -> None:
         self.model, self.task, self.tell = model, task, tell
+        self.screened = 0  # short instances that the model itself was run on
+        self.wrong = 0  # those on which it errs: then nothing is worth a climb
         self.weakest: dict[int, Weakest] = {}  # by length
+        self.usual = math.inf  # margin of most steps of short instances
         self.games: list[tuple[Game, Scene]] = [self._game(scale, seed) for scale in (settled, settled + 1)]
-        game, steps = self.games[1]
-        self.usual = float(
-            game.tried(steps, settled + 1).median()
-        )  # margin of most steps of a short instance
 
     @property
     def steps(self) -> int:
@@ -78,18 +83,21 @@ class Climb:
 
     def _game(self, scale: int, seed: int) -> tuple[Game, Scene]:
         """Steps at every answer query of instances of a scale, and an adversary with a bank of all other positions."""
+        self.tell(f"weak steps at n = {scale}")
         generator = torch.Generator().manual_seed(seed + scale)
         places = Places(self.model.pos_embed, self.task, scale)
         tokens = instances(self.task, scale, ROWS, generator)
-
-        def steps_at(query: Tensor) -> Scene:
-            row = torch.randint(len(tokens), query.shape, generator=generator)
-            return scene(self.model, self.task, places, tokens, row, query)
-
+        margins = true_margins(self.model, tokens, scale, places.first_answer)
+        self.screened += len(tokens)
+        self.wrong += int((margins <= 0).any(1).sum())
+        self.usual = min(self.usual, float(margins.median()))
         symbols = places.symbol.nonzero()[:, 0]
-        bank = steps_at(symbols[torch.randint(len(symbols), (BANK,), generator=generator)]).at_query()
+        anywhere = symbols[torch.randint(len(symbols), (BANK,), generator=generator)]
+        anyone = torch.randint(len(tokens), (BANK,), generator=generator)
+        bank = scene(self.model, self.task, places, tokens, anyone, anywhere).at_query()
         mixture = any_mixture((BANK, 1, len(self.task.symbols)), generator)
-        steps = steps_at(places.answer_queries.repeat_interleave(STEPS_EACH))
+        row, answer = weak_steps(margins, generator)
+        steps = scene(self.model, self.task, places, tokens, row, places.answer_queries[answer])
         return Game(self.model, self.task, bank, mixture, generator), steps
 
     # -- words ---------------------------------------------------------------------------------------------------
@@ -128,6 +136,28 @@ def instances(task: Task, scale: int, rows: int, generator: torch.Generator) -> 
     source = torch.where(again, 0, torch.arange(drawn.shape[1])).cummax(1).values
     runs = drawn.gather(1, source)
     return torch.cat([tokens, task.assemble(runs[task.valid(runs, scale)], scale).tokens])
+
+
+@torch.no_grad()
+def true_margins(model: HookedModel, tokens: Tensor, scale: int, first_answer: int) -> Tensor:
+    """By how much the model's right logit leads at each answer token of instances of a scale. [row, answer]"""
+    margins = []
+    for rows in tokens.split(BLOCK):
+        logits = model(rows[:, :-1], torch.tensor([scale]))[:, first_answer - 1 :]
+        right = rows[:, first_answer:, None]
+        margins.append(logits.gather(2, right)[..., 0] - logits.scatter(2, right, -math.inf).amax(2))
+    return torch.cat(margins)
+
+
+def weak_steps(margins: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows and answer tokens: the weakest of all, the weakest of each answer token, and any of each. [step] both"""
+    rows, answers = margins.shape
+    of_all = margins.flatten().argsort()[:WEAKEST]
+    of_each = margins.argsort(0)[: STEPS_EACH // 2]
+    chance = torch.randint(rows, (STEPS_EACH - len(of_each), answers), generator=generator)
+    row = torch.cat([of_each, chance])
+    place = torch.cat([of_all, (row * answers + torch.arange(answers)).flatten()]).unique()
+    return place // answers, place % answers
 
 
 def worth_a_search(margins: Tensor, generator: torch.Generator) -> Tensor:
