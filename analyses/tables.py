@@ -49,7 +49,7 @@ class Table:
         >>> print(Table("Numbers", pd.DataFrame({"a|b": ["1"]})).markdown())
         Numbers
         <BLANKLINE>
-        | a\\\\|b |
+        | a\\|b |
         | --- |
         | 1 |
         <BLANKLINE>

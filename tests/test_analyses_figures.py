@@ -77,7 +77,7 @@ def test_nothing_to_show_is_said_in_the_figure(name):
     assert empty.missing[name] in said
 
 
-@pytest.mark.parametrize("name", ["front", "extrapolation", "growth-src", "transfer", "learned", "outcome"])
+@pytest.mark.parametrize("name", ["front", "extrapolation", "transfer", "learned"])
 def test_names_from_the_data_are_shown_as_they_are(name):
     """A dollar would start a formula, and a broken formula stops a drawing."""
     hostile = table().replace({"task": {"copy": r"<b>$\frac$"}, "scheme": {"rope": "$x_{$ & co"}})

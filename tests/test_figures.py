@@ -12,7 +12,7 @@ from lengthlens.cli import main
 from lengthlens.probes.study import write_study
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
-SOME = ("front", "transfer", "growth-src", "tables")
+SOME = ("front", "outcome", "tables")
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +38,22 @@ def content(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_all_figures_and_tables_and_the_same_bytes_twice(study: str, tmp_path: Path) -> None:
-    for words in (["--out", str(tmp_path / "all")], ["--out", str(tmp_path / "some"), *SOME]):
-        result = figures("--table", study, "--held-out", "parity-cot", *words)
+def test_all_figures_and_tables_are_written(study: str, tmp_path: Path) -> None:
+    result = figures("--table", study, "--out", str(tmp_path), "--formats", "png")
+    assert result.exit_code == 0, result.output
+    written = content(tmp_path)
+    assert {f"{name}.png" for name in FIGURES} | {"tables/cells.md", "tables/cells.tex"} <= set(written)
+    assert f"{len(written)} files in" in result.stdout
+
+
+def test_the_same_study_is_the_same_bytes(study: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        result = figures(*SOME, "--table", study, "--held-out", "parity-cot", "--out", str(tmp_path / name))
         assert result.exit_code == 0, result.output
-    every, some = content(tmp_path / "all"), content(tmp_path / "some")
-    assert some == {name: every[name] for name in some}
-    assert {f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "png")} <= set(every)
-    assert {"front.pdf", "front.png", "transfer.pdf", "growth-src.png", "tables/held-out.tex"} <= set(some)
-    assert every["front.pdf"].startswith(b"%PDF") and every["front.png"].startswith(b"\x89PNG")
+    one, two = content(tmp_path / "one"), content(tmp_path / "two")
+    assert one == two
+    assert {"outcome.pdf", "outcome.png", "tables/held-out.md", "tables/held-out.tex"} <= set(one)
+    assert one["front.pdf"].startswith(b"%PDF") and one["front.png"].startswith(b"\x89PNG")
 
 
 def test_named_ones_only_and_json(study: str, tmp_path: Path) -> None:
