@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.gallery import Gallery
-from lengthlens.analyses.page.cells import Cell, cells, tasks_in_order
+from lengthlens.analyses.page.cells import Cell, cells
 from lengthlens.analyses.page.pictures import pictures
 from lengthlens.analyses.page.prediction import prediction
 from lengthlens.analyses.page.tables import failures_table, runs_table
@@ -111,7 +111,7 @@ def facts(found: Sequence[Cell]) -> list[tuple[str, str]]:
 def matrix(found: Sequence[Cell]) -> dict[str, Any]:
     """Tasks by schemes, as the template draws it; None where the study has no such cell."""
     frame = pd.DataFrame(found, columns=["task", "scheme"])
-    tasks, schemes = tasks_in_order(frame["task"]), theme.in_order(frame["scheme"])
+    tasks, schemes = theme.tasks_in_order(frame["task"]), theme.in_order(frame["scheme"])
     places = {(cell["task"], cell["scheme"]): place for place, cell in enumerate(found)}
     rows = [
         {"task": task, "cells": [square(found, places.get((task, scheme))) for scheme in schemes]}

@@ -94,24 +94,26 @@ def costs(plans: "Sequence[Planned]", store: "RunStore") -> dict[str, float]:
 def train_all(
     plans: "Sequence[Planned]", store: "RunStore", place: dict[str, Any], stages: Stages
 ) -> "list[Outcome]":
-    from lengthlens.models.sweep import sweep
+    from lengthlens.models.sweep import pending, sweep
 
     def report(outcome: "Outcome") -> None:
         reason = f" ({outcome.reason})" if outcome.failed else ""
         stages.step(f"{outcome.run} {outcome.status}{reason}", permanent=outcome.failed)
 
-    stages.begin("training", len(plans))
+    stages.begin("training", len(plans), free=len(plans) - len(pending(plans, store)))
     return sweep(plans, store, **place, report=report)
 
 
 def probe_all(runs: "Sequence[Run]", place: dict[str, Any], stages: Stages) -> "list[Probed]":
+    from lengthlens.probes.many import is_ready
     from lengthlens.probes.many import probe_all as probe
 
     def report(outcome: "Probed") -> None:
         reason = f" ({outcome.reason})" if outcome.reason else ""
         stages.step(f"{outcome.run} {outcome.status}{reason}", permanent=outcome.status == "failed")
 
-    stages.begin("probing", len(runs))
+    left = sum(is_ready(run) and not run.has("probes.parquet") for run in runs)
+    stages.begin("probing", len(runs), free=len(runs) - left)
     return probe(runs, **place, report=report)
 
 

@@ -26,12 +26,12 @@ class Stages:
         self.costs, self.quiet, self.clock = dict(costs), quiet, clock
         self.live = sys.stderr.isatty()
         self.start = clock()
-        self.stage, self.steps, self.of, self.before = "", 0, 0, 0.0
+        self.stage, self.steps, self.of, self.free, self.before = "", 0, 0, 0, 0.0
 
-    def begin(self, stage: str, of: int = 1, permanent: bool = False) -> None:
-        """Enter a stage of so many steps; the one before it is done."""
+    def begin(self, stage: str, of: int = 1, free: int = 0, permanent: bool = False) -> None:
+        """Enter a stage of so many steps, of which the first `free` cost nothing; the stage before it is done."""
         self.before += self.costs.get(self.stage, 0.0)
-        self.stage, self.steps, self.of = stage, 0, of
+        self.stage, self.steps, self.of, self.free = stage, 0, of, free
         self._say(self._line("starting"), always=True, permanent=permanent)
 
     def step(self, text: str, permanent: bool = False) -> str:
@@ -56,7 +56,8 @@ class Stages:
 
     def left(self) -> str:
         """The time left by the pace so far, in words; nothing before there is a pace."""
-        now = self.before + self.costs.get(self.stage, 0.0) * self.steps / max(1, self.of)
+        share = max(0, self.steps - self.free) / max(1, self.of - self.free)
+        now = self.before + self.costs.get(self.stage, 0.0) * share
         if now <= 0:
             return ""
         seconds = (self.clock() - self.start) * (sum(self.costs.values()) - now) / now

@@ -8,7 +8,6 @@ import pandas as pd
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.per_run import FACTORS, ONCE, MissingError, of_runs, per_run, verdicts
-from lengthlens.tasks import TASKS
 
 GROWTH = ("src", "lrc")  # the complexities whose growth a cell shows
 
@@ -31,7 +30,7 @@ def cells(table: pd.DataFrame) -> list[Cell]:
     declared = trained[trained["measure"] == "declared_src"]
     reach = trained[trained["measure"] == "verdict"].groupby(["task", "scheme"])["scale"].first()
     found = []
-    for task in tasks_in_order(trained["task"]):
+    for task in theme.tasks_in_order(trained["task"]):
         for scheme in theme.in_order(sorted(trained["scheme"].unique())):
             if (task, scheme) not in before and (task, scheme) not in runs:
                 continue
@@ -50,12 +49,6 @@ def cells(table: pd.DataFrame) -> list[Cell]:
                 }
             )
     return found
-
-
-def tasks_in_order(names: "pd.Series[str]") -> list[str]:
-    """As they are registered; a user's own come last."""
-    registered = {name: place for place, name in enumerate(TASKS)}
-    return sorted(names.unique(), key=lambda name: (registered.get(name, len(registered)), name))
 
 
 def by_cell(trained: pd.DataFrame) -> dict[tuple[str, str], list[Cell]]:

@@ -1,0 +1,178 @@
+"""The page as text: what it says, that names stay names, and that nothing a table lacks can break it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from lengthlens.analyses.page.cells import cells
+from lengthlens.analyses.report import page
+from lengthlens.cli import main
+from lengthlens.probes.study import as_study, write_study
+from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return synthetic_study(["copy", "parity"], ["ideal", "lbpe", "rope"], 2, pola_targets=())
+
+
+@pytest.fixture(scope="module")
+def text(table: pd.DataFrame) -> str:
+    return page(table, synthetic_provenance(table))
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of the time, and these tests are not about it."""
+    monkeypatch.setattr("lengthlens.analyses.report.pictures", lambda gallery: [])
+
+
+def embedded(text: str) -> dict[str, Any]:
+    """The data that the page's script reads."""
+    found = re.search(r'<script type="application/json" id="study">(.*?)</script>', text, re.DOTALL)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+# -- what it says ------------------------------------------------------------------------------------------------
+
+
+def test_the_finding_is_a_sentence_with_its_interval_and_size(text: str) -> None:
+    found = re.search(r'id="finding">(.*?)</p>', text)
+    assert found
+    assert re.search(r"Over \d+ runs in \d+ cells .* AUC [\d.]+ \(", found[1])
+
+
+def test_cells_hold_the_numbers_of_the_table(table: pd.DataFrame) -> None:
+    found = {(cell["task"], cell["scheme"]): cell for cell in cells(table)}
+    assert list(found) == [
+        (task, scheme) for task in ("copy", "parity") for scheme in ("ideal", "lbpe", "rope")
+    ]
+    own = table[(table["task"] == "copy") & (table["scheme"] == "rope") & (table["measure"] == "exact_match")]
+    cell = found["copy", "rope"]
+    assert cell["at"]["2"] == pytest.approx(own.loc[own["scale"] == 20, "value"].mean())
+    assert [run["seed"] for run in cell["runs"]] == [0, 1]
+    assert [point[0] for point in cell["runs"][0]["exact"]] == [*range(1, 11), 20, 50, 100]
+    assert cell["verdict"] == "pe-limited" and "n=" in cell["reasons"]
+    words = table[(table["run"] == "copy_lbpe_s0") & (table["measure"] == "relation")]["text"]
+    assert found["copy", "lbpe"]["runs"][0]["learned"] == list(words)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_what_did_not_work_is_shown(table: pd.DataFrame) -> None:
+    failed = [
+        {"run": "r", "task": "copy", "scheme": "t5", "seed": 0, "train_max": 10, "measure": "converged"}
+        | {"value": 0.0, "text": "failed", "relation": "the disk was full", "accurate": False}
+    ]
+    text = page(pd.concat([table, as_study(pd.DataFrame(failed))], ignore_index=True))
+    assert "failed: the disk was full" in text
+
+
+def test_the_same_table_gives_the_same_bytes(table: pd.DataFrame, text: str) -> None:
+    shuffled = dict(reversed(synthetic_provenance(table).items()))
+    assert page(table.copy(), shuffled) == text
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_configs_say_once_what_all_share(table: pd.DataFrame) -> None:
+    about = {"configs": {"a": {"steps": 5, "lr": 0.1}, "b": {"steps": 5, "lr": 0.2}}}
+    text = page(table, about)
+    assert "<pre>steps = 5</pre>" in text
+    assert "lr = 0.1" in text and "lr = 0.2" in text
+
+
+# -- names stay names --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_names_are_escaped(table: pd.DataFrame) -> None:
+    hostile = table.assign(task=table["task"].replace("copy", HOSTILE), relation="</script><b>", text=HOSTILE)
+    about = {"made": HOSTILE, "command": "</style>", "configs": {HOSTILE: {"a": HOSTILE}, "b": {}}}
+    text = page(hostile, about)
+    assert HOSTILE not in text and "</script><b>" not in text
+    assert text.count("</script>") == 2  # the data's, and the page's own
+    assert text.count("</style>") == 1
+    assert {cell["task"] for cell in embedded(text)["cells"]} == {HOSTILE, "parity"}
+
+
+def test_nothing_is_fetched(text: str) -> None:
+    body = re.sub(r'(src="data:[^"]*"|<script.*?</script>)', "", text, flags=re.DOTALL)
+    assert not re.search(r'(src|href)="(?!#|data:)', body)
+    assert "url(" not in text and "@import" not in text
+    assert "default-src 'none'" in text
+
+
+# -- what a table may lack ---------------------------------------------------------------------------------------
+
+
+def spoilt(table: pd.DataFrame, how: str) -> pd.DataFrame:
+    if how == "empty":
+        return as_study(pd.DataFrame())
+    if how == "no values":
+        return table.assign(value=np.nan, low=np.nan, high=np.nan)
+    if how == "none accurate":
+        return table.assign(accurate=False)
+    if how == "one scheme":
+        return table[table["scheme"] == "rope"]
+    if how == "no verdicts":
+        return table[table["measure"] != "verdict"]
+    if how == "only verdicts":
+        return table[table["measure"] == "verdict"]
+    if how == "no probes":
+        return table[~table["measure"].str.contains("iota|src|lrc|cover|transfer")]
+    assert how == "four columns"
+    return as_study(table[["task", "scheme", "measure", "value"]])
+
+
+LACKS = "empty, no values, none accurate, one scheme, no verdicts, only verdicts, no probes, four columns"
+
+
+@pytest.mark.parametrize("how", LACKS.split(", "))
+def test_what_is_missing_is_a_sentence(table: pd.DataFrame, how: str) -> None:
+    text = page(spoilt(table, how))
+    found = re.search(r'id="finding">(.*?)</p>', text)
+    assert found and found[1].endswith(".")
+    embedded(text)
+    assert not re.search(r">\s*[-−]?(nan|inf|None|&lt;NA&gt;)\s*<", text, re.IGNORECASE)
+
+
+# -- command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_command_writes_the_page(table: pd.DataFrame, tmp_path: Path) -> None:
+    study, out = tmp_path / "study.parquet", tmp_path / "deep" / "index.html"
+    write_study(table, synthetic_provenance(table), study)
+    result = CliRunner().invoke(
+        main, ["report", "--table", str(study), "--out", str(out), "--held-out", "parity"]
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == str(out)
+    assert "On the tasks held out" in out.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--held-out", "copi"], "did you mean 'copy'?"),
+        (["--table", "none.parquet"], "cannot read 'none.parquet'"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(
+    table: pd.DataFrame, tmp_path: Path, options: list[str], sentence: str
+) -> None:
+    study = tmp_path / "study.parquet"
+    write_study(table, {}, study)
+    command = ["report", "--table", str(study), "--out", str(tmp_path / "index.html"), *options]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert sentence in result.output and not (tmp_path / "index.html").exists()
