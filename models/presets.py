@@ -46,9 +46,9 @@ QUICK_SCHEMES = "rope learned ideal lbpe hinted:relative/max_distance=3"
 QUICK_TARGETS = ("prefix-sum", "running-mean")
 
 # Of eight scales and in 3000 steps `rope` and `learned` become accurate in range, in half a minute on a core. No scheme
-# can extrapolate a task of growing SRC: it is there to show that, not to be solved, and gets a sixth of the steps.
+# can extrapolate a task of growing SRC: it is there to show that, not to be solved, and gets a tenth of the steps.
 QUICK = {"train_max": 8, "steps": 3000}
-GROWING = {"train_max": 8, "steps": 500}
+GROWING = {"train_max": 8, "steps": 300}
 SMOKE = {"train_max": 3, "n_heads": 2, "d_model": 32, "check_every": 50, "warmup": 20}
 
 PRESETS: Registry[Preset] = Registry(
@@ -65,8 +65,8 @@ PRESETS: Registry[Preset] = Registry(
         "quick": Preset(
             "three tasks, one of growing SRC, five schemes, two seeds; within ten minutes on two cores",
             (
-                grid("parity-cot copy", QUICK_SCHEMES, 2, (16, 40, 80), 500, **QUICK),
-                grid("parity", QUICK_SCHEMES, 2, (16, 40, 80), 500, **GROWING),
+                grid("parity-cot copy", QUICK_SCHEMES, 2, (16, 40, 80), 300, **QUICK),
+                grid("parity", QUICK_SCHEMES, 2, (16, 40, 80), 300, **GROWING),
             ),
             QUICK_TARGETS,
         ),

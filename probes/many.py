@@ -90,7 +90,7 @@ def _persistently(paths: dict[str, Path]) -> Iterator[Probed]:
     while left:
         try:
             work = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
-            for outcome in work(delayed(probe_one)(path.resolve()) for path in left.values()):
+            for outcome in work(delayed(probe_one)(path.resolve()) for path in list(left.values())):
                 del left[outcome.run]
                 deaths = 0
                 yield outcome

@@ -1,0 +1,155 @@
+"""reproduce: from nothing to the page, killed and taken up again, done once, and not stopped by a run that fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lengthlens.cli import main
+from lengthlens.commands.stages import Stages
+from lengthlens.models import RunStore
+from lengthlens.models.presets import PRESETS, Preset, grid
+from lengthlens.probes.study import read_study
+
+PATIENCE = 300  # seconds for a machine that is busy with other things
+
+
+def reproduce(out: Path, *options: str) -> Result:
+    """The command in this process, on one worker: processes cost more than these runs."""
+    result = CliRunner().invoke(main, ["reproduce", "--out", str(out), "--workers", "1", *options])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def kill_after_one_run(out: Path) -> None:
+    """Start in a process group of its own, and kill all of it once the first run has ended."""
+    code = "from lengthlens.cli import main; main()"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "reproduce",
+        "--preset",
+        "smoke",
+        "--workers",
+        "1",
+        "--out",
+        str(out),
+    ]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    start = time.monotonic()
+    while not any(run.status().finished for run in RunStore(out / "runs").runs()):
+        assert process.poll() is None and time.monotonic() - start < PATIENCE
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The smoke preset, killed once and called again: where it is, and its summary."""
+    out = tmp_path_factory.mktemp("smoke")
+    kill_after_one_run(out)
+    return out, json.loads(reproduce(out, "--preset", "smoke", "--json").stdout)
+
+
+def starts(out: Path) -> list[int]:
+    """How often training was begun, for each run."""
+    runs = RunStore(out / "runs").runs()
+    return [sum(event["event"] == "start" for event in run.events()) for run in runs]
+
+
+def test_it_ends_with_study_figures_and_page(smoke: tuple[Path, dict[str, Any]]) -> None:
+    out, summary = smoke
+    table, about = read_study(summary["study"])
+    assert {"exact_match", "iota_src", "verdict", "pola_lrc"} <= set(table["measure"])
+    assert about["command"] == "lengthlens reproduce --preset smoke" and len(about["configs"]) == 3
+    assert {path.suffix for path in (out / "figures").iterdir() if path.is_file()} == {".pdf", ".png"}
+    assert "<!doctype html>" in Path(summary["page"]).read_text(encoding="utf-8")
+
+
+def test_runs_that_are_accurate_are_probed_and_others_flagged(smoke: tuple[Path, dict[str, Any]]) -> None:
+    status = {run["run"].partition("_s0")[0]: run["status"] for run in smoke[1]["probed"]}
+    assert status == {"copy_ideal": "probed", "copy_relative": "probed", "parity_ideal": "left out"}
+
+
+def test_a_kill_costs_nothing_that_was_finished(smoke: tuple[Path, dict[str, Any]]) -> None:
+    assert sorted(starts(smoke[0]))[0] == 1  # the run that had ended before the kill
+
+
+def test_a_second_call_does_nothing(smoke: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = smoke
+    before = {
+        path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"
+    }
+    begun, start = starts(out), time.monotonic()
+    result = reproduce(out, "--preset", "smoke")
+    assert time.monotonic() - start < 30
+    after = {
+        path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"
+    }
+    assert after == before and starts(out) == begun
+    assert result.stdout.splitlines()[-1] == str(out / "index.html")
+
+
+def test_a_failed_run_is_shown_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = {"train_max": 2, "n_heads": 2, "d_model": 8, "batch": 2, "steps": 4, "check_every": 4}
+    preset = Preset(
+        "one that works and one that cannot", (grid("parity", "none coupled", 1, (4,), 10, **tiny),), ()
+    )
+    monkeypatch.setattr("lengthlens.models.presets.PRESETS", {"mine": preset})
+    monkeypatch.setattr("lengthlens.analyses.report.pictures", lambda gallery: [])
+    monkeypatch.setattr("lengthlens.commands.reproduce.draw", lambda gallery, **options: [])
+    result = reproduce(tmp_path, "--preset", "mine")
+    (failed,) = [line for line in result.stdout.splitlines() if line.startswith("failed:")]
+    assert "parity_coupled" in failed and "couples no positions" in failed
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "failed: task &#39;parity&#39; couples no positions" in page and "Nothing can be said yet" in page
+
+
+def test_a_wrong_preset_is_one_sentence(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["reproduce", "--preset", "quik", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "unknown preset 'quik': did you mean 'quick'?" in result.output
+
+
+# -- presets -----------------------------------------------------------------------------------------------------
+
+
+def test_quick_is_what_it_promises() -> None:
+    """At least three tasks, one of growing SRC, five schemes and two seeds."""
+    configs = [plan.config for plan in PRESETS["quick"].plans()]
+    assert len({c.task for c in configs}) >= 3 and "growing" in {c.task_object.family for c in configs}
+    assert len({(c.scheme, str(c.scheme_options)) for c in configs}) >= 5
+    assert len({c.seed for c in configs}) >= 2
+    assert len({c.id for c in configs}) == len(configs)
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_every_preset_looks_at_twice_and_ten_times_the_range(name: str) -> None:
+    for each in PRESETS[name].grids:
+        train_max = each.configs()[0].train_max
+        assert {2 * train_max, 10 * train_max} <= set(each.lengths)
+
+
+# -- progress ----------------------------------------------------------------------------------------------------
+
+
+def test_the_time_left_goes_by_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 5.0, 10.0, 10.0])
+    stages = Stages({"training": 20.0, "page": 20.0}, clock=lambda: next(times))
+    stages.begin("training", 3, free=1)
+    stages.step("finished before")
+    stages.step("trained")  # half of the training, a quarter of all, in 5 seconds
+    stages.step("trained")
+    stages.begin("page")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == "training 1 of 3: finished before"
+    assert lines[2].endswith("about 0:15 left") and lines[3].endswith("about 0:10 left")
