@@ -39,14 +39,15 @@ def provable(model: HookedModel) -> bool:
     return cfg.n_layers == 1 and cfg.attn_only and cfg.normalization_type is None
 
 
-def steps_of(task: Task, places: Places, seen: set[int]) -> Iterator[Step]:
-    """The steps of one scale whose types are not among those `seen`, and all combinations of tokens for each."""
+def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterator[Step]:
+    """The steps of one scale, with all combinations of tokens; if `seen` is given, one of each kind that is not in it."""
     circuit = {step.query: step for step in task.circuit(places.scale)}
     functions = task.circuit(places.scale).functions
     for query, kind in zip(places.answer_queries.tolist(), places.types.tolist()):
-        if kind in seen:
+        if seen is not None and kind in seen:
             continue
-        seen.add(kind)
+        if seen is not None:
+            seen.add(kind)
         step = circuit[query]
         known = list(dict.fromkeys([*step.sources, query]))
         choices = [range(len(task.symbols)) if places.symbol[k] else [int(places.tokens[k])] for k in known]
@@ -158,16 +159,15 @@ def proof(model: HookedModel, task: Task, settled: int, limit: int) -> Proof:
     Steps of scales up to `settled` are looked at where they are; the kinds of steps that there are from then on, at
     every position at which any of them could be.
     """
-    seen: set[int] = set()
     least = math.inf
     for scale in range(task.min_scale, settled):
-        for step in steps_of(task, Places(model.pos_embed, task, scale), seen):
+        for step in steps_of(task, Places(model.pos_embed, task, scale)):
             here = torch.tensor([step.query])
             lead = float(least_lead(model, task, step, here, here))
             if lead <= 0:
                 return Proof(scale - 1, step, least)
             least = min(least, lead)
-    seen = set()
+    seen: set[int] = set()
     lasting = [
         s for n in (settled, settled + 1) for s in steps_of(task, Places(model.pos_embed, task, n), seen)
     ]
