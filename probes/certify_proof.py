@@ -40,7 +40,7 @@ def provable(model: HookedModel) -> bool:
 
 
 def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterator[Step]:
-    """The steps of one scale, with all combinations of tokens; if `seen` is given, one of each kind that is not in it."""
+    """The steps of one scale, with all combinations of tokens; if `seen` is given, one of each kind not in it."""
     circuit = {step.query: step for step in task.circuit(places.scale)}
     functions = task.circuit(places.scale).functions
     for query, kind in zip(places.answer_queries.tolist(), places.types.tolist()):
