@@ -30,6 +30,11 @@ EVERY = "all"  # as a scheme: whatever the store has
     "[default: those of the record]",
 )
 @click.option("--seeds", help="Numbers or ranges.  [default: 0-2]")
+@click.option(
+    "--score-scaling",
+    type=click.Choice(["log", "none"]),
+    help="Only with it, or only without.  [default: both]",
+)
 @click.option("--lengths", help="Scales to evaluate at.  [default: 10 to 1000, and 10,000 for some tasks]")
 @click.option(
     "--samples",
@@ -50,6 +55,7 @@ def records(
     tasks: str | None,
     schemes: str | None,
     seeds: str | None,
+    score_scaling: str | None,
     lengths: str | None,
     samples: str | None,
     settings: tuple[str, ...],
@@ -70,7 +76,7 @@ def records(
     """
     from lengthlens.models.runs import RunStore
 
-    grid, runs = make_grid(tasks, schemes, seeds, lengths, samples, settings), RunStore(store)
+    grid, runs = make_grid(tasks, schemes, seeds, score_scaling, lengths, samples, settings), RunStore(store)
     others = grid.others(runs) if EVERY in (schemes or "").split(",") else []
     plans = [*grid.planned(), *grid.planned(others)]
     if dry_run:
@@ -91,6 +97,7 @@ def make_grid(
     tasks: str | None,
     schemes: str | None,
     seeds: str | None,
+    score_scaling: str | None,
     lengths: str | None,
     samples: str | None,
     settings: tuple[str, ...],
@@ -105,6 +112,7 @@ def make_grid(
         "tasks": tasks and tasks.split(","),
         "schemes": named,
         "seeds": seeds and read_numbers(seeds),
+        "scalings": score_scaling and [score_scaling],
         "lengths": lengths and read_numbers(lengths),
         "most": most,
         "exactly": exactly,

@@ -56,6 +56,7 @@ class RecordGrid:
 
     tasks: Sequence[str] = RECORD_TASKS
     schemes: Sequence[str] = RECORD_SCHEMES
+    scalings: Sequence[str] = SCALINGS
     seeds: Sequence[int] = SEEDS
     lengths: Sequence[int] = ()  # of every task; those of the record if empty
     most: int | None = None  # instances of any length
@@ -80,7 +81,7 @@ class RecordGrid:
 
     def configs(self) -> list[RunConfig]:
         """One config for each task, scheme, scaling of scores and seed."""
-        cells = product(self.tasks, map(read_scheme, self.schemes), SCALINGS, self.seeds)
+        cells = product(self.tasks, map(read_scheme, self.schemes), self.scalings, self.seeds)
         configs = [
             RunConfig.from_dict({**self.settings, **dict(zip(CELL, (task, *scheme, scaling, seed)))})
             for task, scheme, scaling, seed in cells

@@ -78,6 +78,12 @@ def test_the_grid_is_every_cell_under_the_default_recipe() -> None:
     assert set(GOALS["copy"]) <= set(RecordGrid().samples("copy"))
 
 
+def test_the_grid_of_one_scaling_is_half_of_it() -> None:
+    scaled = RecordGrid(scalings=("log",)).configs()
+    assert len(scaled) == len(RecordGrid().configs()) / 2
+    assert {config.score_scaling for config in scaled} == {"log"}
+
+
 def test_samples_of_single_lengths_and_a_most() -> None:
     grid = RecordGrid(tasks=["copy"], most=50, exactly={10_000: 70})
     assert grid.samples("copy")[10] == 50 and grid.samples("copy")[10_000] == 70
