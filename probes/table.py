@@ -17,7 +17,12 @@ from lengthlens.probes.transfer import BAR, readout_transfer
 from lengthlens.registry import UserError, unknown
 from lengthlens.tasks import Task
 
-MEASURES = ("lrc", "src", "transfer")
+ROWS = {  # what the rows of each measure are called
+    "lrc": ("lrc", "r2", "iota_lrc"),
+    "src": ("src", "signatures", "iota_src"),
+    "transfer": ("transfer", "cover", "iota_cover"),
+}
+MEASURES = tuple(ROWS)
 FILE = "probes.parquet"
 ACCURATE = 0.9  # least exact match, at every scale in range, of a model whose complexity means something
 
@@ -216,7 +221,9 @@ def probe_run(
         if measure not in MEASURES:
             raise unknown("measure", measure, MEASURES)
     config, default = run.config, layers is None and beyond is None
-    kept = stored(run) if default and not again else None
+    kept = stored(run) if default else None
+    if kept is not None and again:
+        kept = kept[~kept["measure"].isin(_names(measures))]
     missing = [m for m in measures if kept is None or m not in set(kept["measure"])]
     if not missing:
         assert kept is not None
@@ -230,7 +237,8 @@ def probe_run(
     for place, (name, value) in enumerate(identity.items()):
         found.insert(place, name, value)
     if kept is not None:
-        found = pd.concat([kept, found[found["measure"] != "exact_match"]], ignore_index=True)
+        known = set(kept["measure"]) - set(_names(measures))
+        found = pd.concat([kept, found[~found["measure"].isin(known)]], ignore_index=True)
     if default:
         _keep(run, found, unkept)
     return _only(found, measures)
@@ -253,10 +261,12 @@ def _keep(run: Run, table: pd.DataFrame, unkept: Callable[[UserError], None] | N
 
 def _only(table: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
     """The rows that belong to some measures."""
-    belongs = {"lrc": ("lrc", "r2", "iota_lrc"), "src": ("src", "signatures", "iota_src")}
-    belongs["transfer"] = ("transfer", "cover", "iota_cover")
-    wanted = {"exact_match", *(name for measure in measures for name in belongs[measure])}
-    return table[table["measure"].isin(wanted)].reset_index(drop=True)
+    return table[table["measure"].isin(["exact_match", *_names(measures)])].reset_index(drop=True)
+
+
+def _names(measures: Sequence[str]) -> list[str]:
+    """What the rows of some measures are called."""
+    return [name for measure in measures for name in ROWS[measure]]
 
 
 def _checked(run: Run, table: pd.DataFrame, force: bool) -> pd.DataFrame:

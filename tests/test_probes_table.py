@@ -53,6 +53,16 @@ def test_what_is_kept_is_not_measured_again(store, monkeypatch):
     assert isinstance(stored(run), pd.DataFrame)
 
 
+def test_measuring_one_again_keeps_the_others(store):
+    run = store.find("copy_ideal")
+    probe(store, "copy_ideal", "--measure", "src,lrc")
+    before = stored(run)
+    assert probe(store, "copy_ideal", "--measure", "lrc", "--again").exit_code == 0
+    by = ["measure", "layer", "head", "scale", "threshold"]
+    same = [table.sort_values(by, ignore_index=True) for table in (before, stored(run))]
+    pd.testing.assert_frame_equal(*same)
+
+
 def test_text_shows_growth_curves(store):
     result = probe(store, "copy_ideal", "--measure", "src,lrc")
     assert "codes: the slot that key j fills" in result.stdout
