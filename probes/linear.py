@@ -41,7 +41,9 @@ from lengthlens.tasks import Task
 
 Floats = NDArray[np.float64]
 
-TOLERANCE = 0.3  # of the output's size, 9 % of its energy; fixed on parity-cot and copy
+# Of the output's size, a quarter of its energy. Fixed on parity-cot and copy (ideal, lbpe, learned, relative, three
+# seeds each): at 0.3 the count of 3 of 12 invariant runs rose by one, at a weight that just failed to accept 0.
+TOLERANCE = 0.5
 RIDGE = 1e-6  # of the mean squared length of a value: against exact ties only
 ROWS = 512  # fits of 22 positions then agree with those from many more rows to about 0.01
 

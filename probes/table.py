@@ -28,7 +28,7 @@ ACCURATE = 0.9  # least exact match, at every scale in range, of a model whose c
 
 # Where ι is reported too, beside the defaults. Influence not beyond 0.4: a mark that stands for 0 in a running sum has
 # an influence of one half, since half of the symbols that replace it change the sum.
-TOLERANCES = (0.15, TOLERANCE, 0.5)
+TOLERANCES = (0.3, TOLERANCE, 0.7)
 THRESHOLDS = (0.1, THRESHOLD, 0.4)
 FIDELITIES = (0.8, FIDELITY, 0.97)
 BARS = (0.8, BAR, 0.97)
