@@ -98,7 +98,6 @@ def versus_table(versus: pd.DataFrame) -> Table:
     named = versus.assign(
         measure=versus["measure"].map(lambda name: PREDICTORS[name].label),
         rival=versus["rival"].map(lambda name: PREDICTORS[name].label),
-        folded=True,
     )
     return frame_table(
         "versus",
@@ -113,6 +112,7 @@ def versus_table(versus: pd.DataFrame) -> Table:
         },
         intervals=("difference",),
         note="On the same runs. An interval that contains 0 means that the rival does as well.",
+        folded=True,
     )
 
 
