@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from lengthlens.models import ModelConfig, build
+from lengthlens.models import ModelConfig, RunConfig, build
 from lengthlens.probes import measured_lrc, measured_src, readout_transfer
-from lengthlens.probes.activations import Subject
-from lengthlens.probes.controls import copy_by_hand, shuffled_answers, untrained
+from lengthlens.probes.activations import Subject, exact_by_scale
+from lengthlens.probes.controls import copy_by_hand, shuffled_answers, trained_on_shuffled, untrained
 from lengthlens.probes.influence import influence
 from lengthlens.probes.interventions import Role, Roles, assignments, keys_of, placed
 from lengthlens.probes.relations import own_relation
@@ -116,6 +116,15 @@ def test_an_untrained_model_and_shuffled_labels_are_controls():
     assert torch.equal(shuffled.tokens[:, :6], batch.tokens[:, :6])
     assert (shuffled.tokens[:, 6:10] != batch.tokens[:, 6:10]).double().mean() > 0.8
     assert torch.equal(shuffled.tokens.sort(0).values[:, 6:], batch.tokens.sort(0).values[:, 6:])
+
+
+def test_a_model_trained_on_shuffled_labels_reads_nothing_but_where_to_stop():
+    config = RunConfig(task="copy", scheme="ideal", steps=200, d_model=32, n_heads=2, train_max=4, lr=3e-3)
+    model = trained_on_shuffled(config)
+    assert exact_by_scale(model, TASKS["copy"], [4])[4] < 0.05  # there are 10⁴ answers
+    steps = measured_src(model, train_max=4).behaviours
+    reads = [[len(step.signature) for step in steps if step.scale == n] for n in (1, 2, 3, 4)]
+    assert reads == [[0, 1], [0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0, 1]]
 
 
 def test_every_probe_works_on_a_transformer_bridge():
