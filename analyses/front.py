@@ -61,7 +61,7 @@ def _with_kind(runs: pd.DataFrame) -> pd.DataFrame:
 
 def scatter(axes: Axes, runs: pd.DataFrame, measure: str) -> None:
     """Every run: an index against exact match at twice the training range."""
-    own = _with_kind(runs[runs[measure].notna()])
+    own = _with_kind(runs[np.isfinite(runs[measure].astype(float))])
     label = PREDICTORS[measure].label
     axes.set(xlabel=f"{label} (in range)", ylabel=f"exact match at {FACTORS[0]} × training length")
     axes.set_ylim(-0.12, 1.12)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.per_run import MissingError
 
 ACROSS = 3  # panels in a row of a page
 PANEL_HEIGHT = 1.55  # inches
@@ -22,6 +23,8 @@ def panels(
 ) -> tuple[Figure, dict[str, Axes]]:
     """A figure of page width with an axes for each task, in order, and room for the legend."""
     names = theme.tasks_in_order(tasks)
+    if not names:
+        raise MissingError("the table has no value of an accurate run with its task, scheme and scale")
     across = min(ACROSS, len(names))
     down = math.ceil(len(names) / across)
     legend = LEGEND_ROW * (1 + math.ceil((2 + len(set(schemes))) / LEGEND_COLUMNS))

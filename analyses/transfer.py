@@ -10,7 +10,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.per_run import chosen_readout, measured, of_runs
+from lengthlens.analyses.per_run import MissingError, chosen_readout, measured, of_runs
 
 CELL = 0.75  # inches of a heat map with the gap behind it
 MARGIN = 1.9  # inches beside them
@@ -50,6 +50,8 @@ def plot(table: pd.DataFrame) -> Figure:
     All maps lie on one picture with gaps between them; a thin gap sets off the scales beyond the training range.
     """
     found = accuracies(table)
+    if found.empty:
+        raise MissingError("the table has no transfer of readouts in a run that is accurate in range")
     schemes, tasks = theme.in_order(found["scheme"]), theme.tasks_in_order(found["task"])
     fits, tests = sorted(found["fit_scale"].unique()), sorted(found["scale"].unique())
     with theme.style():
