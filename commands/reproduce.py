@@ -29,7 +29,9 @@ STEP_COST, PROBE_COST, STUDY_COST, DRAWING_COST, PAGE_COST = 0.012, 12.0, 10.0, 
 
 
 @click.command()
-@click.option("--preset", default="quick", show_default=True, help="Which study: smoke, quick or full.")
+@click.option(
+    "--preset", default="quick", show_default=True, help="Which study: smoke, quick, paper or full."
+)
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True
 )
@@ -130,7 +132,7 @@ def show_all(
         return page
     stamp.unlink(missing_ok=True)
     table, about = make_study(preset, command, store, runs, out / "study.parquet", stages)
-    gallery = Gallery(table)
+    gallery = Gallery(table, preset.held_out)
     stages.begin("figures", permanent=True)
     draw(gallery, out=out / "figures", report=lambda name: None)
     stages.begin("page")
