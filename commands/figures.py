@@ -98,15 +98,12 @@ def draw(
 
 def save(figure: "Figure", stem: Path, formats: Sequence[str]) -> list[Path]:
     """The figure in each format, laid out once; the files written."""
-    from lengthlens.analyses import theme
-
     written = []
-    with theme.style():  # resolution and fonts are decided when a figure is saved
-        for kind in formats:
-            path = stem.with_name(f"{stem.name}.{kind}")
-            save_figure(figure, path)
-            figure.set_layout_engine("none")
-            written.append(path)
+    for kind in formats:
+        path = stem.with_name(f"{stem.name}.{kind}")
+        save_figure(figure, path)
+        figure.set_layout_engine("none")
+        written.append(path)
     return written
 
 

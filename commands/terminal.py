@@ -138,7 +138,9 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def save_figure(figure: "Figure", path: Path) -> None:
-    """Write a figure whole or not at all."""
+    """Write a figure whole or not at all, at the resolution of all figures."""
+    from lengthlens.analyses import theme
+
     formats = figure.canvas.get_supported_filetypes()
     if path.suffix[1:] not in formats:
         raise UserError(f"cannot draw into '{path}': the formats are {', '.join(sorted(formats))}")
@@ -147,7 +149,8 @@ def save_figure(figure: "Figure", path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # No dates inside, so that the same table gives the same bytes.
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(path.suffix[1:])
-        figure.savefig(partial, format=path.suffix[1:], metadata=metadata)
+        with theme.style():  # resolution and fonts are decided here
+            figure.savefig(partial, format=path.suffix[1:], metadata=metadata)
         partial.replace(path)
     except OSError as error:
         with suppress(OSError):
