@@ -18,7 +18,7 @@ def trained(task: str, scheme: str, train_max: int, **settings: int) -> HookedMo
     return model
 
 
-@pytest.mark.parametrize(("task", "seed"), [("parity-cot", 0), ("parity-cot", 1), ("copy", 0)])
+@pytest.mark.parametrize(("task", "seed"), [("parity-cot", 0), ("copy", 1)])
 @pytest.mark.parametrize("scheme", ["ideal", "lbpe"])
 def test_flat_for_the_ideal_and_for_a_learned_relation(task, scheme, seed):
     model = trained(task, scheme, 7, seed=seed, batch=32, steps=400, patience=2)
