@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -255,8 +255,8 @@ def sweep(
     with on_engine(engine, workers, address, resources) as run_all:
         for wait in (False, True):
             left = [plan for name, plan in known.items() if name not in outcomes]
-            jobs = [_job(plan, store, checkpoint_seconds, wait) for plan in left]
-            for outcome in _persistently(jobs, run_all):
+            jobs = {plan.config.id: _job(plan, store, checkpoint_seconds, wait) for plan in left}
+            for outcome in persistently(jobs, run_all):
                 if outcome.status != BUSY:
                     outcomes[outcome.run] = outcome
                     _tell(report, outcome)
@@ -282,10 +282,22 @@ def _tell(report: Callable[[Outcome], None] | None, outcome: Outcome) -> None:
 RunAll = Callable[[Sequence[Job]], Iterator[Outcome]]
 
 
-def _persistently(jobs: Sequence[Job], run_all: RunAll) -> Iterator[Outcome]:
-    """The outcomes as they come. A dead worker takes the pool with it: go on with a new one and what is left."""
-    left = {RunConfig.from_dict(job.config).id: job for job in jobs}
-    deaths = 0
+class Ended(Protocol):
+    """What a worker gives back for a run."""
+
+    @property
+    def run(self) -> str: ...
+
+
+Work = TypeVar("Work")
+Result = TypeVar("Result", bound=Ended)
+
+
+def persistently(
+    work: Mapping[str, Work], run_all: Callable[[Sequence[Work]], Iterator[Result]]
+) -> Iterator[Result]:
+    """The outcomes of work by run, as they come. A dead worker takes the pool with it: go on with a new one."""
+    left, deaths = dict(work), 0
     while left:
         try:
             for outcome in run_all(list(left.values())):

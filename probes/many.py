@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 from joblib import Parallel, delayed
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from lengthlens.models.run import Run
 from lengthlens.models.runs import best_rows
-from lengthlens.models.sweep import DEATHS, on_engine
+from lengthlens.models.sweep import on_engine, persistently
 from lengthlens.models.trainer import cpu_threads
 from lengthlens.probes.study import is_accurate
 from lengthlens.probes.table import MEASURES, probe_run, stored
@@ -42,10 +41,10 @@ def probe_all(
     found |= {run.id: left_out(run) for run in runs if run.id not in found and not is_ready(run)}
     for done in found.values():
         _tell(report, done)
-    paths = {run.id: run.path for run in runs if run.id not in found}
+    paths = {run.id: run.path.resolve() for run in runs if run.id not in found}
     if paths:
         with on_engine(engine, workers, address, None):
-            for outcome in _persistently(paths):
+            for outcome in persistently(paths, _probe_each):
                 found[outcome.run] = outcome
                 _tell(report, outcome)
     return [found[run.id] for run in runs]
@@ -84,22 +83,10 @@ def probe_one(path: Path) -> Probed:
     return Probed(run.id)
 
 
-def _persistently(paths: dict[str, Path]) -> Iterator[Probed]:
-    """The outcomes as they come. A dead worker takes the pool with it: go on with a new one and what is left."""
-    left, deaths = dict(paths), 0
-    while left:
-        try:
-            work = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
-            for outcome in work(delayed(probe_one)(path.resolve()) for path in list(left.values())):
-                del left[outcome.run]
-                deaths = 0
-                yield outcome
-        except TerminatedWorkerError:
-            deaths += 1
-            if deaths == DEATHS:
-                raise UserError(
-                    f"{DEATHS} workers in a row were killed, perhaps for want of memory: use fewer with --workers"
-                ) from None
+def _probe_each(paths: Sequence[Path]) -> Iterator[Probed]:
+    work = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
+    outcomes: Iterator[Probed] = work(delayed(probe_one)(path) for path in paths)
+    return outcomes
 
 
 def _tell(report: Callable[[Probed], None] | None, outcome: Probed) -> None:
