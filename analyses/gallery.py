@@ -6,7 +6,18 @@ from functools import cached_property
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthlens.analyses import extrapolation, front, growth, learned, outcome, pola, tables, theme, transfer
+from lengthlens.analyses import (
+    extrapolation,
+    front,
+    growth,
+    learned,
+    outcome,
+    pola,
+    pruning,
+    tables,
+    theme,
+    transfer,
+)
 from lengthlens.analyses.invariance import Invariance, invariance
 from lengthlens.analyses.per_run import MissingError
 from lengthlens.registry import Registry
@@ -81,6 +92,11 @@ FIGURES: Registry[Drawing] = Registry(
         "outcome": Drawing(
             lambda g: outcome.plot(g.table), "The verdict before training against what training gave."
         ),
+        "pruning": Drawing(
+            lambda g: pruning.plot(g.table),
+            "The same trained weights with and without the biases that no answer in range needs: growth of SRC, and "
+            "exact match beyond the range.",
+        ),
         "growth-src": Drawing(lambda g: growth.plot(g.table, "src"), "Growth of measured SRC with scale."),
         "growth-lrc": Drawing(lambda g: growth.plot(g.table, "lrc"), "Growth of measured LRC with scale."),
         "transfer": Drawing(
@@ -102,6 +118,7 @@ TABLES: dict[str, Callable[[Gallery], dict[str, tables.Table]]] = {
     "predictors": lambda g: tables.invariance_tables(g.invariance),
     "cells": lambda g: {"cells": tables.cells_table(g.table)},
     "outcome": lambda g: tables.outcome_tables(outcome.outcome(g.table)),
+    "pruning": lambda g: {"pruning": tables.pruning_table(g.table)},
     "transfer": lambda g: {"transfer": tables.transfer_table(g.table)},
     "learned": lambda g: {"learned": tables.learned_table(g.table)},
     "pola": lambda g: {"pola": tables.pola_table(g.table)},

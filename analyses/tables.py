@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from lengthlens.analyses import cells, learned, outcome, pola, transfer
+from lengthlens.analyses import cells, learned, outcome, pola, pruning, transfer
 from lengthlens.analyses.invariance import Invariance
 from lengthlens.analyses.per_run import FACTORS, interval
 from lengthlens.analyses.predictors import PREDICTORS
@@ -221,6 +221,15 @@ def outcome_tables(found: outcome.Outcome) -> dict[str, Table]:
             shown(found.disagreements, list(found.disagreements.columns)),
         ),
     }
+
+
+def pruning_table(table: pd.DataFrame) -> Table:
+    found = pruning.cells(table)
+    return Table(
+        "As trained → pruned to what answers in range need, means over seeds; nothing is trained again. "
+        + pruning.pruning(table).sentence,
+        shown(found, list(found.columns)),
+    )
 
 
 def transfer_table(table: pd.DataFrame) -> Table:

@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
     from lengthlens.models.run import Run
 
+# The row that has the index of each growth curve.
+INDEX_OF = {"src": "iota_src", "lrc": "iota_lrc", "cover": "iota_cover", "pruned_src": "pruned"}
+
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="RUN...")
 @click.option(
     "--measure",
     "measures",
-    default="lrc,src,transfer",
+    default="lrc,src,transfer,pruned",
     show_default=True,
     help="What to measure, with commas.",
 )
@@ -46,7 +49,8 @@ def probe(
 ) -> None:
     """Measure how many position codes (lrc) and operators (src) each RUN spends, and how far readouts transfer.
 
-    All from inputs of the training range. What is measured is kept with the run.
+    All from inputs of the training range. `pruned` is about a copy of the run without the biases that no answer in the
+    training range needs: its operators, and its exact match beyond. What is measured is kept with the run.
     """
     from lengthlens.models.runs import RunStore
     from lengthlens.models.sweep import read_numbers
@@ -112,6 +116,17 @@ def show(table: "pd.DataFrame") -> None:
     if len(relation):
         click.echo(f"codes: {relation.iloc[0]}")
     print_table(curve_cells(table))
+    for line in pruned_lines(table):
+        click.echo(line)
+
+
+def pruned_lines(table: "pd.DataFrame") -> list[str]:
+    """What is left of a run's position embedding, and how far that goes; nothing where there was nothing to prune."""
+    rows = table[table["measure"] == "pruned_exact_match"]
+    if rows.empty:
+        return []
+    exact = ", ".join(f"{row['value']:.2f} at n = {row['scale']}" for row in plain_rows(rows))
+    return [f"pruned to {rows['relation'].iloc[0]}", f"  exact match of the pruned copy: {exact}"]
 
 
 def curve_cells(table: "pd.DataFrame") -> list[dict[str, Any]]:
@@ -120,14 +135,15 @@ def curve_cells(table: "pd.DataFrame") -> list[dict[str, Any]]:
     index = {
         (row["measure"], row["layer"], row["readout"], row["threshold"]): row["value"]
         for row in rows
-        if row["measure"].startswith("iota_")
+        if row["measure"].startswith("iota_") or row["measure"] == "pruned"
     }
     curves: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        if row["measure"] in ("src", "lrc", "cover") and row["head"] is None:
-            key = (f"iota_{row['measure']}", row["layer"], row["readout"], row["threshold"])
+        if row["measure"] in INDEX_OF and row["head"] is None:
+            key = (INDEX_OF[row["measure"]], row["layer"], row["readout"], row["threshold"])
             layer = f" layer {row['layer']} {row['readout']}" if row["readout"] else ""
-            curve = curves.setdefault(key, {"measure": f"{row['measure']}{layer}"})
+            name = row["measure"].replace("_", " ")
+            curve = curves.setdefault(key, {"measure": f"{name}{layer}"})
             curve[f"n={row['scale']}"] = int(row["value"])
     return [{**curve, "ι": f"{index[key]:.2f}"} for key, curve in curves.items()]
 

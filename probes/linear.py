@@ -35,7 +35,8 @@ from torch import Tensor
 
 from lengthlens.models.codes import numbered
 from lengthlens.probes.activations import Subject, answer_queries, scales_up_to, task_of
-from lengthlens.probes.relations import Relation, RelationLike, own_relation
+from lengthlens.probes.pruning import own_relation
+from lengthlens.probes.relations import Relation, RelationLike
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 

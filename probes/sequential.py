@@ -36,7 +36,8 @@ from torch import Tensor
 from lengthlens.probes.activations import Subject, answer_queries, scales_up_to, task_of
 from lengthlens.probes.influence import ROWS, influence
 from lengthlens.probes.interventions import Code, Key, Roles, assignments, keys_of, placed, supports
-from lengthlens.probes.relations import Relation, RelationLike, own_relation
+from lengthlens.probes.pruning import own_relation
+from lengthlens.probes.relations import Relation, RelationLike
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 

@@ -9,7 +9,7 @@ token_accuracy                     length the value is missing and `text` says w
 in_range_exact_match, train_loss,  how training ended; the loss and the margin are those of the last look; `converged`
 margin, steps, seconds, converged  is 1 or 0, and its `text` the status
 lrc, r2, src, signatures,          what the probes measured, as `lengthlens.probes.table` has it; their own exact match
-transfer, cover, iota_…            is called probe_exact_match
+transfer, cover, iota_…, pruned…   is called probe_exact_match
 verdict                            before training: `text` is the verdict, `relation` the reasons, `scale` how far
 declared_src                       operators of the task's own circuit up to each scale
 relation                           what `lbpe` goes by after pruning, a line in words for each; `value` is the bias
@@ -243,10 +243,10 @@ def relation_rows(run: Run) -> list[Row]:
 
 def learned_relation(run: Run) -> list[Row]:
     from lengthlens.probes.activations import subject_of
-    from lengthlens.probes.relations import pruned
+    from lengthlens.probes.pruning import pruned_forms
 
     config = run.config
-    subject, relation = pruned(subject_of(run.model()), config.task_object, config.train_max)
+    subject, relation = pruned_forms(subject_of(run.model()), config.task_object, config.train_max)
     model: Any = subject.model
     return [
         {

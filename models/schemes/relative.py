@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lengthlens.models.schemes.distance import DistanceBias, DistanceTable
 from lengthlens.models.schemes.options import LARGEST, option
-from lengthlens.models.schemes.scheme import Sizes
+from lengthlens.models.schemes.scheme import CodeTable, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
@@ -40,6 +40,9 @@ class Relative(DistanceTable, DistanceBias):
 
     def values(self, layer: int, distance: Tensor) -> Tensor:
         return self.table[layer][:, self.place(distance)]
+
+    def tables(self) -> list[CodeTable]:
+        return [CodeTable(self.table, self.least, self.in_words)]
 
 
 def t5_buckets(num_buckets: int, max_distance: int) -> Tensor:
@@ -92,6 +95,9 @@ class T5(DistanceBias):
 
     def values(self, layer: int, distance: Tensor) -> Tensor:
         return self.table[:, self.codes(distance, distance)[..., 0]]
+
+    def tables(self) -> list[CodeTable]:
+        return [CodeTable(self.table, 0, self.in_words)]
 
     def describe(self, code: tuple[int, ...]) -> str:
         members = (self.bucket == code[0] % self.one_side).nonzero().squeeze(1).tolist()

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +81,14 @@ class Frame:
         return self.position[:, rows, None] - self.position[:, None, : rows.stop]
 
 
+class CodeTable(NamedTuple):
+    """What a scheme has learned for each value of one component of its code, as numbers that it adds to scores."""
+
+    values: nn.Parameter  # [layer, head, entry], or [head, entry] where all layers share it
+    first: int  # the value of the component at the first entry; the next entry belongs to the next value
+    words: str  # the component: "min(i−j, max_distance)"
+
+
 class PositionScheme(nn.Module, ABC):
     """A position embedding (PE).
 
@@ -131,6 +139,10 @@ class PositionScheme(nn.Module, ABC):
     def option_values(self) -> dict[str, Any]:
         """The options by name, defaults included: what `make_scheme` needs to make the same scheme again."""
         return asdict(self.options)  # type: ignore[call-overload, no-any-return]
+
+    def tables(self) -> list[CodeTable]:
+        """Its biases as tables, one for each component of its code; none if it does not work by tables."""
+        return []
 
     def anneal(self, progress: float) -> None:
         """Told by a trainer how much of the training is done, from 0 to 1."""

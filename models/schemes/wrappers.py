@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lengthlens.models.schemes.anchor import Anchorable
 from lengthlens.models.schemes.options import LARGEST, option
-from lengthlens.models.schemes.scheme import Frame, NoOptions, PositionScheme, Sizes
+from lengthlens.models.schemes.scheme import CodeTable, Frame, NoOptions, PositionScheme, Sizes
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
@@ -183,6 +183,9 @@ class ScaleHinted(Wrapper):
     def describe(self, code: tuple[int, ...]) -> str:
         half = len(code) // 2
         return f"{self.inner.describe(code[:half])}; from the scale, {self.anchored.describe(code[half:])}"
+
+    def tables(self) -> list[CodeTable]:
+        return [*self.inner.tables(), *self.anchored.tables()]
 
     def embed(self, frame: Frame) -> Tensor | None:
         return plus(self.inner.embed(frame), self.anchored.embed(frame))

@@ -1,0 +1,173 @@
+"""What becomes of runs when all goes that no answer in range needs: does flat complexity bring extrapolation along?
+
+A correlation over runs cannot tell whether flatness is a cause. Here it is brought about: the same trained weights,
+with those biases levelled that the training range does not need (`probes/pruning.py`), and nothing trained again. The
+runs whose SRC still grows after it are the control.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lengthlens.analyses import theme
+from lengthlens.analyses.per_run import EXTRAPOLATES, FACTORS, MissingError, of_runs, per_run
+from lengthlens.analyses.scatter import spread_out
+from lengthlens.models.evaluation import wilson
+
+FLAT = 0.1  # ι up to which SRC is said not to grow: less than a doubling over a thousandfold of scale
+ALREADY = "lbpe"  # its SRC is that of the pruned copy to begin with
+EDGE: dict[str, Any] = {"markeredgewidth": 0.9, "markersize": 4.5, "linestyle": "none", "marker": "o"}
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """The finding: each run before and after.
+
+    `runs` has the columns run, task, scheme, seed, left (what stays, in words), iota_before, iota_after, and for each
+    factor exact_2_before, exact_2_after, …
+    """
+
+    runs: pd.DataFrame
+
+    def flattened(self) -> pd.DataFrame:
+        """The runs that failed beyond the range with growing SRC, and whose copy has a flat one."""
+        return self._failed()[self._failed()["iota_after"] <= FLAT]
+
+    def still_growing(self) -> pd.DataFrame:
+        """The runs that failed beyond the range, and whose copy has a growing SRC as well."""
+        return self._failed()[self._failed()["iota_after"] > FLAT]
+
+    def _failed(self) -> pd.DataFrame:
+        return self.runs[(self.runs["exact_2_before"] < EXTRAPOLATES) & (self.runs["iota_before"] > FLAT)]
+
+    @property
+    def sentence(self) -> str:
+        """In words, with Wilson's 95 % interval of each share."""
+        said = [
+            f"Of {len(part)} runs that failed at {FACTORS[0]} × the training length and whose SRC {words}, "
+            f"{_share(part['exact_2_after'])} extrapolate once pruned, by nothing but inputs of the training range "
+            f"(median exact match {part['exact_2_before'].median():.2f} → {part['exact_2_after'].median():.2f} at "
+            f"{FACTORS[0]} ×, {part['exact_10_before'].median():.2f} → {part['exact_10_after'].median():.2f} at "
+            f"{FACTORS[1]} ×)."
+            for part, words in (
+                (self.flattened(), "is flat after pruning"),
+                (self.still_growing(), "still grows after it"),
+            )
+            if len(part)
+        ]
+        return " ".join(said) or "No run that failed beyond the training range with growing SRC was pruned."
+
+
+def _share(exact: "pd.Series[float]") -> str:
+    right = int((exact >= EXTRAPOLATES).sum())
+    low, high = wilson(right, len(exact))
+    return f"{right} ({right / len(exact):.2f} [{low:.2f}, {high:.2f}])"
+
+
+def pruning(table: pd.DataFrame) -> Pruning:
+    """Each run that is accurate in range and was pruned, before and after."""
+    rows = of_runs(table)
+    index = (
+        rows[(rows["measure"] == "pruned") & rows["value"].notna()].drop_duplicates("run").set_index("run")
+    )
+    if index.empty:
+        raise MissingError("no run in the table was pruned: it comes from `lengthlens probe`")
+    runs = per_run(table)
+    runs = runs[runs["run"].isin(index.index) & runs["accurate"]]
+    runs = runs[runs["scheme"].map(theme.bare) != ALREADY].reset_index(drop=True)
+    if runs.empty:
+        raise MissingError("no run that is accurate in range was pruned but for those of lbpe")
+    columns = {
+        "left": runs["run"].map(index["relation"]),
+        "iota_before": runs["iota_src"],
+        "iota_after": runs["run"].map(index["value"]),
+    }
+    exact = rows[rows["measure"] == "pruned_exact_match"]
+    for factor in FACTORS:
+        own = (
+            exact[(exact["scale"] == factor * exact["train_max"]).fillna(False)]
+            .groupby("run")["value"]
+            .first()
+        )
+        columns[f"exact_{factor}_before"] = runs[f"exact_{factor}"]
+        columns[f"exact_{factor}_after"] = runs["run"].map(own)
+    return Pruning(runs[["run", "task", "scheme", "seed"]].assign(**columns))
+
+
+def cells(table: pd.DataFrame) -> pd.DataFrame:
+    """The finding by task and scheme: means over seeds, before → after."""
+    found = pruning(table).runs
+    rows = []
+    for (task, scheme), part in found.groupby(["task", "scheme"], sort=False):
+        row = {"task": task, "scheme": scheme, "runs": len(part)}
+        for name, words in (("iota", "ι of SRC"), *((f"exact_{k}", f"exact match at {k}×") for k in FACTORS)):
+            row[words] = f"{part[f'{name}_before'].mean():.2f} → {part[f'{name}_after'].mean():.2f}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    """An arrow for each run, from what it was to its pruned copy: growth of SRC across, exact match beyond upwards."""
+    found = pruning(table).runs
+    labels = theme.in_order(found["scheme"])
+    looks = theme.lines(labels)
+    with theme.style():
+        figure = Figure(figsize=(theme.PAGE, 2.7), layout="constrained")
+        both = figure.subplots(1, len(FACTORS), sharey=True)
+        for axes, factor in zip(both, FACTORS):
+            _arrows(axes, found, factor, looks)
+            axes.set_title(f"at {factor} × the training length")
+            axes.set_xlabel("growth of SRC inside the training range, ι")
+        both[0].set_ylabel("exact match")
+        marks = [
+            Line2D(
+                [],
+                [],
+                color=looks[label]["color"],
+                marker=looks[label]["marker"],
+                linestyle="none",
+                label=theme.shown(label),
+            )
+            for label in labels
+        ]
+        grey: dict[str, Any] = {**EDGE, "color": "0.4"}
+        marks += [
+            Line2D([], [], **grey, markerfacecolor="white", label="as trained"),
+            Line2D([], [], **grey, label="pruned in range"),
+        ]
+        figure.legend(handles=marks, loc="outside lower center", ncols=min(6, len(marks)))
+    return figure
+
+
+def _arrows(axes: Axes, found: pd.DataFrame, factor: int, looks: dict[str, dict[str, Any]]) -> None:
+    top = max(1.0, float(np.nanmax(found[["iota_before", "iota_after"]].to_numpy(float))))
+    axes.set_xlim(-0.06 * top, 1.08 * top)
+    axes.set_ylim(-0.06, 1.06)
+    places = []
+    for side in ("before", "after"):
+        x, y = found[f"iota_{side}"].astype(float), found[f"exact_{factor}_{side}"].astype(float)
+        dx, dy = spread_out(x / (1.14 * top), y / 1.12, 0.7)
+        places.append((x + dx * 1.14 * top, y + dy * 1.12))
+    (x0, y0), (x1, y1) = places
+    for k, label in enumerate(found["scheme"]):
+        look, start, end = looks[label], (x0[k], y0[k]), (x1[k], y1[k])
+        if np.isnan([*start, *end]).any():
+            continue
+        if abs(start[0] - end[0]) / top + abs(start[1] - end[1]) > 0.08:
+            line = {
+                "arrowstyle": "-|>",
+                "color": look["color"],
+                "alpha": 0.35,
+                "linewidth": 0.7,
+                "shrinkA": 2,
+                "shrinkB": 2,
+            }
+            axes.annotate("", end, start, arrowprops=line)
+        mark: dict[str, Any] = {"marker": look["marker"], "markersize": 3.6, "clip_on": False}
+        axes.plot(*start, **mark, markerfacecolor="white", markeredgecolor=look["color"], zorder=3)
+        axes.plot(*end, **mark, color=look["color"], markeredgecolor="white", markeredgewidth=0.3, zorder=4)
