@@ -1,5 +1,7 @@
 """Schemes whose relation is derived or learned: ``ideal`` from the circuit, ``lbpe`` over linear forms."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -220,9 +222,9 @@ def test_lbpe_takes_forms_of_its_users():
     torch.testing.assert_close(bias_of(scheme, 14, 4), loop_bias(scheme, 14, 4))
 
 
-def trained_by_hand() -> LearnedRelation:
+def trained_by_hand(**options: str) -> LearnedRelation:
     """Head 1 of layer 0 reads i−j = n strongly; head 2 avoids j = 1; the rest is noise."""
-    scheme = make_scheme("lbpe", None, TASKS["copy"], SIZES).eval().requires_grad_(False)
+    scheme = make_scheme("lbpe", options, TASKS["copy"], SIZES).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
     scheme.bias.copy_(0.1 * torch.randn(scheme.bias.shape, generator=generator) / len(scheme.forms))
     at = {str(form): k for k, form in enumerate(scheme.forms)}
@@ -264,6 +266,26 @@ def test_pruning_leaves_a_relation_of_what_counts():
     assert make_scheme("lbpe", None, TASKS["copy"]).prune(0.5).relation(
         *torch.tensor([7, 2, 5])
     ).tolist() == [0]
+
+
+def test_all_other_keys_together_weigh_as_one_at_every_length():
+    each, one = (trained_by_hand(other=how).prune(0.5) for how in ("each", "one"))
+    for scale in (5, 9, 40):
+        length = 2 * scale + 3
+        both = [
+            bias_of(scheme, length, scale, layer=0)[1] for scheme in (each, one)
+        ]  # of head 1, which reads i−j = n
+        query = scale + 3
+        key = query - scale
+        strength = float(both[0][query, key])
+        alone, shared = (bias[query, : query + 1].softmax(-1)[key] for bias in both)
+        assert alone == pytest.approx(1 / (1 + query * math.exp(-strength)), rel=1e-5)
+        assert shared == pytest.approx(1 / (1 + math.exp(-strength)), rel=1e-5)
+    # Keys after the query are none of its others, in whatever block it is asked for.
+    whole = bias_of(one, 23, 10, layer=0)
+    frame = one.frame(torch.zeros(1, 23, dtype=torch.long), torch.tensor([10]))
+    part = one.score(0, frame, slice(14, 19), torch.empty(0), torch.empty(0))
+    assert torch.equal(part[0].tril(14), whole[:, 14:19, :19])
 
 
 def test_pruning_goes_as_far_as_something_holds():

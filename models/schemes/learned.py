@@ -49,6 +49,11 @@ class LearnedRelation(PositionScheme):
     Computed sparsely: at a query each (form, value) marks one key at most, so that a block of queries takes
     queries · forms · values additions whatever the number of keys.
 
+    With ``other=one`` all keys that have no value together weigh as one key: each has log(number of them) taken off its
+    score. Attention is then the same function of the keys with a value, and of what the others have on average, at
+    every length. By themselves (``other=each``) the others gain weight with their number, and scores have to be scaled
+    with length against it, which also sharpens heads that are meant to blend two keys.
+
     With ``variant=mlp`` a small network over (i, j, n) takes the place of the forms: free, and not made to extrapolate.
     """
 
@@ -67,6 +72,9 @@ class LearnedRelation(PositionScheme):
         window: int = option(3, at_least=0, at_most=64)
         final_temperature: float = option(1.0, at_least=0.01)  # of the gates, reached at the end of training
         hidden: int = option(32, at_least=1, at_most=4096)  # width of the network, for variant mlp
+        other: Literal["each", "one"] = (
+            "each"  # how keys without a value weigh: each by itself, or all as one
+        )
 
     options: Options
 
@@ -75,6 +83,10 @@ class LearnedRelation(PositionScheme):
         self.forms = read_forms(options.forms)
         heads = (sizes.n_layers, sizes.n_heads)
         if options.variant == "mlp":
+            if options.other != "each":
+                raise UserError(
+                    "scheme 'lbpe' with variant=mlp has a bias for every key: other=one means nothing"
+                )
             self.free = FreeBias(*heads, options.hidden)
             self.relation_in_words = "(i, j, n)"
             return
@@ -114,7 +126,17 @@ class LearnedRelation(PositionScheme):
         weights = self.weights(slice(layer, layer + 1)).flatten(2)[:, :, None]  # [1, head, 1, form·value]
         added = torch.where(exists, weights, 0)  # [scale, head, query, form·value]
         empty = added.new_zeros(*added.shape[:3], rows.stop)
-        return empty.scatter_add(3, key.expand_as(added), added)
+        bias = empty.scatter_add(3, key.expand_as(added), added)
+        return bias if self.options.other == "each" else bias - self._crowd(layer, rows, key, exists, empty)
+
+    def _crowd(self, layer: int, rows: slice, key: Tensor, exists: Tensor, empty: Tensor) -> Tensor:
+        """At keys without a value in a head, the log of how many there are; 0 elsewhere. [scale, head, query, key]"""
+        counts = (exists & self.alive[layer].flatten(1)[:, None]).to(empty.dtype)
+        valued = empty.scatter_add(3, key.expand_as(counts), counts) > 0
+        query = torch.arange(rows.start, rows.stop, device=empty.device)[:, None]
+        other = ~valued & (torch.arange(rows.stop, device=empty.device) <= query)
+        number = other.sum(-1, keepdim=True).clamp(min=1).to(empty.dtype)
+        return torch.where(other, number.log(), 0)
 
     def _marked(self, rows: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
         """The key of each (form, value) at each query, and whether there is one. [scale, 1, query, form·value]"""
