@@ -218,7 +218,17 @@ def test_all_tables_are_there_in_markdown_and_latex():
             "added",
             "sensitivity",
         ),
-        *("both-ways", "notes", "cells", "outcome", "disagreements", "transfer", "learned", "pola"),
+        *(
+            "both-ways",
+            "notes",
+            "cells",
+            "outcome",
+            "disagreements",
+            "transfer",
+            "learned",
+            "pola",
+            "pruning",
+        ),
     } == set(found)
     for each in found.values():
         head = each.markdown().splitlines()[2]

@@ -35,7 +35,7 @@ def test_json_has_a_row_for_each_measurement(store):
     assert {"run", "task", "scheme", "seed", "measure", "scale", "value"} <= set(rows[0])
     assert {row["measure"] for row in rows} == {
         *("exact_match", "lrc", "r2", "iota_lrc", "src", "signatures", "iota_src"),
-        *("transfer", "cover", "iota_cover"),
+        *("transfer", "cover", "iota_cover", "pruned"),
     }
     assert {row["scale"] for row in rows if row["measure"] == "src"} == {1, 2, 3, 4}
     assert {row["scale"] for row in rows if row["measure"] == "transfer"} == {1, 2, 3, 4, 8}

@@ -1,0 +1,119 @@
+"""Pruning to what answers in range need: what stays, what it does to SRC, and to inputs that are longer."""
+
+import pytest
+import torch
+
+from lengthlens.analyses import pruning
+from lengthlens.analyses.per_run import MissingError
+from lengthlens.models.schemes import Sizes, make_scheme
+from lengthlens.probes import probe_model
+from lengthlens.probes.activations import exact_by_scale
+from lengthlens.probes.controls import copy_by_hand
+from lengthlens.probes.linear import measured_lrc
+from lengthlens.probes.pruning import Levelled, prune
+from lengthlens.probes.sequential import measured_src
+from lengthlens.tasks import TASKS
+from lengthlens.tests.synthetic import synthetic_study
+
+COPY = TASKS["copy"]
+SIZES = Sizes(n_layers=2, n_heads=3, d_model=12, d_head=4, n_ctx=64)
+
+
+@pytest.mark.parametrize("name", ["relative", "t5", "hinted:relative", "hinted:t5"])
+def test_tables_are_all_that_the_scheme_adds_to_a_score(name):
+    scheme = make_scheme(name, {"max_distance": 20} if "t5" in name else {"max_distance": 3}, COPY, SIZES)
+    scheme.requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    for table in scheme.tables():
+        table.values.copy_(torch.randn(table.values.shape, generator=generator))
+    n, position = 5, torch.arange(12)
+    frame = scheme.frame(torch.zeros(1, 12, dtype=torch.long), torch.tensor([n]))
+    q = torch.zeros(1, 12, SIZES.n_heads, SIZES.d_head)
+    codes = scheme.relation(position[:, None], position, torch.tensor(n))
+    below = torch.ones(12, 12).tril().bool()
+    for layer in range(SIZES.n_layers):
+        added = scheme.score(layer, frame, slice(0, 12), q, q)[0]
+        from_tables = torch.zeros_like(added)
+        for k, table in enumerate(scheme.tables()):
+            values = table.values if table.values.ndim == 2 else table.values[layer]
+            from_tables += values[:, (codes[..., k] - table.first).clamp(min=0)]
+        assert torch.allclose(added[:, below], from_tables[:, below], atol=1e-6)
+
+
+def with_leftovers(far: float):
+    """A copier by hand: the key with i−j−n = 0 has a score of 30; beside it, small biases for i−j, and one far out."""
+    model = copy_by_hand("hinted:relative", 12)
+    plain = model.pos_embed.inner.table
+    with torch.no_grad():
+        plain += 0.3 * torch.randn(plain.shape, generator=torch.Generator().manual_seed(1))
+        plain[..., 12] = far
+    return model
+
+
+def test_what_no_answer_needs_goes_and_codes_become_few():
+    model = with_leftovers(0.0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    subject, relation = prune(model, COPY, 4)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert "min(i−j, max_distance): none; clip(i−j−n, ±max_distance): 0" in relation.words
+    assert list(measured_src(model, COPY, 4).curve.values()) == [1, 2, 3, 4]
+    assert list(measured_src(subject, COPY, 4, relation=relation).curve.values()) == [1, 1, 1, 1]
+    assert list(measured_lrc(subject, COPY, 4, relation=relation).curve.values()) == [1, 1, 1, 1]
+
+
+def test_what_harms_only_beyond_the_range_goes_with_it():
+    # From n = 12 on the key to read has i−j = 12 or more, and loses 40: more than the 30 it has. Up to n = 4 none has.
+    model = with_leftovers(-40.0)
+    subject, _ = prune(model, COPY, 4)
+    assert exact_by_scale(model, COPY, [4])[4] == exact_by_scale(subject, COPY, [4])[4] == 1
+    assert exact_by_scale(model, COPY, [20])[20] < 0.01
+    assert exact_by_scale(subject, COPY, [20])[20] == 1
+
+
+def test_entries_that_are_needed_stay_and_those_alike_share_a_code():
+    scheme = make_scheme("relative", {"max_distance": 5}, COPY, SIZES).requires_grad_(False)
+    scheme.table[...] = torch.tensor([0.0, 0.1, 9.0, 0.2, -7.0, 0.1])
+    levelled = Levelled(scheme.tables()[0])
+    levelled.within(1.0)
+    assert levelled.in_words() == "min(i−j, max_distance): 2 4"
+    codes = levelled.codes(torch.arange(-1, 6), levelled.level[0, 0])
+    assert codes.tolist() == [-1, 6, 6, 2, 6, 4, 6]  # keys after the query keep a code of their own
+    assert scheme.table[1, 2].tolist() == pytest.approx([0.1, 0.1, 9.0, 0.1, -7.0, 0.1])
+
+
+def test_there_is_nothing_to_prune_without_tables_and_the_table_says_so():
+    model = copy_by_hand("ideal")
+    assert prune(model, COPY, 4) is None
+    rows = probe_model(model, COPY, 4, ["pruned"])
+    said = rows[rows["measure"] == "pruned"]
+    assert said["value"].isna().all() and said["relation"].str.startswith("nothing to prune").all()
+
+
+def test_rows_of_a_pruned_copy():
+    rows = probe_model(with_leftovers(-40.0), COPY, 4, ["pruned"])
+    exact = rows[rows["measure"] == "pruned_exact_match"].set_index("scale")["value"]
+    assert exact.to_dict() == {8: 1.0, 40: 1.0}
+    assert rows[rows["measure"] == "pruned"]["value"].tolist() == [0.0]
+    assert rows[rows["measure"] == "pruned_src"]["value"].tolist() == [1, 1, 1, 1]
+
+
+# -- the finding -------------------------------------------------------------------------------------------------
+
+
+def test_the_finding_counts_failed_runs_by_what_pruning_made_of_them():
+    table = synthetic_study(
+        tasks=["copy", "parity-cot"], schemes=["hinted:relative/max_distance=12", "relative"]
+    )
+    found = pruning.pruning(table)
+    assert set(found.flattened()["scheme"]) == {"hinted:relative/max_distance=12"}
+    assert set(found.still_growing()["scheme"]) == {"relative"}
+    assert (found.flattened()["exact_2_after"] == 1).all()
+    failed = len(found.flattened())
+    assert f"Of {failed} runs that failed at 2 × the training length and whose SRC is flat" in found.sentence
+    assert f", {failed} (1.00 [" in found.sentence and ", 0 (0.00 [" in found.sentence
+
+
+def test_a_study_that_was_not_pruned_says_so():
+    table = synthetic_study(tasks=["copy"], schemes=["rope"], seeds=1)
+    with pytest.raises(MissingError, match="no run in the table was pruned"):
+        pruning.pruning(table)
