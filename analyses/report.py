@@ -19,6 +19,7 @@ from lengthlens.analyses.gallery import Gallery
 from lengthlens.analyses.page.cells import Cell, cells
 from lengthlens.analyses.page.pictures import pictures
 from lengthlens.analyses.page.prediction import prediction
+from lengthlens.analyses.page.pruned import pruned_table
 from lengthlens.analyses.page.tables import failures_table, runs_table
 from lengthlens.analyses.page.verdicts import mark_surprises, outcome_of, verdict_tables
 from lengthlens.analyses.per_run import FACTORS
@@ -28,6 +29,7 @@ LEVELS = (0.1, 0.5, 0.9, 0.995)  # of exact match, between the colours of the ma
 SECTIONS = (
     ("cells", "tasks × embeddings"),
     ("prediction", "predictors"),
+    ("pruned", "pruned"),
     ("verdicts", "verdicts"),
     ("failures", "what did not work"),
     ("figures", "figures"),
@@ -65,6 +67,7 @@ def page(
         matrix=matrix(found),
         multiples=FACTORS,
         prediction=said.tables,
+        pruned=pruned_table(table),
         verdicts=verdict_tables(against),
         failures=failures_table(found),
         figures=pictures(gallery),

@@ -77,10 +77,11 @@ def reproduce(
 def costs(plans: "Sequence[Planned]", store: "RunStore") -> dict[str, float]:
     """What each stage may cost: training goes by steps that are left, probing by runs that are left."""
     from lengthlens.models.sweep import pending
+    from lengthlens.probes.many import is_probed
 
     left = pending(plans, store)
     steps = sum(config.steps - store.run(config).status().steps for config in left)
-    unprobed = sum(not store.run(plan.config).has("probes.parquet") for plan in plans)
+    unprobed = sum(not is_probed(store.run(plan.config)) for plan in plans)
     return {
         "training": STEP_COST * steps,
         "probing": PROBE_COST * unprobed,
@@ -107,14 +108,14 @@ def train_all(
 
 
 def probe_all(runs: "Sequence[Run]", place: dict[str, Any], stages: Stages) -> "list[Probed]":
-    from lengthlens.probes.many import is_ready
+    from lengthlens.probes.many import is_probed, is_ready
     from lengthlens.probes.many import probe_all as probe
 
     def report(outcome: "Probed") -> None:
         reason = f" ({outcome.reason})" if outcome.reason else ""
         stages.step(f"{outcome.run} {outcome.status}{reason}", permanent=outcome.status == "failed")
 
-    left = sum(is_ready(run) and not run.has("probes.parquet") for run in runs)
+    left = sum(is_ready(run) and not is_probed(run) for run in runs)
     stages.begin("probing", len(runs), free=len(runs) - left)
     return probe(runs, **place, report=report)
 
