@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from lengthlens.probes.certify import Certificate, certify_model, certify_run
     from lengthlens.probes.invariance import index_table, invariance_index
     from lengthlens.probes.linear import measured_lrc
+    from lengthlens.probes.pruning import prune
     from lengthlens.probes.readouts import BatchedLogistic, BatchedRidge
     from lengthlens.probes.sequential import measured_src
     from lengthlens.probes.table import probe_model, probe_run
@@ -29,6 +30,7 @@ __getattr__ = lazily(
         "measured_src": "sequential",
         "probe_model": "table",
         "probe_run": "table",
+        "prune": "pruning",
         "readout_transfer": "transfer",
     },
 )
@@ -46,6 +48,7 @@ __all__ = [
     "measured_src",
     "probe_model",
     "probe_run",
+    "prune",
     "readout_transfer",
     "verdict",
     "verdict_grid",

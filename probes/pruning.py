@@ -20,7 +20,7 @@ from torch import Tensor
 from lengthlens.models.schemes import PositionScheme
 from lengthlens.models.schemes.learned import THRESHOLDS, LearnedRelation
 from lengthlens.models.schemes.scheme import CodeTable
-from lengthlens.probes.activations import Subject, exact_by_scale, scales_up_to, subject_of
+from lengthlens.probes.activations import Subject, exact_by_scale, scales_up_to, subject_of, task_of
 from lengthlens.probes.relations import Phi, Relation, RelationLike, relation_of
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
@@ -49,11 +49,19 @@ def own_relation(
     return subject, relation_of(scheme)
 
 
-def prune(model: Callable[..., Any] | Subject, task: Task, train_max: int) -> tuple[Subject, Relation] | None:
+def prune(
+    model: Callable[..., Any] | Subject, task: Task | None = None, train_max: int = 10
+) -> tuple[Subject, Relation] | None:
     """A copy without what answers in range do not need, and the relation that is left; None where nothing can go.
 
     It can be had for ``lbpe`` and for schemes with a bias for each code: ``relative``, ``t5``, and ``hinted:`` of them.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> copy, relation = prune(copy_by_hand("hinted:relative", 12), train_max=3)
+    >>> relation.words.partition(" in ")[2]
+    'min(i−j, max_distance): none; clip(i−j−n, ±max_distance): 0'
     """
+    task = task_of(model, task)
     subject = subject_of(model)
     scheme = getattr(subject.model, "pos_embed", None)
     if isinstance(scheme, LearnedRelation) and scheme.options.variant == "forms":
