@@ -130,8 +130,8 @@ def tasks_in_order(tasks: Sequence[str] | pd.Series) -> list[str]:
 def schemes_in_order(schemes: Sequence[str] | pd.Series) -> list[str]:
     """The scheme that the goal is about first, then as in every figure; options do not change a scheme's place.
 
-    >>> schemes_in_order(["rope", "hinted:relative/max_distance=3", "ideal", "lbpe"])
-    ['lbpe', 'ideal', 'hinted:relative/max_distance=3', 'rope']
+    >>> schemes_in_order(["rope", "hinted:relative/max_distance=3", "ideal", "lbpe", "lbpe/other=one"])
+    ['lbpe/other=one', 'ideal', 'lbpe', 'hinted:relative/max_distance=3', 'rope']
     """
     bases = theme.in_order(scheme.partition("/")[0] for scheme in schemes)
 

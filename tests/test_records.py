@@ -12,7 +12,7 @@ from lengthlens.analyses import records as analysis
 from lengthlens.analyses import records_figure, records_text
 from lengthlens.cli import main
 from lengthlens.models import RunStore
-from lengthlens.models.records import GOALS, RECORD_SCHEMES, RECORD_TASKS, RecordGrid
+from lengthlens.models.records import GOAL_SCHEME, GOALS, RECORD_SCHEMES, RECORD_TASKS, RecordGrid
 from lengthlens.models.run_config import RunConfig
 from lengthlens.models.sweep import Planned
 from lengthlens.probes.records import COLUMNS, record_table
@@ -40,7 +40,14 @@ def run(*words: str) -> Result:
 
 def rows(scores: dict[int, list[float | str | None]], **about: Any) -> list[dict[str, Any]]:
     """Rows of one task, scheme and scaling: for each length a score a seed, None if missing, else an outcome."""
-    cell = {"task": "copy", "scheme": "lbpe", "score_scaling": "log", "train_max": 10, "note": "", **about}
+    cell = {
+        "task": "copy",
+        "scheme": GOAL_SCHEME,
+        "score_scaling": "log",
+        "train_max": 10,
+        "note": "",
+        **about,
+    }
     name = "_".join(map(str, cell.values()))
     return [
         {**cell, **trained(name, seed), "length": length, **scored(value)}
@@ -71,7 +78,7 @@ def table(*groups: list[dict[str, Any]]) -> pd.DataFrame:
 
 def test_the_grid_is_every_cell_under_the_default_recipe() -> None:
     configs = RecordGrid().configs()
-    assert len(configs) == len({c.id for c in configs}) == 8 * 4 * 2 * 3
+    assert len(configs) == len({c.id for c in configs}) == 8 * 5 * 2 * 3
     assert RunConfig("addition", "lbpe", seed=2).id in {c.id for c in configs}
     assert {c.train_max for c in configs} == {10}
     assert list(GOALS) == list(RECORD_TASKS)
@@ -186,7 +193,9 @@ def test_order_is_that_of_the_record() -> None:
         )
     )
     assert list(found["task"].unique()) == ["copy", "addition"]
-    assert list(found["scheme"].unique())[:2] == ["lbpe", "ideal"] and list(found["scheme"])[-1] == "none"
+    assert (
+        list(found["scheme"].unique())[:2] == [GOAL_SCHEME, "ideal"] and list(found["scheme"])[-1] == "none"
+    )
 
 
 # -- texts and figure --------------------------------------------------------------------------------------------
@@ -208,8 +217,9 @@ def test_cells_say_what_is_missing_refused_or_not_accurate() -> None:
     chosen = analysis.records(example())
     chosen.loc[chosen["scheme"] == "ideal", "trained"] = 0
     cells = {row["scheme"]: row for row in records_text.cells(chosen)}
-    assert cells["lbpe"]["n = 1000"] == "1.000 (0.970)" and cells["lbpe"]["scores"] == "log"
-    assert cells["lbpe"]["seeds ≥ 0.99 at 1000"] == "2/3" and cells["lbpe"]["training"] == "200 steps, 20 s"
+    goal = cells[GOAL_SCHEME]
+    assert goal["n = 1000"] == "1.000 (0.970)" and goal["scores"] == "log"
+    assert goal["seeds ≥ 0.99 at 1000"] == "2/3" and goal["training"] == "200 steps, 20 s"
     assert (cells["ideal"]["in range"], cells["ideal"]["n = 20"]) == ("not trained", "–")
     assert cells["learned"]["n = 20"] == "refused" and cells["learned"]["scores"] == "(log)"
     assert "accurate 0/3" in cells["rope"]["in range"] and cells["rope"]["n = 20"] == "0.000"
