@@ -138,7 +138,8 @@ class RunConfig:
 
     def identity(self) -> dict[str, Any]:
         """The choices that decide the result: all but `EXECUTION`."""
-        return {name: value for name, value in self.to_dict().items() if name not in EXECUTION}
+        values = {name: value for name, value in self.to_dict().items() if name not in EXECUTION}
+        return {**values, "scheme_options": scheme_kind(self.scheme).identifying(self.scheme_options)}
 
     @property
     def id(self) -> str:

@@ -48,9 +48,10 @@ def check_scheme(scheme: PositionScheme) -> None:
             f"scheme '{scheme.name}' cannot be certified: only lbpe (with forms) and ideal name a bounded number of "
             f"keys at each query and treat all others alike, whatever the length"
         )
-    if isinstance(scheme, LearnedRelation) and scheme.options.other != "each":
+    if scheme.options.other != "each":  # type: ignore[attr-defined]
         raise UserError(
-            "scheme 'lbpe' with other=one cannot be certified yet: the bounds on leaked attention are for other=each"
+            f"scheme '{scheme.name}' with other=one cannot be certified yet: the bounds are for keys that weigh each "
+            "by itself"
         )
 
 

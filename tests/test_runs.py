@@ -362,3 +362,10 @@ def test_the_table_of_an_empty_store_has_columns(store: RunStore) -> None:
 def test_the_best_row_of_a_length_counts() -> None:
     rows = [{"length": n, "samples": s, "seed": k} for n in (1, 2) for s in (5, 50) for k in (0, 1)]
     assert best_rows(rows) == [{"length": n, "samples": 50, "seed": 0} for n in (1, 2)]
+
+
+def test_an_option_that_was_added_later_leaves_names_as_they_were():
+    before, now = RunConfig("copy", "lbpe"), RunConfig("copy", "lbpe", {"other": "each"})
+    assert now.id == before.id and "other" not in now.identity()["scheme_options"]
+    assert now.scheme_options["other"] == "each"
+    assert RunConfig("copy", "lbpe", {"other": "one"}).id != before.id

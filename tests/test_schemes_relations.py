@@ -288,6 +288,15 @@ def test_all_other_keys_together_weigh_as_one_at_every_length():
     assert torch.equal(part[0].tril(14), whole[:, 14:19, :19])
 
 
+def test_ideal_can_let_all_that_is_not_read_weigh_as_one():
+    scheme = make_scheme("ideal", {"other": "one"}, TASKS["copy"], SIZES).requires_grad_(False)
+    scheme.table.fill_(3.0)
+    for scale in (4, 30):
+        for query in range(scale + 1, 2 * scale + 1):
+            weight = bias_of(scheme, 2 * scale + 3, scale)[0, query, : query + 1].softmax(-1)
+            assert weight[query - scale] == pytest.approx(1 / (1 + math.exp(-3)), rel=1e-5)
+
+
 def test_pruning_goes_as_far_as_something_holds():
     scheme = trained_by_hand()
 

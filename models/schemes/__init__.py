@@ -8,7 +8,7 @@ from lengthlens.models.schemes.contextual import Cope, RpeSquare
 from lengthlens.models.schemes.ideal import Ideal
 from lengthlens.models.schemes.kernels import Fire, KerpleLog, KerplePower
 from lengthlens.models.schemes.learned import LearnedRelation
-from lengthlens.models.schemes.options import option_names, read_options
+from lengthlens.models.schemes.options import later_options, option_names, read_options
 from lengthlens.models.schemes.relative import T5, Alibi, Relative
 from lengthlens.models.schemes.rotary import Rope, RopeInterpolated, RopeNtk, RopeYarn
 from lengthlens.models.schemes.scheme import Frame, PositionScheme, Sizes
@@ -75,6 +75,15 @@ class SchemeKind(NamedTuple):
         """The options by name, with their defaults."""
         own = {} if self.wrapper is None else vars(self.wrapper.Options())
         return {**vars(self.scheme.Options()), **own}
+
+    def identifying(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options without those that were added later and are at their default.
+
+        >>> sorted(scheme_kind("ideal").identifying({"table_scale": 20, "other": "each"}))
+        ['table_scale']
+        """
+        later = later_options(self.scheme.Options)
+        return {name: value for name, value in options.items() if name not in later or later[name] != value}
 
 
 def scheme_names() -> list[str]:

@@ -8,12 +8,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lengthlens.models.schemes.crowd import crowd
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.registry import UserError
@@ -82,6 +83,7 @@ class Ideal(PositionScheme):
     Roles of the circuits up to scale `table_scale` have codes 1 2 3 … in the order in which they first occur, and a row
     of the table each. Where a task needs new operators at every scale, the roles beyond have no row (their bias is 0,
     like that of a row never trained), but `relation` still tells them apart, by a number made from their name.
+    ``other=one`` is as in ``lbpe``.
     """
 
     name = "ideal"
@@ -95,6 +97,8 @@ class Ideal(PositionScheme):
     @dataclass(frozen=True)
     class Options:
         table_scale: int = option(20, at_least=1, at_most=200)  # beyond any training range here
+        # how keys without a value weigh: each by itself, or all as one
+        other: Literal["each", "one"] = option("each", later=True)
 
     options: Options
 
@@ -158,8 +162,12 @@ class Ideal(PositionScheme):
         key = (rows.start, rows.stop)
         place, role = frame.cached(key, lambda: self._entries(rows, scales))
         shape = (self.sizes.n_heads, len(scales), rows.stop - rows.start, rows.stop)
-        bias = self.table.new_zeros(shape[0], math.prod(shape[1:]))
-        return bias.index_copy(1, place, self.table[layer][:, role]).view(shape).transpose(0, 1)
+        empty = self.table.new_zeros(shape[0], math.prod(shape[1:]))
+        bias = empty.index_copy(1, place, self.table[layer][:, role]).view(shape).transpose(0, 1)
+        if self.options.other == "each":
+            return bias
+        valued = empty[0].bool().index_fill(0, place, True).view(shape[1:])
+        return bias - crowd(valued, rows)[:, None]
 
     def _entries(self, rows: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
         """Of each pair that has a bias, its place in a block [scale, query, key], and in the table. [entry] each"""

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lengthlens.models.schemes.crowd import crowd
 from lengthlens.models.schemes.forms import Form, marked_keys, read_forms
 from lengthlens.models.schemes.free import FreeBias
 from lengthlens.models.schemes.options import option
@@ -72,9 +73,8 @@ class LearnedRelation(PositionScheme):
         window: int = option(3, at_least=0, at_most=64)
         final_temperature: float = option(1.0, at_least=0.01)  # of the gates, reached at the end of training
         hidden: int = option(32, at_least=1, at_most=4096)  # width of the network, for variant mlp
-        other: Literal["each", "one"] = (
-            "each"  # how keys without a value weigh: each by itself, or all as one
-        )
+        # how keys without a value weigh: each by itself, or all as one
+        other: Literal["each", "one"] = option("each", later=True)
 
     options: Options
 
@@ -127,16 +127,11 @@ class LearnedRelation(PositionScheme):
         added = torch.where(exists, weights, 0)  # [scale, head, query, form·value]
         empty = added.new_zeros(*added.shape[:3], rows.stop)
         bias = empty.scatter_add(3, key.expand_as(added), added)
-        return bias if self.options.other == "each" else bias - self._crowd(layer, rows, key, exists, empty)
-
-    def _crowd(self, layer: int, rows: slice, key: Tensor, exists: Tensor, empty: Tensor) -> Tensor:
-        """At keys without a value in a head, the log of how many there are; 0 elsewhere. [scale, head, query, key]"""
-        counts = (exists & self.alive[layer].flatten(1)[:, None]).to(empty.dtype)
+        if self.options.other == "each":
+            return bias
+        counts = (exists & self.alive[layer].flatten(1)[:, None]).to(added.dtype)
         valued = empty.scatter_add(3, key.expand_as(counts), counts) > 0
-        query = torch.arange(rows.start, rows.stop, device=empty.device)[:, None]
-        other = ~valued & (torch.arange(rows.stop, device=empty.device) <= query)
-        number = other.sum(-1, keepdim=True).clamp(min=1).to(empty.dtype)
-        return torch.where(other, number.log(), 0)
+        return bias - crowd(valued, rows)
 
     def _marked(self, rows: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
         """The key of each (form, value) at each query, and whether there is one. [scale, 1, query, form·value]"""

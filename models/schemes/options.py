@@ -19,9 +19,21 @@ KINDS = {
 }
 
 
-def option(default: Any, at_least: float | None = None, at_most: float | None = None) -> Any:
-    """A field of an `Options` dataclass whose numbers are bounded (bounds included)."""
-    return dataclasses.field(default=default, metadata={"at_least": at_least, "at_most": at_most})
+def option(
+    default: Any, at_least: float | None = None, at_most: float | None = None, later: bool = False
+) -> Any:
+    """A field of an `Options` dataclass whose numbers are bounded (bounds included).
+
+    One that was added `later`, when runs had been stored without it, has a default that means what they did: at that
+    value it is no part of a run's name, so that they are still found.
+    """
+    bounds = {"at_least": at_least, "at_most": at_most}
+    return dataclasses.field(default=default, metadata={**bounds, "later": later})
+
+
+def later_options(kind: type) -> dict[str, Any]:
+    """The options of an `Options` dataclass that were added later, with their defaults."""
+    return {field.name: field.default for field in dataclasses.fields(kind) if field.metadata.get("later")}
 
 
 def option_names(kind: type) -> list[str]:
