@@ -42,6 +42,7 @@ from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
 Signature: TypeAlias = tuple[Code, ...]
+Step: TypeAlias = tuple[int, tuple[int, ...]]  # a query, and the keys that are its sources
 
 # Fixed on parity-cot and copy: sources there have an influence of 0.4 and more, other keys of less than 0.2.
 THRESHOLD = 0.25
@@ -134,7 +135,10 @@ def measured_src_at(
     bases: int = BASES,
     generator: torch.Generator | None = None,
 ) -> list[MeasuredSrc]:
-    """The same for several thresholds, from one measurement of influence."""
+    """The same for several thresholds, from one measurement of influence.
+
+    Most steps have the same sources at all of them, and are intervened on once.
+    """
     if bases < 2:
         raise UserError(
             f"{bases} base instances are too few: one to learn from and one to test on are needed"
@@ -145,8 +149,11 @@ def measured_src_at(
     found: list[list[StepBehaviour]] = [[] for _ in thresholds]
     for scale in scales_up_to(task, train_max):
         change = influence(subject, task, scale, rows, generator)
-        for place, threshold in enumerate(thresholds):
-            found[place] += behave(subject, task, known, scale, change > threshold, bases, generator)
+        steps = [steps_of(task, scale, change > threshold) for threshold in thresholds]
+        distinct = list(dict.fromkeys(step for each in steps for step in each))
+        behaviour = dict(zip(distinct, behave(subject, task, known, scale, distinct, bases, generator)))
+        for own, each in zip(found, steps):
+            own += [behaviour[step] for step in each]
     return [
         MeasuredSrc(steps, known.words, threshold, fidelity) for steps, threshold in zip(found, thresholds)
     ]
@@ -155,35 +162,41 @@ def measured_src_at(
 # -- behaviour -----------------------------------------------------------------------------------------------
 
 
+def steps_of(task: Task, scale: int, reads: Tensor) -> list[Step]:
+    """Every answer query with its sources; `reads` [query, key] says which keys they are."""
+    return [
+        (query, tuple(row.nonzero()[:, 0].tolist())) for query, row in zip(answer_queries(task, scale), reads)
+    ]
+
+
 def behave(
     subject: Subject,
     task: Task,
     relation: Relation,
     scale: int,
-    reads: Tensor,
+    steps: Sequence[Step],
     bases: int,
     generator: torch.Generator,
 ) -> list[StepBehaviour]:
-    """All steps of one scale, in one batch of instances; `reads` [query, key] says which keys are sources."""
+    """What the model does at each of these steps of one scale, in one batch of instances."""
     queries = answer_queries(task, scale)
     codes = relation.codes(queries, range(queries.stop), scale)
     occurring = supports(task, scale, generator)
     all_roles = [
-        Roles.of(codes[k], occurring, query, reads[k].nonzero()[:, 0].tolist())
-        for k, query in enumerate(queries)
+        Roles.of(codes[query - queries.start], occurring, query, list(sources)) for query, sources in steps
     ]
     drawn = [assignments(roles) for roles in all_roles]
     times = [max(bases, TRIALS // len(given)) for given in drawn]
     base = task.sample(scale, max(times), generator).tokens
     tokens = [placed(roles, given, base[:k], generator) for roles, given, k in zip(all_roles, drawn, times)]
-    query = torch.cat([torch.full((len(t),), q) for t, q in zip(tokens, queries)])
+    query = torch.cat([torch.full((len(t),), q) for t, (q, _) in zip(tokens, steps)])
     outputs = subject.next_tokens(torch.cat(tokens).to(subject.device), scale, query.to(subject.device)).cpu()
     each = outputs.split([len(t) for t in tokens])
     return [
         StepBehaviour(
             scale, q, roles.sources, roles.signature, keys_of(roles, given), out.view(len(given), -1)
         )
-        for q, roles, given, out in zip(queries, all_roles, drawn, each)
+        for (q, _), roles, given, out in zip(steps, all_roles, drawn, each)
     ]
 
 
