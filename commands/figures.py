@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lengthlens.commands.studies import held_out_tasks, listed, opened, table_file
 from lengthlens.commands.terminal import as_json, print_json, progress, save_figure
 from lengthlens.registry import UserError, unknown
 
@@ -20,12 +21,7 @@ TABLES = "tables"  # the name that asks for all tables
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME...]")
-@click.option(
-    "--table",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The study, as `lengthlens reproduce` writes it (.parquet or .csv).",
-)
+@table_file
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -34,12 +30,10 @@ TABLES = "tables"  # the name that asks for all tables
     help="Where to; tables go into its folder tables.",
 )
 @click.option("--formats", default="pdf,png", show_default=True, help="Of figures, with commas.")
-@click.option(
-    "--held-out", default="", metavar="TASKS", help="Tasks on which nothing was chosen, with commas."
-)
+@held_out_tasks
 @as_json
 def figures(
-    names: tuple[str, ...], table: Path, out: Path, formats: str, held_out: str, as_json: bool
+    names: tuple[str, ...], table: Path, out: Path, formats: str, held_out: str | None, as_json: bool
 ) -> None:
     """Redraw every figure and table of a study, or only those NAMEs. The same study gives the same bytes."""
     kinds = listed(formats)
@@ -49,13 +43,12 @@ def figures(
     if not kinds:
         raise UserError(f"give at least one format: {', '.join(FORMATS)}")
     from lengthlens.analyses.gallery import FIGURES, Gallery
-    from lengthlens.probes.study import read_study
 
     for name in names:
         if name not in (*FIGURES, TABLES):
             raise unknown("figure", name, (*FIGURES, TABLES))
-    found, _ = read_study(table)
-    gallery = Gallery(found, listed(held_out))
+    found, _, apart = opened(table, held_out)
+    gallery = Gallery(found, apart)
     written = draw(gallery, names, out, kinds)
     for name, sentence in gallery.missing.items():
         click.echo(f"{name}: {sentence}", err=True)
@@ -63,15 +56,6 @@ def figures(
         print_json({"written": [str(path) for path in written], "missing": gallery.missing})
     else:
         click.echo(f"{len(written)} files in {out}")
-
-
-def listed(text: str) -> list[str]:
-    """Names with commas between them.
-
-    >>> listed("pdf, png"), listed("")
-    (['pdf', 'png'], [])
-    """
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def draw(

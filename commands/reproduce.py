@@ -147,12 +147,15 @@ def show_all(
 def make_study(
     preset: "Preset", command: str, store: "RunStore", runs: "Sequence[Run]", path: Path, stages: Stages
 ) -> tuple[Any, dict[str, Any]]:
+    from lengthlens.models.files import write_whole
     from lengthlens.probes.study import provenance, study, write_study
 
     stages.begin("study")
     table = study(store, runs, pola_targets=preset.pola_targets, report=stages.tell)
-    about = provenance(store, runs, time.strftime("%Y-%m-%d", time.gmtime()), command)
+    made = time.strftime("%Y-%m-%d", time.gmtime())
+    about = provenance(store, runs, made, command, preset.held_out)
     write_study(table, about, path)
+    write_whole(path.with_name("provenance.json"), (json.dumps(about, indent=1) + "\n").encode())
     return table, about
 
 

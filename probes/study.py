@@ -337,10 +337,17 @@ def _rounded(value: float) -> float:
 # -- on disk -----------------------------------------------------------------------------------------------------
 
 
-def provenance(store: RunStore, runs: Iterable[Run | str] | None, made: str, command: str) -> dict[str, Any]:
+def provenance(
+    store: RunStore,
+    runs: Iterable[Run | str] | None,
+    made: str,
+    command: str,
+    held_out: Sequence[str] = (),
+) -> dict[str, Any]:
     """Where a study comes from: date, versions, class of machine, the config of every run, and the command.
 
-    `made` is a date as ISO has it (2030-01-31); it is asked for, so that the same store can give the same bytes.
+    `held_out` are the tasks on which nothing was chosen: analyses report them apart. `made` is a date as ISO has it
+    (2030-01-31); it is asked for, so that the same store can give the same bytes.
     """
     from lengthlens.models.training import library_versions
 
@@ -349,6 +356,7 @@ def provenance(store: RunStore, runs: Iterable[Run | str] | None, made: str, com
         "command": command,
         "machine": machine_class(),
         "versions": library_versions(),
+        "held_out": list(held_out),
         "configs": {run.id: run.config.to_dict() for run in ended(store, runs)},
     }
 

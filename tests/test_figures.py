@@ -101,3 +101,11 @@ def test_no_table_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
     result = figures("--table", str(tmp_path / "bad.csv"))
     assert result.exit_code == 2 and "no column task, scheme, measure, value" in result.stderr
+
+
+def test_tasks_held_out_are_known_from_the_study_itself(tmp_path):
+    table = synthetic_study(["copy", "parity-cot"], ["ideal", "relative"], seeds=1, pola_targets=[])
+    write_study(table, {**synthetic_provenance(table), "held_out": ["copy"]}, tmp_path / "study.parquet")
+    found = figures("tables", "--table", str(tmp_path / "study.parquet"), "--out", str(tmp_path / "drawn"))
+    assert found.exit_code == 0, found.output
+    assert (tmp_path / "drawn" / "tables" / "held-out.md").exists()

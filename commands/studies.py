@@ -1,0 +1,38 @@
+"""What the commands that read a study have in common: which file, and which of its tasks were held out."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+table_file = click.option(
+    "--table",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The study, as `lengthlens reproduce` writes it (.parquet or .csv).",
+)
+held_out_tasks = click.option(
+    "--held-out",
+    metavar="TASKS",
+    help="Tasks on which nothing was chosen, with commas: reported apart, too.  [default: as the study says]",
+)
+
+
+def opened(table: Path, held_out: str | None) -> "tuple[pd.DataFrame, dict[str, Any], list[str]]":
+    """A study, its provenance, and the tasks held out: those asked for, else those that it names itself."""
+    from lengthlens.probes.study import read_study
+
+    found, about = read_study(table)
+    return found, about, list(about.get("held_out", [])) if held_out is None else listed(held_out)
+
+
+def listed(text: str) -> list[str]:
+    """Names with commas between them.
+
+    >>> listed("pdf, png"), listed("")
+    (['pdf', 'png'], [])
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
