@@ -43,7 +43,12 @@ EVERY = "all"  # as a scheme: whatever the store has
 )
 @settings_option
 @store_path
-@click.option("--beside", multiple=True, metavar="DIR", help="Show runs of this store as well; only read.")
+@click.option(
+    "--beside",
+    multiple=True,
+    metavar="DIR",
+    help="Show as well the runs of this store, or the records that were written there before; only read.",
+)
 @click.option("--out", default="out/records", show_default=True, type=click.Path(path_type=Path))
 @click.option("--engine", default="local", show_default=True, help="local or dask.")
 @click.option("--workers", type=int, help="Local processes.  [default: one for each core]")
@@ -83,7 +88,9 @@ def records(
         show_plan(plans, runs, workers, as_json)
         return
     outcomes = [] if as_is else swept(plans, runs, engine=engine, workers=workers, address=address)
-    page = Page(grid, plans, runs, [named_store(name) for name in beside])
+    earlier = [Path(name) for name in beside if (Path(name) / "records.csv").exists()]
+    stores = [named_store(name) for name in beside if Path(name) not in earlier]
+    page = Page(grid, plans, runs, stores, earlier)
     page.write(out)
     print_json(page.facts) if as_json else page.show()
     if any(outcome.failed for outcome in outcomes):
@@ -218,17 +225,22 @@ class Page:
     """The record table in all its forms."""
 
     def __init__(
-        self, grid: "RecordGrid", plans: "Sequence[Planned]", store: "RunStore", beside: "Sequence[RunStore]"
+        self,
+        grid: "RecordGrid",
+        plans: "Sequence[Planned]",
+        store: "RunStore",
+        beside: "Sequence[RunStore]",
+        earlier: Sequence[Path],
     ) -> None:
-        import pandas as pd
-
         from lengthlens.analyses.records import records as record_statistics
-        from lengthlens.probes.records import record_table
+        from lengthlens.probes.records import merged, read_records, record_table
         from lengthlens.probes.study import machine_class
 
         self.sources = [(store, list(plans)), *((other, beside_plans(grid, other)) for other in beside)]
+        before = [read_records(folder) for folder in earlier]
+        self.earlier = [checked(facts, plans[0], folder) for (_, facts), folder in zip(before, earlier)]
         tables = [record_table(own, where) for where, own in self.sources]
-        self.table: pd.DataFrame = pd.concat(tables).drop_duplicates(["run", "length"], ignore_index=True)
+        self.table = merged([*tables, *(table for table, _ in before)])
         self.chosen = record_statistics(self.table)
         self.train_max = plans[0].config.train_max
         self.machine = machine_class()
@@ -248,7 +260,7 @@ class Page:
             "records": plain_rows(self.chosen),
             "published": list(PUBLISHED),
             "machine": self.machine,
-            **provenance(self.sources),
+            **with_earlier(provenance(self.sources), self.earlier),
         }
 
     def write(self, out: Path) -> None:
@@ -294,6 +306,28 @@ def beside_plans(grid: "RecordGrid", store: "RunStore") -> "list[Planned]":
     if not found:
         click.echo(f"no run in '{store.path}' has the tasks, seeds and recipe of the records", err=True)
     return grid.planned(found)
+
+
+def checked(facts: dict[str, Any], plan: "Planned", folder: Path) -> dict[str, Any]:
+    """Records that were written before; refused if they are of another recipe."""
+    from lengthlens.models.records import recipe_of
+
+    if facts.get("recipe") != recipe_of(plan.config):
+        raise UserError(
+            f"the records in '{folder}' were made with another recipe, and cannot stand beside these"
+        )
+    return facts
+
+
+def with_earlier(facts: dict[str, Any], earlier: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The provenance with the configs of records that were written before."""
+    configs = {name: config for each in earlier for name, config in each["configs"].items()}
+    versions = [v for each in earlier for v in each["trained_with"] if v not in facts["trained_with"]]
+    return {
+        **facts,
+        "trained_with": facts["trained_with"] + versions,
+        "configs": {**configs, **facts["configs"]},
+    }
 
 
 RECORD_COMMANDS = (records,)

@@ -1,11 +1,15 @@
 """What the runs of the record grid scored: one row for each run and length, also where there is nothing yet."""
 
 import dataclasses
+import io
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from lengthlens.models.files import read_whole
 from lengthlens.models.records import HOPELESS, cell_of, recipe_of
 from lengthlens.models.run import VERSIONS, Run, Status
 from lengthlens.models.run_config import RunConfig
@@ -53,6 +57,34 @@ def record_table(plans: Sequence[Planned], store: RunStore) -> pd.DataFrame:
     """The scores of the planned runs, as far as a store has them, at the planned lengths."""
     rows = [row for plan in plans for row in planned_rows(plan, store.run(plan.config))]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def read_records(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The table of records that were written before, and all that was written about them."""
+    try:
+        table = pd.read_csv(io.BytesIO(read_whole(folder / "records.csv")), keep_default_na=True)
+        facts = json.loads(read_whole(folder / "records.json"))
+        texts = {name: "" for name, kind in COLUMNS.items() if kind == "str"}
+        return table.fillna(texts)[list(COLUMNS)].astype(COLUMNS), facts
+    except (KeyError, ValueError) as error:
+        raise UserError(f"'{folder}' has no records that can be read: {error}") from None
+
+
+def merged(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """One table of several, each run and length once: scored on as many instances as anywhere.
+
+    How a run was trained is what the first table says that has it trained; of a run that none has, all is kept.
+    """
+    rows = pd.concat(tables, ignore_index=True)
+    trained = rows["steps"].notna()
+    rows = rows[trained | ~rows["run"].isin(rows.loc[trained, "run"])].reset_index(drop=True)
+    place = {key: k for k, key in enumerate(dict.fromkeys(zip(rows["run"], rows["length"])))}
+    for name in ("status", "steps", "seconds", "accurate", "in_range_exact_match"):
+        rows[name] = rows.groupby("run")[name].transform("first")
+    best = rows.sort_values("samples", ascending=False, kind="stable", na_position="last")
+    best = best.drop_duplicates(["run", "length"])
+    order = [place[key] for key in zip(best["run"], best["length"])]
+    return best.iloc[pd.Series(order).argsort()].reset_index(drop=True).astype(COLUMNS)
 
 
 def provenance(sources: Sequence[tuple[RunStore, Sequence[Planned]]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from lengthlens.models import RunStore
 from lengthlens.models.records import GOAL_SCHEME, GOALS, RECORD_SCHEMES, RECORD_TASKS, RecordGrid
 from lengthlens.models.run_config import RunConfig
 from lengthlens.models.sweep import Planned
-from lengthlens.probes.records import COLUMNS, record_table
+from lengthlens.probes.records import COLUMNS, merged, record_table
 from lengthlens.registry import UserError
 
 TINY = (
@@ -298,6 +298,31 @@ def test_a_part_that_is_not_there_is_shown_and_planned(made: tuple[Path, Path], 
     } == {3}
     assert (pd.read_csv(tmp_path / "records.csv")["outcome"] == "missing").sum() == 8
     assert "2 seeds" in (tmp_path / "records.md").read_text()
+
+
+def test_records_that_were_written_before_stand_beside(made: tuple[Path, Path], tmp_path: Path) -> None:
+    store, out = made
+    words = (*GRID, *TINY, "--as-is", "--store", str(tmp_path / "empty"), "--out", str(tmp_path / "again"))
+    assert (run(*words).exit_code, run(*words, "--beside", str(out)).exit_code) == (0, 0)
+    for name in ("records.csv", "records.md", "records.png"):
+        assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes(), name
+    facts = [json.loads((folder / "records.json").read_text()) for folder in (out, tmp_path / "again")]
+    assert facts[0]["configs"] == facts[1]["configs"] and facts[0]["trained_with"] == facts[1]["trained_with"]
+    refused = run(*GRID, *TINY, "--set", "steps=3", "--as-is", "--store", str(store), "--beside", str(out))
+    assert refused.exit_code == 2 and "were made with another recipe" in refused.stderr
+
+
+def test_of_several_scores_the_one_on_most_instances_counts() -> None:
+    few = table(rows({20: [0.5], 100: [0.4]}))
+    many = few.assign(samples=few["samples"] * 2, exact_match=0.6, seconds=99.0)[few["length"] == 20]
+    untrained = few.assign(outcome="missing", samples=pd.NA, steps=pd.NA, status="absent")
+    found = merged([untrained, few, many])
+    assert len(found) == len(few) and list(found["length"]) == list(few["length"])
+    assert list(found["exact_match"].dropna()) == [0.6, 0.6, 0.4] or list(found["exact_match"].dropna()) == [
+        0.6,
+        0.4,
+    ]
+    assert list(found["seconds"]) == list(few["seconds"]) and set(found["status"]) == {"converged"}
 
 
 def test_other_schemes_of_the_same_recipe_stand_beside(made: tuple[Path, Path], tmp_path: Path) -> None:
