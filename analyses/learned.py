@@ -125,10 +125,16 @@ def plot(table: pd.DataFrame) -> Figure:
             figsize=(theme.PAGE, min(1.25 + 0.13 * len(runs), theme.PAGE_HEIGHT)), layout="constrained"
         )
         axes = figure.add_subplot()
-        limit = max(1.0, float(np.nanmax(np.abs(values.to_numpy()), initial=1.0)))
+        # Colours are for the tasks that have a relation to find; what is left of them elsewhere may be off the scale.
+        told = [bool(circuits[task]) for task in runs["task"]]
+        limit = _strongest(values[told] if any(told) else values)
+        ends = "both" if limit < _strongest(values) else "neither"
         sns.heatmap(
             values, ax=axes, cmap="PuOr_r", vmin=-limit, vmax=limit, linewidths=0.4, linecolor="white",
-            cbar_kws={"label": "bias on the score\n(reads +, avoids −)", "pad": 0.02, "aspect": 15, "shrink": 0.8},
+            cbar_kws={
+                "label": "bias on the score\n(reads +, avoids −)", "extend": ends,
+                "pad": 0.02, "aspect": 15, "shrink": 0.8,
+            },
         )  # fmt: skip
         axes.set_facecolor("0.95")
         for y, task in enumerate(runs["task"]):
@@ -156,6 +162,10 @@ def plot(table: pd.DataFrame) -> Figure:
         more = f"; {rest} weaker equations are left out" if rest else ""
         axes.set(ylabel="", xlabel=f"a key j, read from query i at scale n; framed: the circuit's own{more}")
     return figure
+
+
+def _strongest(values: pd.DataFrame) -> float:
+    return max(1.0, float(np.nanmax(np.abs(values.to_numpy()), initial=1.0)))
 
 
 def _columns(found: pd.DataFrame, circuits: dict[str, list[str]]) -> tuple[list[str], int]:

@@ -48,23 +48,30 @@ class Pruning:
     @property
     def sentence(self) -> str:
         """In words, with Wilson's 95 % interval of each share."""
+        parts = ((self.flattened(), "became flat"), (self.still_growing(), "went on growing"))
         said = [
-            f"Of {len(part)} runs that failed at {FACTORS[0]} × the training length and whose SRC {words}, "
-            f"{_share(part['exact_2_after'])} extrapolate once pruned, by nothing but inputs of the training range "
-            f"(median exact match {part['exact_2_before'].median():.2f} → {part['exact_2_after'].median():.2f} at "
-            f"{FACTORS[0]} ×, {part['exact_10_before'].median():.2f} → {part['exact_10_after'].median():.2f} at "
-            f"{FACTORS[1]} ×)."
-            for part, words in (
-                (self.flattened(), "is flat after pruning"),
-                (self.still_growing(), "still grows after it"),
-            )
+            f"of {len(part)} runs that had failed at {FACTORS[0]} × the training length and whose SRC {words}, "
+            f"{_share(part['exact_2_after'])} extrapolate{'s' if _right(part['exact_2_after']) == 1 else ''} "
+            f"(median exact match {_medians(part, FACTORS[0])}, at {FACTORS[1]} × {_medians(part, FACTORS[1])})"
+            for part, words in parts
             if len(part)
         ]
-        return " ".join(said) or "No run that failed beyond the training range with growing SRC was pruned."
+        if not said:
+            return "No run that failed beyond the training range with growing SRC was pruned."
+        return f"Once pruned, by inputs of the training range alone: {'; '.join(said)}."
+
+
+def _right(exact: "pd.Series[float]") -> int:
+    return int((exact >= EXTRAPOLATES).sum())
+
+
+def _medians(part: pd.DataFrame, factor: int) -> str:
+    before, after = (part[f"exact_{factor}_{side}"].median() for side in ("before", "after"))
+    return f"{before:.2f} → {after:.2f}"
 
 
 def _share(exact: "pd.Series[float]") -> str:
-    right = int((exact >= EXTRAPOLATES).sum())
+    right = _right(exact)
     low, high = wilson(right, len(exact))
     return f"{right} ({right / len(exact):.2f} [{low:.2f}, {high:.2f}])"
 

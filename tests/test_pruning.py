@@ -109,7 +109,10 @@ def test_the_finding_counts_failed_runs_by_what_pruning_made_of_them():
     assert set(found.still_growing()["scheme"]) == {"relative"}
     assert (found.flattened()["exact_2_after"] == 1).all()
     failed = len(found.flattened())
-    assert f"Of {failed} runs that failed at 2 × the training length and whose SRC is flat" in found.sentence
+    assert (
+        f"of {failed} runs that had failed at 2 × the training length and whose SRC became flat"
+        in found.sentence
+    )
     assert f", {failed} (1.00 [" in found.sentence and ", 0 (0.00 [" in found.sentence
 
 
