@@ -389,7 +389,7 @@ def read_study(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     data, name = io.BytesIO(read_whole(Path(path))), Path(path).name
     try:
         if name.endswith(".csv"):
-            table, about = pd.read_csv(data), {}
+            table, about = pd.read_csv(data, low_memory=False), {}
         else:
             arrow = pq.read_table(data)
             table, about = arrow.to_pandas(), json.loads((arrow.schema.metadata or {}).get(METADATA, b"{}"))

@@ -206,7 +206,7 @@ def pruned_rows(
         "threshold": f"influence={THRESHOLD:g} fidelity={FIDELITY:g} samples={PRUNED_ROWS}",
     }
     curve = measured_src(subject, task, train_max, relation=relation, generator=generator).curve
-    far = [task.checked_scale(factor * train_max) for factor in PRUNED_AT]
+    far = _reachable(subject, task, [factor * train_max for factor in PRUNED_AT], asked=False)
     exact = exact_by_scale(subject, task, far, PRUNED_ROWS, generator)
     rows: list[Row] = [{"measure": "pruned", "scale": train_max, "value": invariance_index(curve), **about}]
     rows += [{"measure": "pruned_src", "scale": n, "value": value, **about} for n, value in curve.items()]

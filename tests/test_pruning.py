@@ -120,3 +120,9 @@ def test_a_study_that_was_not_pruned_says_so():
     table = synthetic_study(tasks=["copy"], schemes=["rope"], seeds=1)
     with pytest.raises(MissingError, match="no run in the table was pruned"):
         pruning.pruning(table)
+
+
+def test_a_task_that_ends_before_the_copy_would_be_tried_is_probed_all_the_same(monkeypatch):
+    monkeypatch.setattr(type(COPY), "max_scale", 10)
+    rows = probe_model(with_leftovers(0.0), COPY, 4, ["pruned"])
+    assert rows.loc[rows["measure"] == "pruned_exact_match", "scale"].tolist() == [8]

@@ -82,7 +82,8 @@ class SchemeKind(NamedTuple):
         >>> sorted(scheme_kind("ideal").identifying({"table_scale": 20, "other": "each"}))
         ['table_scale']
         """
-        later = later_options(self.scheme.Options)
+        wrapped = {} if self.wrapper is None else later_options(self.wrapper.Options)
+        later = {**later_options(self.scheme.Options), **wrapped}
         return {name: value for name, value in options.items() if name not in later or later[name] != value}
 
 
