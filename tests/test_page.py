@@ -1,6 +1,7 @@
 """The page in a real browser: it opens in peace, a cell opens, a table sorts, and it fits a phone."""
 
 import base64
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
 
 from lengthlens.analyses.report import page
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
@@ -35,6 +37,9 @@ FLAGS = (
     "--hide-scrollbars",
 )
 PHONE, DESKTOP = (390, 844), (1280, 900)
+
+PATIENCE = 60  # seconds; a busy machine may take its time over a page
+OPENINGS = itertools.count()
 
 Browser = webdriver.Chrome
 
@@ -69,14 +74,22 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     driver.quit()
 
 
-def opened(browser: Browser, address: str, size: tuple[int, int] = DESKTOP, dark: bool = False) -> None:
-    """Open the page afresh, in a window of this size."""
+def opened(browser: Browser, address: str, size: tuple[int, int] = DESKTOP, dark: bool = False) -> str:
+    """Open the page afresh, in a window of this size, and say under which address.
+
+    No two openings share an address: the driver may otherwise answer from the page that was there before, or from
+    one that is half read, while it is being read again.
+    """
     width, height = size
     screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     wish = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [wish]})
-    browser.get(address)
+    fresh = f"{address}?{next(OPENINGS)}"
+    browser.get(fresh)
+    there = "return location.href === arguments[0] && document.readyState === 'complete'"
+    WebDriverWait(browser, PATIENCE).until(lambda driver: driver.execute_script(there, fresh))
+    return fresh
 
 
 def square(browser: Browser, task: str, scheme: str) -> WebElement:
@@ -105,7 +118,7 @@ def exact_match(table: pd.DataFrame, task: str, scheme: str, scale: int) -> list
 
 
 def test_the_page_opens_in_peace_and_fetches_nothing(browser: Browser, address: str) -> None:
-    opened(browser, address)
+    address = opened(browser, address)
     assert browser.get_log("browser") == []
     sent = [event["params"] for event in events(browser, "Network.requestWillBeSent")]
     mine = {
