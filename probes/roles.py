@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lengthlens.models.codes import Ints, numbered
+from lengthlens.probes.balance import Mark, balance
 from lengthlens.probes.ledger import Counterexample, Findings, Ledger, source_codes
 from lengthlens.probes.other_keys import Relation, examine_listed, examine_rows
 from lengthlens.probes.program import Steps, up_to
@@ -61,7 +62,7 @@ def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int)
 
 @dataclass(frozen=True)
 class Choice:
-    """The relation that serves one slot of one operator best, out of a family of them."""
+    """What serves one slot of one operator best: a relation out of a family of them, or several marks together."""
 
     operator: str
     slot: int
@@ -70,26 +71,38 @@ class Choice:
 
 
 def examine_family(
-    family: Mapping[str, Relation], operators: Sequence[Steps], train_max: int
+    family: Mapping[str, Relation], marks: list[Mark], operators: Sequence[Steps], train_max: int
 ) -> tuple[Findings, list[Choice]]:
-    """What the best choice within a family of relations makes of a program: one relation for each slot.
+    """What the best choice within a family of relations makes of a program, slot by slot.
 
-    A slot is served if its source is isolated, stable and covered under the relation chosen for it (a head can go by
-    that relation alone). Findings are those of the first slot that nothing in the family serves.
+    A slot is served if its source is isolated, stable and covered under one relation (a head can go by that relation
+    alone), or if weights on `marks` single it out. Findings are those of the first slot that nothing serves.
     """
     choices, signatures = [], []
     for steps in operators:
         codes = [np.zeros(len(steps), dtype=np.int64)]
         for slot in range(steps.arity):
-            own = steps.only(slot)
-            best = best_of(family, own, train_max)
+            best, signature = chosen_for(family, marks, steps.only(slot), train_max)
             choices.append(best)
-            codes.append(ledgers_of(family[best.name], [own])[0].signature)
+            codes.append(signature)
         signatures.append(numbered(np.stack(codes, 1))[1])
     unserved = [choice.findings for choice in choices if not choice.findings.possible]
     worst = unserved[0] if unserved else Findings(None, None, None, 0, 0)
     train, test = counts(signatures, operators, train_max)
     return replace(worst, src_train=train, src_test=test), choices
+
+
+def chosen_for(
+    family: Mapping[str, Relation], marks: list[Mark], steps: Steps, train_max: int
+) -> tuple[Choice, Ints]:
+    """What serves the one slot of these steps, and the signature of each step under it."""
+    best = best_of(family, steps, train_max)
+    together = None if best.findings.possible else balance(marks, steps, train_max)
+    if together is None:
+        return best, ledgers_of(family[best.name], [steps])[0].signature
+    train, test = counts([together.signature], [steps], train_max)
+    served = Findings(None, None, None, train, test)
+    return replace(best, name=str(together), findings=served), together.signature
 
 
 def best_of(family: Mapping[str, Relation], steps: Steps, train_max: int) -> Choice:
