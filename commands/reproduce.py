@@ -30,7 +30,7 @@ STEP_COST, PROBE_COST, STUDY_COST, DRAWING_COST, PAGE_COST = 0.012, 12.0, 10.0, 
 
 @click.command()
 @click.option(
-    "--preset", default="quick", show_default=True, help="Which study: smoke, quick, paper or full."
+    "--preset", default="quick", show_default=True, help="Which study: smoke, quick, paper, unscaled or full."
 )
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True

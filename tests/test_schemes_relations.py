@@ -280,7 +280,9 @@ def test_all_other_keys_together_weigh_as_one_at_every_length():
         strength = float(both[0][query, key])
         alone, shared = (bias[query, : query + 1].softmax(-1)[key] for bias in both)
         assert alone == pytest.approx(1 / (1 + query * math.exp(-strength)), rel=1e-5)
-        assert shared == pytest.approx(1 / (1 + math.exp(-strength)), rel=1e-5)
+        assert shared == pytest.approx(
+            1 / (1 + 2 * math.exp(-strength)), rel=1e-5
+        )  # the first key, and the others
     # Keys after the query are none of its others, in whatever block it is asked for.
     whole = bias_of(one, 23, 10, layer=0)
     frame = one.frame(torch.zeros(1, 23, dtype=torch.long), torch.tensor([10]))
@@ -294,7 +296,10 @@ def test_ideal_can_let_all_that_is_not_read_weigh_as_one():
     for scale in (4, 30):
         for query in range(scale + 1, 2 * scale + 1):
             weight = bias_of(scheme, 2 * scale + 3, scale)[0, query, : query + 1].softmax(-1)
-            assert weight[query - scale] == pytest.approx(1 / (1 + math.exp(-3)), rel=1e-5)
+            assert weight[query - scale] == pytest.approx(1 / (1 + 2 * math.exp(-3)), rel=1e-5)
+            assert weight[0] == pytest.approx(
+                weight[1:].sum() - weight[query - scale], rel=1e-4
+            )  # it stands apart
 
 
 def test_pruning_goes_as_far_as_something_holds():

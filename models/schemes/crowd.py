@@ -11,11 +11,15 @@ def crowd(valued: Tensor, rows: slice) -> Tensor:
     attention is then the same function of the keys that have a value. `valued` is for a block of queries, `rows`, and
     keys after a query do not count.
 
+    The first key stands apart, value or not. Heads that have nothing to read rest on a mark such as ``^``, by its
+    token; in a crowd its weight would fade as the crowd grows, and what they read beside it would gain.
+
     >>> one_of_four = torch.tensor([[[False, False, True, False]]])
     >>> crowd(one_of_four, slice(3, 4)).exp().round().tolist()
-    [[[3.0, 3.0, 1.0, 3.0]]]
+    [[[1.0, 2.0, 1.0, 2.0]]]
     """
     query = torch.arange(rows.start, rows.stop, device=valued.device)[:, None]
-    other = ~valued & (torch.arange(rows.stop, device=valued.device) <= query)
+    key = torch.arange(rows.stop, device=valued.device)
+    other = ~valued & (key <= query) & (key > 0)
     number = other.sum(-1, keepdim=True).clamp(min=1)
     return torch.where(other, number.to(torch.get_default_dtype()).log(), 0)

@@ -50,8 +50,8 @@ class LearnedRelation(PositionScheme):
     Computed sparsely: at a query each (form, value) marks one key at most, so that a block of queries takes
     queries · forms · values additions whatever the number of keys.
 
-    With ``other=one`` all keys that have no value together weigh as one key: each has log(number of them) taken off its
-    score. Attention is then the same function of the keys with a value, and of what the others have on average, at
+    With ``other=one`` all keys that have no value, but for the first, together weigh as one key: each has log(number of
+    them) taken off its score. Attention is then the same function of the keys with a value, and of what the others have on average, at
     every length. By themselves (``other=each``) the others gain weight with their number, and scores have to be scaled
     with length against it, which also sharpens heads that are meant to blend two keys.
 
