@@ -2,11 +2,11 @@
 
 A *mark* is a linear form of i, j, n with a value: ``i−j = n``. At a query it points at one key, or at none if that key
 would lie before the start or behind the query. A head of a learned relation gives each mark a weight, and the score of
-a key is the sum of the weights of all marks that point at it. So marks serve a slot if there are weights under which, at
-every step, the source outweighs every other key. Each other key says one inequality: weights of the marks at the source
-minus those at the other key ≥ 1. There are few different ones, since all that matters of a key is which marks point
-at it; whether all of them can hold is a linear program, and the solution with the least sum of absolute weights uses
-few marks, which can be said in words.
+a key is the sum of the weights of all marks that point at it. So marks serve a slot if there are weights under which,
+at every step, the source outweighs every other key. Each other key says one inequality: weights of the marks at the
+source minus those at the other key ≥ 1. There are few different ones, since all that matters of a key is which marks
+point at it; whether all of them can hold is a linear program, and the solution with the least sum of absolute weights
+uses few marks, which can be said in words.
 
 It has to be learned from the training range: among the marks that have a weight, each inequality that comes up beyond
 the range must come up within it.
