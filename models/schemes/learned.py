@@ -52,8 +52,8 @@ class LearnedRelation(PositionScheme):
 
     With ``other=one`` all keys that have no value, but for the first, together weigh as one key: each has log(number of
     them) taken off its score. Attention is then the same function of the keys with a value, and of what the others have
-    on average, at every length. By themselves (``other=each``) the others gain weight with their number, and scores have
-    to be scaled with length against it, which also sharpens heads that are meant to blend two keys.
+    on average, at every length. By themselves (``other=each``) the others gain weight with their number, and scores
+    have to be scaled with length against it, which also sharpens heads that are meant to blend two keys.
 
     With ``variant=mlp`` a small network over (i, j, n) takes the place of the forms: free, and not made to extrapolate.
     """
