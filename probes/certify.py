@@ -24,7 +24,7 @@ from lengthlens.models.run import Run
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.certify_climb import RESERVE, Climb
 from lengthlens.probes.certify_leak import leak_bound
-from lengthlens.probes.certify_places import Places, check_scheme, settled_scale
+from lengthlens.probes.certify_places import Places, check_scheme, settled_scale, weighs_as_one
 from lengthlens.probes.certify_proof import proof, provable
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
@@ -94,6 +94,11 @@ def certify_model(
 def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
     """The task, if the theory covers it and the model."""
     check_scheme(model.pos_embed)
+    if weighs_as_one(model.pos_embed) and model.config.score_scaling != "none":
+        raise UserError(
+            f"scheme '{model.pos_embed.name}' with other=one can be certified without length-scaled scores only: "
+            "there is nothing that they would have to make up for"
+        )
     if task is None:
         raise UserError("a certificate is about the answers of a task, and the model names none")
     if task.family != "position-addressed":

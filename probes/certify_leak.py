@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.certify_places import Places
+from lengthlens.probes.certify_places import Places, weighs_as_one
 from lengthlens.tasks import Task
 
 
@@ -19,7 +19,8 @@ def leak_bound(model: HookedModel, task: Task, steps: Places, length: int) -> Te
     the largest score of a symbol, and x + δ_m the least score of the named key m. There are fewer than i+2 other keys,
     and all scores are multiplied by the temperature s(i), so the share is at most 1 / (1 + Σ_m e^{s(i)·δ_m} / (i+2)).
     Each term is a power of i+2 under length-scaled scores, and falls with i otherwise: over the answer's queries it is
-    least at an end.
+    least at an end. Where other keys weigh together as one, they have e^x at most, however many they are: the number
+    i+2 then stands only below named keys that are in the crowd themselves.
 
     In layer 0 scores are known from the tokens. Behind it, a norm leaves vectors of length √d_model, which bounds by
     how much the scores of two keys can differ; without a norm nothing does.
@@ -31,8 +32,8 @@ def leak_bound(model: HookedModel, task: Task, steps: Places, length: int) -> Te
     heat, number = temperature(model, ends), torch.log(ends + 2.0)
     bounds = []
     for layer in range(model.cfg.n_layers):
-        gaps = _first_gaps(model, task, steps) if layer == 0 else _later_gaps(model, steps, layer)
-        kept = (gaps[..., None] * heat - number).amin(-1).exp().sum(-1)  # [head, case]
+        gaps, fades = _first_gaps(model, task, steps) if layer == 0 else _later_gaps(model, steps, layer)
+        kept = (gaps[..., None] * heat - fades[..., None] * number).amin(-1).exp().sum(-1)  # [head, case]
         bounds.append((1 / (1 + kept)).amax(-1))
     return torch.stack(bounds)
 
@@ -55,8 +56,17 @@ def score_table(model: HookedModel) -> Tensor:
     return q @ k.transpose(1, 2) / model.cfg.attn_scale
 
 
-def _first_gaps(model: HookedModel, task: Task, steps: Places) -> Tensor:
-    """δ of each named key in layer 0, for each answer query and each token that it may hold. [head, case, name]"""
+def _fades(model: HookedModel, steps: Places, layer: int) -> Tensor:
+    """Whether a named key loses weight against the rest as that grows in number. [head, query, name]"""
+    crowd = steps.named.crowd[layer][:, steps.answer_queries]
+    return crowd if weighs_as_one(model.pos_embed) else torch.ones_like(crowd)
+
+
+def _first_gaps(model: HookedModel, task: Task, steps: Places) -> tuple[Tensor, Tensor]:
+    """δ of each named key in layer 0, for each answer query and each token that it may hold, and whether it fades.
+
+    [head, case, name] both.
+    """
     table, symbols, token = score_table(model), len(task.symbols), torch.arange(len(task.vocab))
     query = steps.answer_queries
     key = steps.named.key[query]  # [query, name]
@@ -70,15 +80,18 @@ def _first_gaps(model: HookedModel, task: Task, steps: Places) -> Tensor:
     gap = score + steps.named.bias[0][:, query][:, :, None] - highest  # [head, query, token, name]
     gap = gap.masked_fill((key < 0)[:, None], -math.inf)
     own = steps.tokens[query][:, None]
-    return gap[:, torch.where(own < symbols, token < symbols, token == own)]
+    fades = _fades(model, steps, 0)[:, :, None].expand(gap.shape)
+    case = torch.where(own < symbols, token < symbols, token == own)
+    return gap[:, case], fades[:, case].to(gap.dtype)
 
 
-def _later_gaps(model: HookedModel, steps: Places, layer: int) -> Tensor:
-    """δ of each named key in a layer behind a norm, at least. [head, query, name]"""
+def _later_gaps(model: HookedModel, steps: Places, layer: int) -> tuple[Tensor, Tensor]:
+    """δ of each named key in a layer behind a norm, at least, and whether it fades. [head, query, name] both"""
     query = steps.answer_queries
     bias = steps.named.bias[layer][:, query]
     gap = bias - score_range(model, layer)[:, None, None]
-    return gap.masked_fill((steps.named.key[query] < 0)[None], -math.inf)
+    gap = gap.masked_fill((steps.named.key[query] < 0)[None], -math.inf)
+    return gap, _fades(model, steps, layer).to(gap.dtype)
 
 
 def score_range(model: HookedModel, layer: int) -> Tensor:

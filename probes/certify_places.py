@@ -3,6 +3,9 @@
 A scheme that adds a bias for a finite number of codes *names* a bounded number of keys at each query. All other keys,
 the *rest*, have no bias: a head sees of them only what their tokens are. Here a key is named if its code has a bias in
 any head, if it is the query itself, or if it holds a mark such as ``=`` (of which an instance has a fixed number).
+
+Where all keys without a value weigh together as one (``other=one``), those of the rest are in that crowd, and so may
+named keys be: a mark, or the query itself, that no code has a value for.
 """
 
 from functools import cache, cached_property
@@ -34,10 +37,16 @@ class Named(NamedTuple):
 
     key: Tensor  # [query, name], NONE where a query names fewer than the widest one
     bias: Tensor  # [layer, head, query, name], what the scheme adds there
+    crowd: Tensor  # [layer, head, query, name], whether it is one of those that weigh together as one key
 
     @property
     def exists(self) -> Tensor:
         return self.key != NONE
+
+    @property
+    def apart(self) -> Tensor:
+        """How many keys there are that are not in the crowd. [layer, head, query]"""
+        return (self.exists & ~self.crowd).sum(-1)
 
 
 def check_scheme(scheme: PositionScheme) -> None:
@@ -48,11 +57,11 @@ def check_scheme(scheme: PositionScheme) -> None:
             f"scheme '{scheme.name}' cannot be certified: only lbpe (with forms) and ideal name a bounded number of "
             f"keys at each query and treat all others alike, whatever the length"
         )
-    if scheme.options.other != "each":  # type: ignore[attr-defined]
-        raise UserError(
-            f"scheme '{scheme.name}' with other=one cannot be certified yet: the bounds are for keys that weigh each "
-            "by itself"
-        )
+
+
+def weighs_as_one(scheme: PositionScheme) -> bool:
+    """Whether all keys without a value weigh together as one."""
+    return getattr(scheme.options, "other", "each") == "one"
 
 
 class Places:
@@ -70,10 +79,12 @@ class Places:
         )  # [pos]: any symbol in other instances; else a mark, always
         self.first_answer = task.prompt_length(scale)
         query = torch.arange(self.length)
-        key, bias = _coded(scheme, query, scale)
+        key, bias, valued = _coded(scheme, query, scale)
         marks = (~self.symbol).nonzero().T.expand(self.length, -1)
         key = torch.cat([key, marks, query[:, None]], 1)
-        self.named = _merged(key, torch.nn.functional.pad(bias, (0, key.shape[1] - bias.shape[3])), query)
+        more = (0, key.shape[1] - bias.shape[3])
+        bias, valued = (torch.nn.functional.pad(part, more) for part in (bias, valued))
+        self.named = _merged(key, bias, valued | (not weighs_as_one(scheme)), query)
 
     @property
     def answer_queries(self) -> Tensor:
@@ -89,7 +100,8 @@ class Places:
         kind = torch.where(self.symbol, torch.arange(self.length) >= self.first_answer, 2 + self.tokens)
         fixed = torch.Generator().manual_seed(0)
         shade = torch.randn(named.bias.shape[:2], generator=fixed, dtype=torch.float64)
-        code = torch.einsum("lhqm,lh->qm", named.bias.double(), shade).mul(1e6).round().long()
+        known = named.bias.double() + 100 * named.crowd
+        code = torch.einsum("lhqm,lh->qm", known, shade).mul(1e6).round().long()
         key = named.key.clamp(min=0)
         own = _mixed(code.numpy(), kind[key].numpy())
         near = _total(own, named.exists)  # [pos]
@@ -134,18 +146,23 @@ def carried(position: Tensor, scale: int, to: int) -> Tensor:
     return part * to + inside.long()
 
 
-def _coded(scheme: PositionScheme, query: Tensor, scale: int) -> tuple[Tensor, Tensor]:
-    """Keys whose code may have a bias, [query, name], and the biases, [layer, head, query, name]."""
+def _coded(scheme: PositionScheme, query: Tensor, scale: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys whose code may have a bias, [query, name]; the biases, and whether a head has a value there, even if 0.
+
+    The last two [layer, head, query, name].
+    """
     if isinstance(scheme, Ideal):
         return _of_circuit(scheme, query, scale)
     assert isinstance(scheme, LearnedRelation)
     key = marked_keys(torch.tensor(scheme.forms), scheme.options.window, query, torch.tensor([scale]))[0]
     weights = scheme.weights().detach().flatten(2)  # [layer, head, form·value]
-    used = weights.flatten(0, 1).any(0)
-    return key.flatten(1)[:, used], weights[:, :, None, used].expand(-1, -1, len(query), -1)
+    alive = scheme.alive.flatten(2)
+    used = (alive if weighs_as_one(scheme) else weights).flatten(0, 1).any(0)
+    bias, valued = (part[:, :, None, used].expand(-1, -1, len(query), -1) for part in (weights, alive))
+    return key.flatten(1)[:, used], bias, valued
 
 
-def _of_circuit(scheme: Ideal, query: Tensor, scale: int) -> tuple[Tensor, Tensor]:
+def _of_circuit(scheme: Ideal, query: Tensor, scale: int) -> tuple[Tensor, Tensor, Tensor]:
     reads = scheme.circuits.reads(scale)
     within = torch.arange(len(reads.query)) - torch.searchsorted(
         reads.query, reads.query
@@ -156,19 +173,24 @@ def _of_circuit(scheme: Ideal, query: Tensor, scale: int) -> tuple[Tensor, Tenso
     table = scheme.table.detach()
     bias = table.new_zeros(*table.shape[:2], *key.shape)
     bias[:, :, reads.query, within] = torch.where(row >= 0, table[:, :, row], 0)
-    return key, bias
+    valued = torch.zeros(bias.shape, dtype=torch.bool)
+    valued[:, :, reads.query, within] = row >= 0
+    return key, bias, valued
 
 
-def _merged(key: Tensor, bias: Tensor, query: Tensor) -> Named:
-    """Each key once, with the sum of its biases; keys that do not exist left out."""
+def _merged(key: Tensor, bias: Tensor, valued: Tensor, query: Tensor) -> Named:
+    """Each key once, with the sum of its biases; keys that do not exist left out. The first key is in no crowd."""
     key = torch.where((key >= 0) & (key <= query[:, None]), key, NONE)
     same = (key[:, :, None] == key[:, None, :]) & (key != NONE)[:, None, :]  # [query, name, name]
     again = same.tril(-1).any(2)
-    total = torch.einsum("qmk,lhqk->lhqm", same.to(bias.dtype), bias)
+    total, values = (
+        torch.einsum("qmk,lhqk->lhqm", same.to(bias.dtype), part) for part in (bias, valued.to(bias.dtype))
+    )
     key = torch.where(again, NONE, key)
     key, order = key.sort(dim=1, descending=True)
     width = int((key != NONE).sum(1).max())
-    return Named(key[:, :width], total.gather(3, order.expand_as(total))[..., :width])
+    key, order = key[:, :width], order.expand_as(total)[..., :width]
+    return Named(key, total.gather(3, order), (values.gather(3, order) == 0) & (key > 0))
 
 
 def _mixed(*parts: NDArray[Any]) -> Hashes:

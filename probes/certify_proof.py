@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.certify_leak import score_table, temperature
-from lengthlens.probes.certify_places import Places
+from lengthlens.probes.certify_places import Places, weighs_as_one
 from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
@@ -30,6 +30,7 @@ class Step(NamedTuple):
     query: int
     key: Tensor  # [name]
     bias: Tensor  # [head, name]
+    crowd: Tensor  # [head, name], whether it weighs together with the rest as one key
     token: Tensor  # [case, name], −1 where it may be any symbol
     target: Tensor  # [case]
 
@@ -74,6 +75,7 @@ def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterat
             query,
             key[exists],
             places.named.bias[0][:, query][:, exists],
+            places.named.crowd[0][:, query][:, exists],
             token[:, exists],
             torch.tensor(target),
         )
@@ -86,7 +88,8 @@ def least_lead(model: HookedModel, task: Task, step: Step, first: Tensor, last: 
     Both [range], in float64: rounding apart, the bound holds for every instance.
     """
     heat = torch.stack([temperature(model, end).double() for end in (first, last)])  # [2, range]
-    rest = torch.stack([first, last]).double() + 1 - len(step.key)  # how many other keys
+    ends = torch.stack([first, last]).double()
+    rest = (ends + 1 - len(step.key)).clamp(min=0)  # how many other keys
     symbols, tokens = len(task.symbols), len(task.vocab)
     scores = score_table(model).double()  # [head, query token, key token]
     attn = model.layers[0].attn
@@ -99,7 +102,7 @@ def least_lead(model: HookedModel, task: Task, step: Step, first: Tensor, last: 
     right = step.target[:, None]
     lead = alone[own].gather(1, right) - alone[own]  # [case, logit]
     total = lead.double()[None].expand(len(first), -1, -1).clone()
-    any_symbol = torch.arange(tokens) < symbols
+    any_symbol, as_one = torch.arange(tokens) < symbols, weighs_as_one(model.pos_embed)
     possible = torch.where(
         step.token[..., None] < 0, any_symbol, torch.arange(tokens) == step.token[..., None]
     )
@@ -109,9 +112,16 @@ def least_lead(model: HookedModel, task: Task, step: Step, first: Tensor, last: 
         top = named.masked_fill(~possible, -math.inf).amax((1, 2), keepdim=True)
         low, high = _weights(named - top, heat)  # [range, case, name, token]
         other_low, other_high = _weights((scores[head][own] - top[..., 0])[:, None], heat)
-        count_low, count_high = (rest.amin(0).clamp(min=0), rest.amax(0).clamp(min=0))
-        low = torch.cat([low, other_low * count_low[:, None, None, None]], 2)
-        high = torch.cat([high, other_high * count_high[:, None, None, None]], 2)
+        each, count = rest, torch.ones_like(rest)
+        if as_one:
+            count = (ends + 1 - (~step.crowd[head]).sum()).clamp(min=1)  # keys in the crowd
+            each = rest / count
+        share = torch.where(step.crowd[head], 1 / count[..., None], 1.0)[
+            :, :, None, :, None
+        ]  # [2, range, 1, name, 1]
+        low, high = low * share.amin(0), high * share.amax(0)
+        low = torch.cat([low, other_low * each.amin(0)[:, None, None, None]], 2)
+        high = torch.cat([high, other_high * each.amax(0)[:, None, None, None]], 2)
         may = torch.cat([possible, any_symbol.expand(len(own), 1, -1)], 1)
         total += _least_mean(low, high, may, gain)
     return total.scatter(2, right.expand(len(first), -1, -1), math.inf).amin((1, 2))

@@ -19,7 +19,7 @@ from torch import Tensor
 from lengthlens.models.block import Block
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.certify_leak import score_table, temperature
-from lengthlens.probes.certify_places import Places, carried
+from lengthlens.probes.certify_places import Places, carried, weighs_as_one
 from lengthlens.tasks import Task
 
 BANK = 192  # residual vectors that the rest of layer 1 is made of
@@ -35,8 +35,10 @@ class Scene(NamedTuple):
     token: Tensor  # [step, place]
     exists: Tensor  # [step, place]
     bias: Tensor  # [step, head, place], of the second layer at the query; empty in a model of one layer
+    crowd: Tensor  # [step, head, place], whether it weighs together with the rest as one key there
     near: Tensor  # [step, place, name, token], one-hot: the token at each key that a place names
     near_bias: Tensor  # [step, place, head, name], of the first layer; −inf where there is no key
+    near_crowd: Tensor  # [step, place, head, name], whether it weighs together with the rest as one key there
     target: Tensor  # [step], the token to be written
     scale: Tensor  # [step], of the short instance
 
@@ -45,10 +47,8 @@ class Scene(NamedTuple):
 
     def at_query(self) -> "Scene":
         """The same steps without the places that the query names: all that the first layer there needs."""
-        first = {
-            name: getattr(self, name)[:, :1] for name in ("position", "token", "exists", "near", "near_bias")
-        }
-        return self._replace(**first)
+        parts = ("position", "token", "exists", "near", "near_bias", "near_crowd")
+        return self._replace(**{name: getattr(self, name)[:, :1] for name in parts})
 
 
 class Leak(NamedTuple):
@@ -69,19 +69,22 @@ def scene(
     order = order if two else order[:, :1]
     position = key.gather(1, order)
     exists, position = position >= 0, position.clamp(min=0)
-    bias = named.bias[:, :, query].gather(
-        3, order.expand(*named.bias.shape[:2], -1, -1)
-    )  # [layer, head, step, place]
+    bias, crowd = (  # [step, head, place]
+        part[-1][:, query].gather(2, order.expand(part.shape[1], -1, -1)).transpose(0, 1)
+        for part in (named.bias, named.crowd)
+    )
     near_key = named.key[position]  # [step, place, name]
     near_token = tokens[row[:, None, None], near_key.clamp(min=0)]
-    near_bias = named.bias[0][:, position].permute(1, 2, 0, 3)
+    near_bias, near_crowd = (part[0][:, position].permute(1, 2, 0, 3) for part in (named.bias, named.crowd))
     return Scene(
         position,
         tokens[row[:, None], position],
         exists,
-        bias[1].transpose(0, 1) if two else bias[0].transpose(0, 1)[..., :0],
+        bias if two else bias[..., :0],
+        crowd if two else crowd[..., :0],
         torch.nn.functional.one_hot(near_token, len(task.vocab)).float(),
         near_bias.masked_fill((near_key < 0)[:, :, None], -math.inf),
+        near_crowd,
         tokens[row, query + 1],
         torch.full_like(query, places.scale),
     )
@@ -125,9 +128,14 @@ class Game:
         where = self._where(steps, length)
         heat = temperature(self.model, where)[..., None, None]
         scores = self.qk[:, steps.token].permute(1, 2, 0, 3)  # [step, place, head, token]
-        near = torch.einsum("spht,spnt->sphn", scores, steps.near) + steps.near_bias
-        count = where + 1 - (steps.near_bias[:, :, 0] > -math.inf).sum(-1)
-        rest = scores[..., : self.symbols] * heat + _rest_logits(count[..., None, None], mixture[:, :, None])
+        exists = steps.near_bias > -math.inf
+        shared = self._shared(where[..., None], exists & ~steps.near_crowd)  # [step, place, head, 1]
+        near = (
+            torch.einsum("spht,spnt->sphn", scores, steps.near) + steps.near_bias - steps.near_crowd * shared
+        )
+        count = where + 1 - exists[:, :, 0].sum(-1)
+        rest = (scores[..., : self.symbols] - shared) * heat
+        rest = rest + _rest_logits(count[..., None, None], mixture[:, :, None])
         rest = _without(rest, cut, 2)
         pattern = torch.cat([near * heat, rest], -1).softmax(-1)
         names = near.shape[-1]
@@ -145,9 +153,10 @@ class Game:
         heat = temperature(self.model, where)[:, None, None]
         q, k, v = projections(block, x)  # [step, place, head, d_head]
         bank_k, bank_v = self._bank(length)  # [bank, head, d_head]
-        named = torch.einsum("shd,sphd->shp", q[:, 0], k) / scale + steps.bias
+        shared = self._shared(where[:, None], steps.exists[:, None] & ~steps.crowd)  # [step, head, 1]
+        named = torch.einsum("shd,sphd->shp", q[:, 0], k) / scale + steps.bias - steps.crowd * shared
         named = (named * heat).masked_fill(~steps.exists[:, None], -math.inf)
-        rest = torch.einsum("shd,bhd->shb", q[:, 0], bank_k) / scale * heat
+        rest = (torch.einsum("shd,bhd->shb", q[:, 0], bank_k) / scale - shared) * heat
         count = where + 1 - steps.exists.sum(1)
         rest = _without(rest + _rest_logits(count[:, None, None], mixture[:, None]), cut, 1)
         pattern = torch.cat([named, rest], -1).softmax(-1)
@@ -155,6 +164,15 @@ class Game:
         z = torch.einsum("shp,sphd->shd", pattern[..., :places], v)
         z = z + torch.einsum("shb,bhd->shd", pattern[..., places:], bank_v)
         return after(block, x[:, 0] + torch.einsum("shd,hdm->sm", z, block.attn.W_O))
+
+    def _shared(self, where: Tensor, apart: Tensor) -> Tensor:
+        """What is taken off the scores of a crowd that weighs as one: the log of their number; else 0.
+
+        `where` [*, 1], `apart` [*, head, name] the named keys that are not in it; out [*, head, 1].
+        """
+        if not weighs_as_one(self.model.pos_embed):
+            return torch.zeros(())
+        return (where + 1 - apart.sum(-1)).clamp(min=1).log()[..., None]
 
     def _bank(self, length: int) -> tuple[Tensor, Tensor]:
         if length not in self._banks:

@@ -26,9 +26,10 @@ COPY = TASKS["copy"]
 BACK, ZERO = 1, 3  # the form i−j−n and the place of its value 0, in a learned relation
 
 
-def pointed(scheme: str, bias: float) -> HookedModel:
+def pointed(scheme: str, bias: float, other: str = "each") -> HookedModel:
     """The model that copies by hand, with this score for the key to be read and 0 for all others."""
     model = copy_by_hand(scheme)
+    model.pos_embed.options = replace(model.pos_embed.options, other=other)
     with torch.no_grad():
         if isinstance(model.pos_embed, Ideal):
             model.pos_embed.table.fill_(bias)
@@ -37,10 +38,11 @@ def pointed(scheme: str, bias: float) -> HookedModel:
     return model
 
 
-def deeper(scheme: str, bias: float) -> HookedModel:
+def deeper(scheme: str, bias: float, other: str = "each") -> HookedModel:
     """The same with an MLP, and a second layer that mixes everything and writes nothing."""
     model = pointed(scheme, bias)
-    deep = build(replace(model.config, n_layers=2, attn_only=False, d_mlp=4))
+    options = {"other": other}
+    deep = build(replace(model.config, n_layers=2, attn_only=False, d_mlp=4, scheme_options=options))
     with torch.no_grad():
         for parameter in deep.parameters():
             parameter.zero_()
@@ -96,6 +98,24 @@ def test_length_scaled_scores_hold_for_ever_if_the_bias_exceeds_the_logarithm_of
         assert failing - 2 <= found.length < failing
 
 
+@pytest.mark.parametrize("scheme", ["ideal", "lbpe"])
+def test_what_weighs_as_one_never_outweighs(scheme: str) -> None:
+    """All zeros together have a weight of 1, at every length, where each by itself would win in the end."""
+    model = pointed(scheme, 1.0, "one")
+    if scheme == "lbpe":
+        model.pos_embed.prune(0.05)  # else keys that have a value, though it is 0, weigh each by itself
+    found = certify_model(model, max_length=100_000)
+    assert (found.kind, found.length, found.limit) == ("proven", 100_000, True)
+    assert copies_zeros(model, 300) and not copies_zeros(pointed(scheme, 1.0), 300)
+
+
+def test_what_weighs_as_one_outweighs_what_weighs_less() -> None:
+    """At n = 1 the end is written where ``=`` stands against ``^``, and no crowd; then against zeros that weigh 1."""
+    found = certify_model(pointed("ideal", -0.2, "one"), max_length=100)
+    failing = next(n for n in range(1, 100) if not copies_zeros(pointed("ideal", -0.2, "one"), n))
+    assert found.length == failing - 1 and not found.limit
+
+
 def test_nothing_is_certified_where_nothing_is_read() -> None:
     found = certify_model(pointed("lbpe", 0.0))
     assert (found.kind, found.length, found.worst) == ("none", 0, {})
@@ -122,10 +142,11 @@ def test_a_search_stays_below_the_length_at_which_the_model_fails() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_search_finds_no_limit_where_there_is_none() -> None:
-    found = certify_model(deeper("ideal", 30.0), max_length=300)
+@pytest.mark.parametrize(("bias", "other"), [(30.0, "each"), (3.0, "one")])
+def test_a_search_finds_no_limit_where_there_is_none(bias: float, other: str) -> None:
+    found = certify_model(deeper("ideal", bias, other), max_length=300)
     assert (found.kind, found.length, found.limit) == ("conditional", 300, True)
-    (score,) = exact_match(deeper("ideal", 30.0), COPY, [300], samples=10)
+    (score,) = exact_match(deeper("ideal", bias, other), COPY, [300], samples=10)
     assert score.exact_match == 1
 
 
@@ -135,9 +156,14 @@ def test_a_model_that_errs_has_no_certificate(small_model: Callable[..., HookedM
     assert "at n = 1 the model itself is wrong" in found.reason
 
 
-def test_with_the_true_other_keys_the_game_is_the_model(small_model: Callable[..., HookedModel]) -> None:
+@pytest.mark.parametrize("other", ["each", "one"])
+def test_with_the_true_other_keys_the_game_is_the_model(
+    small_model: Callable[..., HookedModel], other: str
+) -> None:
     """Steps played on named keys plus a histogram (layer 0) and a bank (layer 1) give the model's own logits."""
-    model, n = small_model("lbpe", scheme_options={"forms": "i-j, i-j-n, j", "window": 1}), 12
+    options = {"forms": "i-j, i-j-n, j", "window": 1, "other": other}
+    model, n = small_model("lbpe", scheme_options=options), 12
+    model.pos_embed.alive[1, 0, 1] = False  # heads may differ in which keys have a value
     model.config = replace(model.config, score_scaling="log", train_ctx=9)
     places = Places(model.pos_embed, COPY, n)
     batch = COPY.sample(n, 1, torch.Generator().manual_seed(0))
@@ -177,11 +203,11 @@ def test_leak_bound_in_closed_form() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["lbpe", "ideal"])
-@pytest.mark.parametrize("scaling", ["none", "log"])
+@pytest.mark.parametrize(("scaling", "other"), [("none", "each"), ("log", "each"), ("none", "one")])
 def test_no_head_leaks_more_than_its_bound(
-    small_model: Callable[..., HookedModel], scheme: str, scaling: str
+    small_model: Callable[..., HookedModel], scheme: str, scaling: str, other: str
 ) -> None:
-    model = small_model(scheme, score_scaling=scaling, train_ctx=9)
+    model = small_model(scheme, score_scaling=scaling, train_ctx=9, scheme_options={"other": other})
     for n in (3, 12, 40):
         places = Places(model.pos_embed, COPY, n)
         batch = COPY.sample(n, 16, torch.Generator().manual_seed(n))
@@ -230,6 +256,10 @@ def test_refusals_in_a_sentence(small_model: Callable[..., HookedModel]) -> None
         certify_model(small_model("rope", d_head=4))
     with pytest.raises(UserError, match="scheme 'lbpe' cannot be certified"):
         certify_model(small_model("lbpe", scheme_options={"variant": "mlp"}))
+    with pytest.raises(
+        UserError, match="'lbpe' with other=one can be certified without length-scaled scores"
+    ):
+        certify_model(small_model("lbpe", scheme_options={"other": "one"}, score_scaling="log"))
     with pytest.raises(UserError, match="task 'parity' is growing"):
         certify_model(small_model("lbpe", task="parity"))
     with pytest.raises(UserError, match="one or two layers can be certified, not of 3"):
