@@ -96,8 +96,8 @@ def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
     check_scheme(model.pos_embed)
     if weighs_as_one(model.pos_embed) and model.config.score_scaling != "none":
         raise UserError(
-            f"scheme '{model.pos_embed.name}' with other=one can be certified without length-scaled scores only: "
-            "there is nothing that they would have to make up for"
+            f"scheme '{model.pos_embed.name}' with other=one can be certified without length-scaled scores only: with "
+            "them, keys that weigh as one at one length do not at another"
         )
     if task is None:
         raise UserError("a certificate is about the answers of a task, and the model names none")

@@ -19,8 +19,8 @@ def leak_bound(model: HookedModel, task: Task, steps: Places, length: int) -> Te
     the largest score of a symbol, and x + δ_m the least score of the named key m. There are fewer than i+2 other keys,
     and all scores are multiplied by the temperature s(i), so the share is at most 1 / (1 + Σ_m e^{s(i)·δ_m} / (i+2)).
     Each term is a power of i+2 under length-scaled scores, and falls with i otherwise: over the answer's queries it is
-    least at an end. Where other keys weigh together as one, they have e^x at most, however many they are: the number
-    i+2 then stands only below named keys that are in the crowd themselves.
+    least at an end. Where other keys weigh together as one, and scores are not scaled, they have e^x at most, however
+    many they are: the number i+2 then stands only below named keys that are in the crowd themselves.
 
     In layer 0 scores are known from the tokens. Behind it, a norm leaves vectors of length √d_model, which bounds by
     how much the scores of two keys can differ; without a norm nothing does.

@@ -4,8 +4,9 @@ A scheme that adds a bias for a finite number of codes *names* a bounded number 
 the *rest*, have no bias: a head sees of them only what their tokens are. Here a key is named if its code has a bias in
 any head, if it is the query itself, or if it holds a mark such as ``=`` (of which an instance has a fixed number).
 
-Where all keys without a value weigh together as one (``other=one``), those of the rest are in that crowd, and so may
-named keys be: a mark, or the query itself, that no code has a value for.
+Where all keys without a value weigh together as one (``other=one``), a key is named if any head has a value for it,
+even if that is 0. The rest is then in the crowd of every head; a named key is in that of a head which has no value for
+it, unless it is the first key, which is in none.
 """
 
 from functools import cache, cached_property
@@ -42,11 +43,6 @@ class Named(NamedTuple):
     @property
     def exists(self) -> Tensor:
         return self.key != NONE
-
-    @property
-    def apart(self) -> Tensor:
-        """How many keys there are that are not in the crowd. [layer, head, query]"""
-        return (self.exists & ~self.crowd).sum(-1)
 
 
 def check_scheme(scheme: PositionScheme) -> None:
@@ -99,9 +95,9 @@ class Places:
         named = self.named
         kind = torch.where(self.symbol, torch.arange(self.length) >= self.first_answer, 2 + self.tokens)
         fixed = torch.Generator().manual_seed(0)
-        shade = torch.randn(named.bias.shape[:2], generator=fixed, dtype=torch.float64)
-        known = named.bias.double() + 100 * named.crowd
-        code = torch.einsum("lhqm,lh->qm", known, shade).mul(1e6).round().long()
+        shade = torch.randn(2, *named.bias.shape[:2], generator=fixed, dtype=torch.float64)
+        seen = torch.stack([named.bias.double(), named.crowd.double()])
+        code = torch.einsum("plhqm,plh->qm", seen, shade).mul(1e6).round().long()
         key = named.key.clamp(min=0)
         own = _mixed(code.numpy(), kind[key].numpy())
         near = _total(own, named.exists)  # [pos]

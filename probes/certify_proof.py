@@ -1,8 +1,9 @@
 """A proof for models in which logits are linear in what heads read: one layer of attention, no norm, no MLP.
 
 There the right token's lead over another is a sum over heads of weighted means Σ w g / Σ w, with one term for each
-key: w is e^score, and g what the key's token adds to the lead. Named keys that the circuit reads hold known tokens. All
-other keys may hold any symbol; the least value of such a quotient is found by Dinkelbach's method, head by head.
+key: g is what the key's token adds to the lead, and w is e^score, divided by the size of the crowd for keys that weigh
+together as one. Named keys that the circuit reads hold known tokens. All other keys may hold any symbol; the least
+value of such a quotient is found by Dinkelbach's method, head by head.
 """
 
 import itertools
@@ -170,13 +171,15 @@ def proof(model: HookedModel, task: Task, settled: int, limit: int) -> Proof:
     every position at which any of them could be.
     """
     least = math.inf
-    for scale in range(task.min_scale, settled):
+    for scale in range(task.min_scale, min(settled, limit + 1)):
         for step in steps_of(task, Places(model.pos_embed, task, scale)):
             here = torch.tensor([step.query])
             lead = float(least_lead(model, task, step, here, here))
             if lead <= 0:
                 return Proof(scale - 1, step, least)
             least = min(least, lead)
+    if limit < settled:
+        return Proof(limit, None, least)
     seen: set[int] = set()
     lasting = [
         s for n in (settled, settled + 1) for s in steps_of(task, Places(model.pos_embed, task, n), seen)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lengthlens.models.codes import Ints, numbered
-from lengthlens.probes.balance import Mark, balance
+from lengthlens.probes.balance import Pointer, balance
 from lengthlens.probes.ledger import Counterexample, Findings, Ledger, source_codes
 from lengthlens.probes.other_keys import Relation, examine_listed, examine_rows
 from lengthlens.probes.program import Steps, up_to
@@ -62,7 +62,7 @@ def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int)
 
 @dataclass(frozen=True)
 class Choice:
-    """What serves one slot of one operator best: a relation out of a family of them, or several marks together."""
+    """What serves one slot of one operator best: a relation out of a family of them, or several pointers together."""
 
     operator: str
     slot: int
@@ -71,18 +71,22 @@ class Choice:
 
 
 def examine_family(
-    family: Mapping[str, Relation], marks: list[Mark], operators: Sequence[Steps], train_max: int
+    family: Mapping[str, Relation],
+    heads: Sequence[Sequence[Pointer]],
+    operators: Sequence[Steps],
+    train_max: int,
 ) -> tuple[Findings, list[Choice]]:
     """What the best choice within a family of relations makes of a program, slot by slot.
 
     A slot is served if its source is isolated, stable and covered under one relation (a head can go by that relation
-    alone), or if weights on `marks` single it out. Findings are those of the first slot that nothing serves.
+    alone), or if weights on the pointers of one of the `heads` single it out. Findings are those of the first slot that
+    nothing serves.
     """
     choices, signatures = [], []
     for steps in operators:
         codes = [np.zeros(len(steps), dtype=np.int64)]
         for slot in range(steps.arity):
-            best, signature = chosen_for(family, marks, steps.only(slot), train_max)
+            best, signature = chosen_for(family, heads, steps.only(slot), train_max)
             choices.append(best)
             codes.append(signature)
         signatures.append(numbered(np.stack(codes, 1))[1])
@@ -93,11 +97,12 @@ def examine_family(
 
 
 def chosen_for(
-    family: Mapping[str, Relation], marks: list[Mark], steps: Steps, train_max: int
+    family: Mapping[str, Relation], heads: Sequence[Sequence[Pointer]], steps: Steps, train_max: int
 ) -> tuple[Choice, Ints]:
     """What serves the one slot of these steps, and the signature of each step under it."""
     best = best_of(family, steps, train_max)
-    together = None if best.findings.possible else balance(marks, steps, train_max)
+    tried = (balance(pointers, steps, train_max) for pointers in heads)
+    together = None if best.findings.possible else next((found for found in tried if found), None)
     if together is None:
         return best, ledgers_of(family[best.name], [steps])[0].signature
     train, test = counts([together.signature], [steps], train_max)

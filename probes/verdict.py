@@ -26,7 +26,7 @@ possible means that positions do not stand in the way, not that training will ge
 
 A relation that is itself learned (`lbpe` before training) is judged by the best choice within its family: possible if
 for each slot of each operator some one of its forms makes the source isolated, stable and covered, or if several of
-its marks together single it out (`probes/balance.py`).
+its forms together single it out (`probes/balance.py`).
 
 >>> print(verdict("parity-cot", "relative", 10, 40).stable.counterexample)
 distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (position 0 from query 2)
@@ -51,7 +51,7 @@ from lengthlens.models.schemes import PositionScheme, Sizes, make_scheme, scheme
 from lengthlens.models.schemes.forms import Form
 from lengthlens.models.schemes.ideal import OTHER, Ideal
 from lengthlens.models.schemes.learned import LearnedRelation
-from lengthlens.probes.balance import marks_of
+from lengthlens.probes.balance import pointers_of
 from lengthlens.probes.ledger import Counterexample, Findings, evaluate
 from lengthlens.probes.other_keys import Relation
 from lengthlens.probes.program import Program, program_of, up_to
@@ -203,7 +203,7 @@ class Case:
         family = family_of(scheme)
         if family:
             assert isinstance(scheme, LearnedRelation)
-            return examine_family(family, marks_of(scheme), operators, self.train_max)
+            return examine_family(family, pointers_of(scheme), operators, self.train_max)
         return examine(relation_of(scheme, self.task, largest), operators, self.train_max), []
 
     def findings_of(

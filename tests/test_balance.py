@@ -1,4 +1,4 @@
-"""Several marks together: the inequalities against plain loops, the weights in a head built by hand, and what fails."""
+"""Several pointers together: inequalities against plain loops, weights in a head built by hand, and what fails."""
 
 import numpy as np
 import pytest
@@ -8,14 +8,18 @@ from hypothesis import strategies as st
 
 from lengthlens.models.schemes import make_scheme
 from lengthlens.models.schemes.forms import read_form, read_forms
+from lengthlens.probes import balance as module
 from lengthlens.probes.activations import exact_by_scale
-from lengthlens.probes.balance import Mark, balance, comparisons, distinct, lightest, marks_of
+from lengthlens.probes.balance import Pointer, balance, comparisons, distinct, lightest, pointers_of
 from lengthlens.probes.controls import SHARP, copy_by_hand
 from lengthlens.probes.program import Steps, program_of
+from lengthlens.probes.verdict import verdict
 from lengthlens.tasks import TASKS
 from lengthlens.tests.test_verdict import steps_of
 
-MARKS = [Mark(form, value) for form in read_forms("i-j, i-j-n, j-n, i+j-2n") for value in (-2, -1, 0, 1, 2)]
+POINTERS = [
+    Pointer(form, value) for form in read_forms("i-j, i-j-n, j-n, i+j-2n") for value in (-2, -1, 0, 1, 2)
+]
 
 
 def steps_by_hand(parts: list[tuple[int, int, int]]) -> Steps:
@@ -25,13 +29,13 @@ def steps_by_hand(parts: list[tuple[int, int, int]]) -> Steps:
 
 
 def slow_comparisons(task, scale):
-    """Every difference between the marks at the source and at another key, key by key."""
+    """Every difference between what points at the source and at another key, key by key."""
     found = set()
     for n, _, query, (source,) in steps_of(task, scale):
         at = [
             tuple(
                 int(m.form.query * query + m.form.key * key + m.form.scale * n + m.form.constant == m.value)
-                for m in MARKS
+                for m in POINTERS
             )
             for key in range(query + 1)
         ]
@@ -42,9 +46,10 @@ def slow_comparisons(task, scale):
 
 
 @pytest.mark.parametrize("name", ["copy", "shift", "duplicate"])
-def test_comparisons_are_those_of_plain_loops(name):
+def test_comparisons_are_those_of_plain_loops(name, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 7)
     steps = program_of(TASKS[name], 6, 6).operators[0].only(0)
-    found = comparisons(MARKS, steps)
+    found = comparisons(POINTERS, steps)
     assert len({tuple(row) for row in found.tolist()}) == len(found)
     assert {tuple(row) for row in found.tolist()} == slow_comparisons(TASKS[name], 6)
 
@@ -66,32 +71,59 @@ def test_the_lightest_weights():
 def test_a_head_with_these_weights_reads_right_at_every_scale(name):
     task = TASKS[name]
     scheme = make_scheme("lbpe", {}, task)
-    found = balance(marks_of(scheme), program_of(task, 10, 40).operators[0].only(0), 10)
+    (pointers,) = pointers_of(scheme)
+    found = balance(pointers, program_of(task, 10, 40).operators[0].only(0), 10)
     model = copy_by_hand("lbpe")  # what is written is the same: the token that is read, and $ for =
     with torch.no_grad():
         model.pos_embed.bias.zero_()
         model.pos_embed.gate_logits.zero_()  # gates alike: a weight is its bias
-        for mark, weight in zip(found.marks, found.weights):
-            form = model.pos_embed.forms.index(mark.form)
-            model.pos_embed.bias[0, 0, form, mark.value + 3] = SHARP * weight
+        for one, weight in zip(found.pointers, found.weights):
+            form = model.pos_embed.forms.index(one.form)
+            model.pos_embed.bias[0, 0, form, one.value + 3] = SHARP * weight
     assert list(exact_by_scale(model, task, [1, 2, 10, 40, 150]).values()) == [1.0] * 5
 
 
 def test_what_training_does_not_show_is_not_learned():
-    # The last key but one; from scale 6 on the key n−6, whose mark points nowhere before, and has to overrule.
+    # The last key but one; from scale 6 on the key n−6, at which nothing points before, and has to overrule.
     steps = steps_by_hand([(n, n + 2, n - 6 if n >= 6 else n + 1) for n in range(1, 13)])
-    marks = [Mark(read_form("j-n"), 1), Mark(read_form("j-n"), -6)]
-    assert balance(marks, steps, 5) is None
-    assert str(balance(marks, steps, 6)) == "j = n+1 (+1) with j = n−6 (+2)"
+    pointers = [Pointer(read_form("j-n"), 1), Pointer(read_form("j-n"), -6)]
+    assert balance(pointers, steps, 5) is None
+    assert str(balance(pointers, steps, 6)) == "j = n+1 (+1) with j = n−6 (+2)"
 
 
-def test_marks_that_contradict_each_other_serve_nothing():
+def test_pointers_that_contradict_each_other_serve_nothing():
     steps = steps_by_hand([(n, n + 2, n % 2) for n in range(1, 9)])  # the first key, the second, the first, …
-    assert balance([Mark(read_form("j"), 0), Mark(read_form("j"), 1)], steps, 4) is None
+    assert balance([Pointer(read_form("j"), 0), Pointer(read_form("j"), 1)], steps, 4) is None
 
 
-def test_only_marks_that_are_alive_count():
+def test_only_what_is_alive_counts_and_heads_do_not_pool_it():
     scheme = make_scheme("lbpe", {"forms": "i-j, i-j-n", "window": 1}, TASKS["copy"])
     scheme.alive[:, :, 0] = False
     scheme.alive[:, :, 1, 0] = False
-    assert [(str(mark.form), mark.value) for mark in marks_of(scheme)] == [("i−j−n", 0), ("i−j−n", 1)]
+    (pointers,) = pointers_of(scheme)
+    assert [(str(one.form), one.value) for one in pointers] == [("i−j−n", 0), ("i−j−n", 1)]
+    scheme.alive[0, 1, 1, 2] = False
+    assert sorted(map(len, pointers_of(scheme))) == [1, 2]
+
+
+def test_what_one_head_can_do_several_cannot_do_apart():
+    scheme = make_scheme("lbpe", {"forms": "i-j-n, i-j-2n, j", "window": 0}, TASKS["duplicate"])
+    assert verdict("duplicate", scheme, 10, 20).verdict == "possible"
+    scheme.alive[:] = False
+    for form in range(3):
+        scheme.alive[:, form, form] = True  # a head for each
+    assert verdict("duplicate", scheme, 10, 20).verdict == "pe-limited"
+
+
+@pytest.mark.parametrize("train_max", [3, 4, 10])
+def test_more_to_choose_from_never_does_harm(train_max):
+    found = [
+        verdict("shift", "lbpe", train_max, 30, {"window": w}, helps=False).verdict for w in (0, 1, 2, 3)
+    ]
+    assert found == ["pe-limited", "possible", "possible", "possible"]
+
+
+def test_few_pointers_serve_shift():
+    (pointers,) = pointers_of(make_scheme("lbpe", {}, TASKS["shift"]))
+    found = balance(pointers, program_of(TASKS["shift"], 10, 30).operators[0].only(0), 10)
+    assert len(found.pointers) == 5  # a solver for whole numbers finds no fewer

@@ -14,9 +14,11 @@ from lengthlens.cli import main
 from lengthlens.models import HookedModel, ModelConfig, build
 from lengthlens.models.evaluation import exact_match
 from lengthlens.models.schemes.ideal import Ideal
+from lengthlens.models.schemes.learned import LearnedRelation
 from lengthlens.probes import certify_climb, certify_model
 from lengthlens.probes.certify_leak import leak_bound
 from lengthlens.probes.certify_places import Places, carried, settled_scale
+from lengthlens.probes.certify_proof import least_lead, steps_of
 from lengthlens.probes.certify_search import Game, Leak, scene
 from lengthlens.probes.controls import copy_by_hand
 from lengthlens.registry import UserError
@@ -109,11 +111,33 @@ def test_what_weighs_as_one_never_outweighs(scheme: str) -> None:
     assert copies_zeros(model, 300) and not copies_zeros(pointed(scheme, 1.0), 300)
 
 
-def test_what_weighs_as_one_outweighs_what_weighs_less() -> None:
-    """At n = 1 the end is written where ``=`` stands against ``^``, and no crowd; then against zeros that weigh 1."""
-    found = certify_model(pointed("ideal", -0.2, "one"), max_length=100)
-    failing = next(n for n in range(1, 100) if not copies_zeros(pointed("ideal", -0.2, "one"), n))
-    assert found.length == failing - 1 and not found.limit
+@pytest.mark.parametrize("scheme", ["ideal", "lbpe"])
+def test_no_instance_leads_by_less_than_the_bound(scheme: str) -> None:
+    """Heads that differ in which keys have a value, all weights at random: the bound holds for every instance tried."""
+    generator = torch.Generator().manual_seed(0)
+    model = copy_by_hand(scheme)
+    model = build(replace(model.config, n_heads=2, scheme_options={"other": "one"})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.4, generator=generator)
+        if isinstance(model.pos_embed, LearnedRelation):
+            model.pos_embed.alive.copy_(torch.rand(model.pos_embed.alive.shape, generator=generator) < 0.1)
+    for n in (1, 2, 9):
+        batch = COPY.sample(n, 64, generator)
+        logits = model(batch.tokens, batch.scale).detach()
+        for step in steps_of(COPY, Places(model.pos_embed, COPY, n)):
+            here, target = torch.tensor([step.query]), batch.tokens[:, step.query + 1, None]
+            lead = logits[:, step.query].gather(1, target) - logits[:, step.query].scatter(
+                1, target, -math.inf
+            )
+            bound = float(least_lead(model, COPY, step, here, here))
+            assert bound <= float(lead.amin()) + 1e-4
+            assert float(least_lead(model, COPY, step, here, 2 * here)) <= bound + 1e-9
+
+
+def test_a_certificate_is_no_longer_than_what_was_asked_for() -> None:
+    found = certify_model(copy_by_hand("ideal"), max_length=3)
+    assert (found.kind, found.length, found.limit) == ("proven", 3, True)
 
 
 def test_nothing_is_certified_where_nothing_is_read() -> None:
@@ -164,6 +188,7 @@ def test_with_the_true_other_keys_the_game_is_the_model(
     options = {"forms": "i-j, i-j-n, j", "window": 1, "other": other}
     model, n = small_model("lbpe", scheme_options=options), 12
     model.pos_embed.alive[1, 0, 1] = False  # heads may differ in which keys have a value
+    model.pos_embed.alive[0, 1, 0] = False
     model.config = replace(model.config, score_scaling="log", train_ctx=9)
     places = Places(model.pos_embed, COPY, n)
     batch = COPY.sample(n, 1, torch.Generator().manual_seed(0))
@@ -200,6 +225,10 @@ def test_leak_bound_in_closed_form() -> None:
     """The last step at n = 100 reads ``=`` with e⁵; ``^`` and the query weigh 1 each, and the rest less than i+2."""
     bound = leak_bound(pointed("lbpe", 5.0), COPY, Places(pointed("lbpe", 5.0).pos_embed, COPY, 20), 100)
     assert torch.allclose(bound, torch.tensor([[1 / (1 + (math.exp(5) + 2) / 203)]]))
+    # As one, the rest weighs 1 at most; ``^`` stands apart, and the query is in the crowd.
+    model = pointed("ideal", 5.0, "one")
+    bound = leak_bound(model, COPY, Places(model.pos_embed, COPY, 20), 100)
+    assert torch.allclose(bound, torch.tensor([[1 / (1 + math.exp(5) + 1 + 1 / 203)]]))
 
 
 @pytest.mark.parametrize("scheme", ["lbpe", "ideal"])
@@ -208,15 +237,18 @@ def test_no_head_leaks_more_than_its_bound(
     small_model: Callable[..., HookedModel], scheme: str, scaling: str, other: str
 ) -> None:
     model = small_model(scheme, score_scaling=scaling, train_ctx=9, scheme_options={"other": other})
+    if isinstance(model.pos_embed, LearnedRelation):
+        some = torch.rand(model.pos_embed.alive.shape, generator=torch.Generator().manual_seed(1)) < 0.2
+        model.pos_embed.alive.copy_(some)
     for n in (3, 12, 40):
         places = Places(model.pos_embed, COPY, n)
         batch = COPY.sample(n, 16, torch.Generator().manual_seed(n))
         _, cache = model.run_with_cache(batch.tokens[:, :-1], batch.scale)
-        other = torch.ones(places.length, places.length + 1, dtype=torch.bool)
-        other.scatter_(1, torch.where(places.named.exists, places.named.key, places.length), False)
+        unnamed = torch.ones(places.length, places.length + 1, dtype=torch.bool)
+        unnamed.scatter_(1, torch.where(places.named.exists, places.named.key, places.length), False)
         bound = leak_bound(model, COPY, places, n)
         for layer in range(2):
-            leaked = (cache["pattern", layer] * other[:, :-1]).sum(-1)[:, :, places.answer_queries]
+            leaked = (cache["pattern", layer] * unnamed[:, :-1]).sum(-1)[:, :, places.answer_queries]
             assert (leaked.amax((0, 2)) <= bound[layer] + 1e-6).all()
 
 
