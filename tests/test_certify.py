@@ -20,7 +20,7 @@ from lengthlens.probes.certify_leak import leak_bound
 from lengthlens.probes.certify_places import Places, carried, settled_scale
 from lengthlens.probes.certify_proof import least_lead, steps_of
 from lengthlens.probes.certify_search import Game, Leak, scene
-from lengthlens.probes.controls import copy_by_hand
+from lengthlens.probes.controls import SHARP, copy_by_hand
 from lengthlens.registry import UserError
 from lengthlens.tasks import TASKS
 
@@ -133,6 +133,16 @@ def test_no_instance_leads_by_less_than_the_bound(scheme: str) -> None:
             bound = float(least_lead(model, COPY, step, here, here))
             assert bound <= float(lead.amin()) + 1e-4
             assert float(least_lead(model, COPY, step, here, 2 * here)) <= bound + 1e-9
+
+
+def test_the_least_lead_of_what_weighs_as_one_in_closed_form() -> None:
+    """``=`` weighs e², ``^`` 1, and all zeros 1, the query's own among them: 30·(e²−1) / (e²+2), at every length."""
+    model = pointed("ideal", 2.0, "one")
+    *_, end = steps_of(COPY, Places(model.pos_embed, COPY, 9))
+    lead = SHARP * (math.exp(2) - 1) / (math.exp(2) + 2)
+    for position in (19, 5000):
+        here = torch.tensor([position])
+        assert float(least_lead(model, COPY, end, here, here)) == pytest.approx(lead, rel=1e-6)
 
 
 def test_a_certificate_is_no_longer_than_what_was_asked_for() -> None:
