@@ -117,7 +117,7 @@ def _grid(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    from lengthlens.probes.verdict import verdict_grid
+    from lengthlens.probes.verdict_grid import verdict_grid
 
     with progress("verdicts") as report:
         table = verdict_grid(

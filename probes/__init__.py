@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from lengthlens.lazy import lazily
-from lengthlens.probes.verdict import Verdict, verdict, verdict_grid
+from lengthlens.probes.verdict import Verdict, verdict
+from lengthlens.probes.verdict_grid import verdict_grid
 
 if TYPE_CHECKING:
     from lengthlens.probes.certify import Certificate, certify_model, certify_run

@@ -34,26 +34,17 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 'possible'
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
 from functools import cached_property
-from multiprocessing import get_context
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-import pandas as pd
-import torch
-
-from lengthlens.models.codes import Ints
 from lengthlens.models.schemes import PositionScheme, Sizes, make_scheme, scheme_kind, scheme_names
-from lengthlens.models.schemes.forms import Form
-from lengthlens.models.schemes.ideal import OTHER, Ideal
 from lengthlens.models.schemes.learned import LearnedRelation
 from lengthlens.probes.balance import pointers_of
-from lengthlens.probes.ledger import Counterexample, Findings, evaluate
-from lengthlens.probes.other_keys import Relation
+from lengthlens.probes.candidates import family_of, relation_of
+from lengthlens.probes.ledger import Counterexample, Findings
 from lengthlens.probes.program import Program, program_of, up_to
 from lengthlens.probes.roles import Choice, examine, examine_family, sources_only
 from lengthlens.probes.sentences import choice_in_words, sentence
@@ -321,72 +312,6 @@ def build(scheme: str | type[PositionScheme], options: Mapping[str, Any], task: 
     return scheme(Sizes(), scheme.Options(**options), task)
 
 
-def relation_of(scheme: PositionScheme, task: Task, largest: int) -> Relation:
-    """The scheme's relation, and what is known about it that saves work."""
-    if isinstance(scheme, Ideal):
-        return Relation(scheme.relation, True, reads_of(scheme), (OTHER,), scheme.describe)
-    return Relation(scheme.relation, looks_at_scale(scheme, task, largest), describe=scheme.describe)
-
-
-def reads_of(scheme: Ideal) -> Callable[[int], tuple[Ints, Ints]]:
-    """All pairs but those that the circuit reads have the code OTHER."""
-
-    def listed(scale: int) -> tuple[Ints, Ints]:
-        reads = scheme.circuits.reads(scale)
-        return reads.query.numpy(), reads.key.numpy()
-
-    return listed
-
-
-def looks_at_scale(scheme: PositionScheme, task: Task, largest: int) -> bool:
-    """Whether codes depend on the scale: if the scheme says so, or if a few scales show it."""
-    if scheme.uses_scale:
-        return True
-    position = np.arange(min(task.length(largest), 32))
-    scales = sorted(
-        {task.min_scale, min(task.min_scale + 1, largest), (task.min_scale + largest) // 2, largest}
-    )
-    found = [evaluate(scheme.relation, position[:, None], position, np.asarray(n)) for n in scales]
-    return any(not np.array_equal(found[0], other) for other in found[1:])
-
-
-def family_of(scheme: PositionScheme) -> dict[str, Relation]:
-    """The relations among which a scheme chooses in training, by name; empty if its relation is fixed.
-
-    For linear forms: each form that some head still goes by, alone.
-    """
-    if not isinstance(scheme, LearnedRelation) or scheme.options.variant != "forms":
-        return {}
-    alive = scheme.alive.flatten(0, 1).any(0)  # [form, value]
-    forms = [(form, values) for form, values in zip(scheme.forms, alive) if bool(values.any())]
-    return {str(form): one_form(scheme, form, values, k) for k, (form, values) in enumerate(forms)}
-
-
-def one_form(scheme: LearnedRelation, form: Form, alive: torch.Tensor, component: int) -> Relation:
-    """One component of the relation of learned forms; `alive` [value] says which of its values count."""
-    window = scheme.options.window
-    coded = torch.where(alive, torch.arange(-window, window + 1), window + 1)
-    coded = torch.nn.functional.pad(coded, (1, 1), value=window + 1)  # beyond the window, at either end
-
-    def phi(query: torch.Tensor, key: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        value = form.value(query, key, scale).clamp(-window - 1, window + 1)
-        return coded[value + window + 1][..., None]
-
-    def listed(scale: int) -> tuple[Ints, Ints]:
-        assert scheme.task is not None
-        query = np.arange(scheme.task.length(scale))[:, None]
-        key = form.key * (
-            np.arange(-window, window + 1) - form.query * query - form.scale * scale - form.constant
-        )
-        row, value = np.nonzero((key >= 0) & (key <= query))
-        return query[row, 0], key[row, value]
-
-    def describe(code: tuple[int, ...]) -> str:
-        return form.says(code[0]) if code[0] <= window else f"a value of {form} outside its window"
-
-    return Relation(phi, True, listed, (window + 1,), describe, component)
-
-
 # -- words ------------------------------------------------------------------------------------------------------
 
 
@@ -404,78 +329,3 @@ def property_of(name: str, example: Counterexample | None) -> Property:
 
 def served(choices: Sequence[Choice]) -> list[Choice]:
     return [choice for choice in choices if choice.findings.possible]
-
-
-# -- many at once -----------------------------------------------------------------------------------------------
-
-
-def verdict_grid(
-    tasks: Sequence[str | Task] | None = None,
-    schemes: Sequence[Scheme] | None = None,
-    train_max: int = 10,
-    test_max: int = 40,
-    progress: Callable[[int, int], None] | None = None,
-    jobs: int = 1,
-) -> pd.DataFrame:
-    """One row for each task and scheme, all of them by default; `progress` is told how many of how many are done.
-
-    A scheme that refuses a task has the verdict ``refused``, and its reason. With more than one job, tasks are shared
-    out among that many processes.
-    """
-    if jobs < 1:
-        raise UserError(f"the number of jobs must be at least 1, not {jobs}")
-    chosen = [TASKS[task] if isinstance(task, str) else task for task in tasks or TASKS.values()]
-    names = list(schemes or scheme_names())
-    for task in chosen:
-        checked_range(task, train_max, test_max)
-    rows: list[dict[str, Any]] = []
-    for row in _one_by_one(chosen, names, train_max, test_max, jobs):
-        rows.append(row)
-        if progress:
-            progress(len(rows), len(chosen) * len(names))
-    return pd.DataFrame(rows)
-
-
-def _one_by_one(
-    tasks: Sequence[Task], schemes: Sequence[Scheme], train_max: int, test_max: int, jobs: int
-) -> Iterator[dict[str, Any]]:
-    """The rows of all tasks, in order, as they are ready."""
-    if jobs == 1:
-        for task in tasks:
-            case = Case(task, train_max, test_max)
-            yield from (row_of(case, scheme) for scheme in schemes)
-        return
-    with ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn")
-    ) as pool:  # torch's threads do not survive a fork
-        parts = [pool.submit(rows_of, task, schemes, train_max, test_max) for task in tasks]
-        for part in parts:
-            yield from part.result()
-
-
-def rows_of(task: Task, schemes: Sequence[Scheme], train_max: int, test_max: int) -> list[dict[str, Any]]:
-    """All rows of one task, in a process of its own."""
-    torch.set_num_threads(1)  # the other processes have their own
-    return list(_one_by_one([task], schemes, train_max, test_max, jobs=1))
-
-
-def row_of(case: Case, scheme: Scheme) -> dict[str, Any]:
-    """A verdict as a row of plain values."""
-    try:
-        found = case.verdict(scheme, {})
-    except RefusedError as refusal:
-        found = case.result(scheme, {}, "refused", [str(refusal)], [])
-    row: dict[str, Any] = {
-        "task": found.task,
-        "task_family": case.task.family,
-        "scheme": found.scheme,
-        "verdict": found.verdict,
-    }
-    for name in PROPERTIES:
-        own = getattr(found, name)
-        row[name] = None if own is None else own.holds
-    row["failing"] = found.failing
-    row["other_option"] = any(line.startswith("with ") and " instead of " in line for line in found.helps)
-    for name in ("src_declared_train", "src_declared_test", "src_train", "src_test", "train_max", "test_max"):
-        row[name] = getattr(found, name)
-    return {**row, "reasons": "; ".join(found.reasons), "helps": "; ".join(found.helps)}

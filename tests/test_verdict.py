@@ -15,10 +15,10 @@ from lengthlens.analyses import theme
 from lengthlens.analyses import verdict as figures
 from lengthlens.models.schemes import PositionScheme, make_scheme, scheme_names
 from lengthlens.probes import verdict, verdict_grid
+from lengthlens.probes.candidates import family_of, relation_of
 from lengthlens.probes.other_keys import Relation
 from lengthlens.probes.program import Steps
 from lengthlens.probes.roles import examine
-from lengthlens.probes.verdict import family_of, relation_of
 from lengthlens.registry import UserError
 from lengthlens.tasks import TASKS, Circuit, Operator, Task, src_declared
 
