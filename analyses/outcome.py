@@ -105,7 +105,9 @@ def plot(table: pd.DataFrame) -> Figure:
         height = 0.85 + 0.3 * len(found)
         figure = Figure(figsize=(theme.COLUMN, height), layout="constrained")
         axes = figure.add_subplot()
-        axes.imshow(share.to_numpy(float), cmap="Greys", vmin=0, vmax=1.6, aspect="auto")
+        axes.imshow(
+            share.to_numpy(float), cmap="Greys", vmin=0, vmax=2.4, aspect="auto"
+        )  # never too dark for black
         for y, verdict in enumerate(found.index):
             for x, what in enumerate(found.columns):
                 count = int(found.loc[verdict, what])
