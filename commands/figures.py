@@ -33,7 +33,12 @@ TABLES = "tables"  # the name that asks for all tables
 @held_out_tasks
 @as_json
 def figures(
-    names: tuple[str, ...], table: Path, out: Path, formats: str, held_out: str | None, as_json: bool
+    names: tuple[str, ...],
+    tables: tuple[Path, ...],
+    out: Path,
+    formats: str,
+    held_out: str | None,
+    as_json: bool,
 ) -> None:
     """Redraw every figure and table of a study, or only those NAMEs. The same study gives the same bytes."""
     kinds = listed(formats)
@@ -47,7 +52,7 @@ def figures(
     for name in names:
         if name not in (*FIGURES, TABLES):
             raise unknown("figure", name, (*FIGURES, TABLES))
-    found, _, apart = opened(table, held_out)
+    found, _, apart = opened(tables, held_out)
     gallery = Gallery(found, apart)
     written = draw(gallery, names, out, kinds)
     for name, sentence in gallery.missing.items():

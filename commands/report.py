@@ -18,12 +18,12 @@ from lengthlens.commands.terminal import progress
     help="The page: one file, which needs nothing else.",
 )
 @held_out_tasks
-def report(table: Path, out: Path, held_out: str | None) -> None:
+def report(tables: tuple[Path, ...], out: Path, held_out: str | None) -> None:
     """Make one page of a study: the finding, the figures, and every cell to look into."""
     from lengthlens.analyses.report import page
     from lengthlens.models.files import make_directory, write_whole
 
-    found, provenance, apart = opened(table, held_out)
+    found, provenance, apart = opened(tables, held_out)
     with progress("report") as tell:
         tell("drawing")
         text = page(found, provenance, apart)

@@ -1,5 +1,6 @@
 """What the commands that read a study have in common: which file, and which of its tasks were held out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,11 @@ if TYPE_CHECKING:
 
 table_file = click.option(
     "--table",
+    "tables",
     required=True,
+    multiple=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The study, as `lengthlens reproduce` writes it (.parquet or .csv).",
+    help="The study, as `lengthlens reproduce` writes it (.parquet or .csv). Given several times: all of them as one.",
 )
 held_out_tasks = click.option(
     "--held-out",
@@ -21,11 +24,12 @@ held_out_tasks = click.option(
 )
 
 
-def opened(table: Path, held_out: str | None) -> "tuple[pd.DataFrame, dict[str, Any], list[str]]":
-    """A study, its provenance, and the tasks held out: those asked for, else those that it names itself."""
+def opened(tables: Sequence[Path], held_out: str | None) -> "tuple[pd.DataFrame, dict[str, Any], list[str]]":
+    """A study, or several as one, its provenance, and the tasks held out: those asked for, else those that it names."""
+    from lengthlens.probes.joining import Study, joined
     from lengthlens.probes.study import read_study
 
-    found, about = read_study(table)
+    found, about = joined([Study(str(path), *read_study(path)) for path in tables])
     return found, about, list(about.get("held_out", [])) if held_out is None else listed(held_out)
 
 
