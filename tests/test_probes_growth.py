@@ -18,8 +18,7 @@ def trained(task: str, scheme: str, train_max: int, **settings: int) -> HookedMo
     return model
 
 
-@pytest.mark.parametrize(("task", "seed"), [("parity-cot", 0), ("copy", 1)])
-@pytest.mark.parametrize("scheme", ["ideal", "lbpe"])
+@pytest.mark.parametrize(("task", "scheme", "seed"), [("parity-cot", "ideal", 0), ("copy", "lbpe", 1)])
 def test_flat_for_the_ideal_and_for_a_learned_relation(task, scheme, seed):
     model = trained(task, scheme, 7, seed=seed, batch=32, steps=400, patience=2)
     for curve in (measured_src(model, train_max=7).curve, measured_lrc(model, train_max=7).curve):
