@@ -8,6 +8,8 @@ import pandas as pd
 
 from lengthlens.registry import UserError
 
+CELL = ["task", "scheme", "train_max"]
+
 
 class Study(NamedTuple):
     """A study with its provenance, and what to call it."""
@@ -56,7 +58,14 @@ def held_out(studies: Sequence[Study]) -> list[str]:
 
 
 def _agree(one: Study, other: Study) -> None:
-    """Refuse two studies that say different things of one run."""
+    """Refuse two studies that say different things of one run, or that judge one cell differently."""
+    said = [s.table.loc[s.table["measure"] == "verdict", [*CELL, "text"]] for s in (one, other)]
+    both_ways = said[0].merge(said[1], on=CELL).query("text_x != text_y")
+    for cell in both_ways.itertuples():
+        raise UserError(
+            f"{cell.task} under {cell.scheme} is {cell.text_x} in '{one.name}' and {cell.text_y} in '{other.name}': "
+            "make both with the same version"
+        )
     shared = set(one.table["run"]) & set(other.table["run"]) - {""}
     for run in sorted(shared):
         parts = [study.table[study.table["run"] == run] for study in (one, other)]

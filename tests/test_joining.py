@@ -55,3 +55,11 @@ def test_a_run_that_is_told_in_two_ways_is_refused(whole: pd.DataFrame) -> None:
     with pytest.raises(UserError, match=r"is in 's0' and in 'other', with different measurements"):
         joined([one, one._replace(name="other", table=changed)])
     assert len(joined([one, one])[0]) == len(one.table.drop_duplicates())
+
+
+def test_two_verdicts_on_one_cell_are_refused(whole: pd.DataFrame) -> None:
+    one, other = part(whole, 0), part(whole, 1)
+    judged = other.table["measure"].eq("verdict") & other.table["scheme"].eq("ideal")
+    changed = other.table.assign(text=other.table["text"].mask(judged, "pe-limited"))
+    with pytest.raises(UserError, match=r"copy under ideal is possible in 's0' and pe-limited in 's1'"):
+        joined([one, other._replace(table=changed)])
