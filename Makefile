@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 JOBS ?= auto
 PRESET ?= quick
-CODE = $(wildcard tasks/*.py models/schemes/*.py probes/*.py analyses/*.py)
+CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py theory/pola/*.py analyses/*.py)
 
 .PHONY: reproduce test lint types check bench clean
 
@@ -35,7 +35,7 @@ types: $(INSTALLED)
 
 # One thread for each worker: two single-threaded workers are quicker than one with two threads.
 check: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) --doctest-modules --ignore tests/fixtures tests tasks models probes analyses commands registry.py lazy.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) --doctest-modules --ignore tests/fixtures tests tasks models theory runs probes analyses studies commands errors.py files.py
 
 # Side by side with peers; prints ratios and peak memory. See the head of each file for its options.
 bench: $(INSTALLED)

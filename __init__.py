@@ -1,9 +1,69 @@
 """lengthlens: why a Transformer that is perfect on short inputs fails, or does not fail, on long ones.
 
-Rooms, in the order in which one may import another:
-
-``lengthlens.tasks``     what is to be computed: generators and their executable circuits
-``lengthlens.models``    networks with any position embedding, and everything that trains them
-``lengthlens.probes``    a task, scheme or trained run in, numbers out
-``lengthlens.analyses``  a table of numbers in, a finding and a figure out
+``import lengthlens as ll`` gives the names in ``__all__``; each is imported when it is first used. Rooms, in the order
+in which one may import another: tasks, models, theory, runs, probes, analyses, studies, commands.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lengthlens.models.config import ModelConfig
+    from lengthlens.models.pretrained import load
+    from lengthlens.models.schemes import SCHEMES
+    from lengthlens.models.transformer import HookedModel, build
+    from lengthlens.probes.invariance import invariance_index
+    from lengthlens.probes.lrc import measured_lrc
+    from lengthlens.probes.pruning import prune
+    from lengthlens.probes.src import measured_src
+    from lengthlens.probes.transfer import readout_transfer
+    from lengthlens.runs.config import RunConfig
+    from lengthlens.runs.evaluation import exact_match
+    from lengthlens.runs.store import RunStore
+    from lengthlens.runs.sweep import sweep
+    from lengthlens.runs.training import train
+    from lengthlens.studies.build import study
+    from lengthlens.tasks import TASKS
+    from lengthlens.theory.verdict import verdict
+
+# Where each public name lives. torch and TransformerLens take seconds to import, and a listing does without them.
+HOMES = {
+    "TASKS": "tasks",
+    "SCHEMES": "models.schemes",
+    "HookedModel": "models.transformer",
+    "ModelConfig": "models.config",
+    "build": "models.transformer",
+    "load": "models.pretrained",
+    "RunConfig": "runs.config",
+    "train": "runs.training",
+    "RunStore": "runs.store",
+    "exact_match": "runs.evaluation",
+    "sweep": "runs.sweep",
+    "verdict": "theory.verdict",
+    "measured_src": "probes.src",
+    "measured_lrc": "probes.lrc",
+    "readout_transfer": "probes.transfer",
+    "invariance_index": "probes.invariance",
+    "prune": "probes.pruning",
+    "study": "studies.build",
+}
+
+__all__ = [
+    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "exact_match",
+    "invariance_index", "load", "measured_lrc", "measured_src", "prune", "readout_transfer", "study", "sweep", "train",
+    "verdict",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("lengthlens")
+    if name not in HOMES:
+        raise AttributeError(f"module 'lengthlens' has no attribute '{name}'")
+    return getattr(import_module(f"lengthlens.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

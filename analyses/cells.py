@@ -35,6 +35,6 @@ def matrix(table: pd.DataFrame, column: str = "exact_2") -> pd.DataFrame:
     """Tasks by schemes of one column of `cell_table`; missing where there is no such cell or no accurate run."""
     cells = cell_table(table)
     wide = cells.pivot(index="scheme", columns="task", values=column)
-    return wide.reindex(
-        index=theme.in_order(cells["scheme"]), columns=theme.tasks_in_order(cells["task"])
-    ).astype(np.float64)
+    return wide.reindex(index=theme.in_order(cells["scheme"]), columns=theme.tasks_in_order(cells["task"])).astype(
+        np.float64
+    )

@@ -19,9 +19,7 @@ def plot_src(rows: list[dict[str, Any]]) -> Figure:
     with theme.style():
         figure = Figure(figsize=(theme.COLUMN, 2.2), layout="constrained")
         axes = figure.subplots()
-        axes.plot(
-            table["scale"], table["declared"], color=theme.BLUE, marker="o", label="declared (upper bound)"
-        )
+        axes.plot(table["scale"], table["declared"], color=theme.BLUE, marker="o", label="declared (upper bound)")
         top = 1.25 * max(2.0, float(table["declared"].max()))
         if "searched" in table:
             finite = table[table["searched"] < math.inf]
@@ -31,14 +29,9 @@ def plot_src(rows: list[dict[str, Any]]) -> Figure:
             beyond = table.loc[table["searched"] == math.inf, "scale"]
             if len(beyond):
                 infinite = [top * 0.97] * len(beyond)
-                axes.plot(
-                    beyond, infinite, "^", color=theme.VERMILION, clip_on=False, label="searched: infinite"
-                )
+                axes.plot(beyond, infinite, "^", color=theme.VERMILION, clip_on=False, label="searched: infinite")
         axes.set(
-            title=f"{table['task'].iloc[0]}",
-            xlabel="scale n",
-            ylabel="distinct operators at scales ≤ n",
-            ylim=(0, top),
+            title=f"{table['task'].iloc[0]}", xlabel="scale n", ylabel="distinct operators at scales ≤ n", ylim=(0, top)
         )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -65,9 +65,7 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
     """
     rows = measured(of_runs(table), "exact_match", "evaluate")
     grouped = rows.groupby(["task", "scheme", "scale"])
-    found = grouped.agg(
-        mean=("value", "mean"), low=("value", "min"), high=("value", "max"), seeds=("value", "count")
-    )
+    found = grouped.agg(mean=("value", "mean"), low=("value", "min"), high=("value", "max"), seeds=("value", "count"))
     return found.assign(train_max=grouped["train_max"].max()).reset_index()
 
 

@@ -32,9 +32,7 @@ def plot(found: Invariance) -> Figure:
         counted = int(found.runs[MEASURES[0]].notna().sum())
         left.set_title(f"{counted} run{'s' * (counted != 1)} accurate in range (near ones spread out)")
         forest(right, found)
-        figure.legend(
-            handles=families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2
-        )
+        figure.legend(handles=families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2)
     return figure
 
 
@@ -49,9 +47,7 @@ def plot_measures(found: Invariance) -> Figure:
             own = found.predictors[found.predictors["predictor"] == measure].iloc[0]
             auc = "undefined" if np.isnan(own["auc"]) else f"{own['auc']:.3f}"
             axes.set_title(f"AUC {auc}, {own['runs']} runs", fontsize=7)
-        figure.legend(
-            handles=families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2
-        )
+        figure.legend(handles=families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2)
     return figure
 
 
@@ -72,26 +68,14 @@ def scatter(axes: Axes, runs: pd.DataFrame, measure: str) -> None:
     low, high = min(0.0, float(own[measure].min())), max(1.0, float(own[measure].max()))
     axes.set_xlim(low - 0.12, high + 0.12)
     axes.axhline(EXTRAPOLATES, color="0.6", linewidth=0.6, linestyle=(0, (3, 2)), zorder=0)
-    axes.text(
-        high + 0.12,
-        EXTRAPOLATES - 0.015,
-        "extrapolates above",
-        ha="right",
-        va="top",
-        fontsize=5.5,
-        color="0.45",
-    )
+    axes.text(high + 0.12, EXTRAPOLATES - 0.015, "extrapolates above", ha="right", va="top", fontsize=5.5, color="0.45")
     points(axes, own, measure, f"exact_{FACTORS[0]}", aspect=0.75)
 
 
 def forest(axes: Axes, found: Invariance) -> None:
     """AUC of each predictor with its interval, ours above and rivals below."""
     table = found.predictors[found.predictors["factor"] == FACTORS[0]].reset_index(drop=True)
-    held = (
-        found.held_out[found.held_out["tasks"] == "held out"].set_index("predictor")
-        if len(found.held_out)
-        else None
-    )
+    held = found.held_out[found.held_out["tasks"] == "held out"].set_index("predictor") if len(found.held_out) else None
     if table["auc"].isna().all():
         axes.set_axis_off()
         why = textwrap.fill(f"The AUC is undefined: {table['note'].iloc[0]}.", 40)
@@ -102,14 +86,10 @@ def forest(axes: Axes, found: Invariance) -> None:
         if np.isnan(row["auc"]):
             axes.text(0.5, y, row["note"], fontsize=5.5, color="0.45", ha="center", va="center")
             continue
-        axes.plot(
-            [row["auc_low"], row["auc_high"]], [y, y], color=colour, linewidth=1.6, solid_capstyle="butt"
-        )
+        axes.plot([row["auc_low"], row["auc_high"]], [y, y], color=colour, linewidth=1.6, solid_capstyle="butt")
         axes.plot(row["auc"], y, "o", color=colour, markersize=4, clip_on=False, zorder=4)
         if held is not None and not np.isnan(held["auc"][row["predictor"]]):
-            axes.plot(
-                held["auc"][row["predictor"]], y + 0.3, "D", **HOLLOW, markeredgecolor=colour, clip_on=False
-            )
+            axes.plot(held["auc"][row["predictor"]], y + 0.3, "D", **HOLLOW, markeredgecolor=colour, clip_on=False)
         label = interval(row["auc"], row["auc_low"], row["auc_high"])
         axes.text(1.04, y, label, fontsize=6, va="center", transform=axes.get_yaxis_transform())
     axes.axvline(0.5, color="0.6", linewidth=0.6, linestyle=(0, (3, 2)), zorder=0)
@@ -128,28 +108,15 @@ def plot_sensitivity(finding: Invariance) -> Figure:
     """AUC of each index at each of the thresholds it was stored at; the default is filled."""
     found = finding.sensitivity
     if found["auc"].isna().all():
-        raise MissingError(
-            "the AUC is undefined at every threshold: " + (found["note"].max() or "no index is stored")
-        )
+        raise MissingError("the AUC is undefined at every threshold: " + (found["note"].max() or "no index is stored"))
     with theme.style():
         figure = Figure(figsize=(theme.COLUMN * 1.15, 0.7 + 0.145 * len(found)), layout="constrained")
         axes = figure.add_subplot()
         for y, row in enumerate(records(found)):
             axes.plot([row["auc_low"], row["auc_high"]], [y, y], color=theme.BLUE, linewidth=1.2)
             fill = theme.BLUE if row["default"] else "white"
-            axes.plot(
-                row["auc"],
-                y,
-                "o",
-                color=theme.BLUE,
-                markerfacecolor=fill,
-                markersize=4,
-                clip_on=False,
-                zorder=4,
-            )
-        short = {
-            name: PREDICTORS[name].label.removeprefix("ι of ").removeprefix("measured ") for name in MEASURES
-        }
+            axes.plot(row["auc"], y, "o", color=theme.BLUE, markerfacecolor=fill, markersize=4, clip_on=False, zorder=4)
+        short = {name: PREDICTORS[name].label.removeprefix("ι of ").removeprefix("measured ") for name in MEASURES}
         names = found["measure"].map(short) + ", " + found["threshold"]
         axes.set_yticks(range(len(found)), list(map(theme.literal, names)))
         axes.set_ylim(len(found) - 0.4, -0.6)

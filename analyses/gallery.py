@@ -6,21 +6,10 @@ from functools import cached_property
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthlens.analyses import (
-    extrapolation,
-    front,
-    growth,
-    learned,
-    outcome,
-    pola,
-    pruning,
-    tables,
-    theme,
-    transfer,
-)
+from lengthlens.analyses import extrapolation, front, growth, learned, outcome, pola, pruning, tables, theme, transfer
 from lengthlens.analyses.invariance import Invariance, invariance
 from lengthlens.analyses.per_run import MissingError
-from lengthlens.registry import Registry
+from lengthlens.errors import Registry
 
 
 class Gallery:
@@ -28,7 +17,7 @@ class Gallery:
 
     `missing` collects, by name, a sentence for each that has nothing to show.
 
-    >>> from lengthlens.probes.study import as_study
+    >>> from lengthlens.analyses.table import as_study
     >>> gallery = Gallery(as_study(pd.DataFrame()))
     >>> _ = gallery.figure("pola")
     >>> gallery.missing["pola"]
@@ -82,16 +71,12 @@ FIGURES: Registry[Drawing] = Registry(
             lambda g: extrapolation.plot(g.table), "Exact match against length, for each task and scheme."
         ),
         "invariance": Drawing(
-            lambda g: front.plot_measures(g.invariance),
-            "The three indices against exact match beyond the range.",
+            lambda g: front.plot_measures(g.invariance), "The three indices against exact match beyond the range."
         ),
         "sensitivity": Drawing(
-            lambda g: front.plot_sensitivity(g.invariance),
-            "How much the AUC depends on the thresholds of the probes.",
+            lambda g: front.plot_sensitivity(g.invariance), "How much the AUC depends on the thresholds of the probes."
         ),
-        "outcome": Drawing(
-            lambda g: outcome.plot(g.table), "The verdict before training against what training gave."
-        ),
+        "outcome": Drawing(lambda g: outcome.plot(g.table), "The verdict before training against what training gave."),
         "pruning": Drawing(
             lambda g: pruning.plot(g.table),
             "The same trained weights with and without the biases that no answer in range needs: growth of SRC, and "
@@ -100,12 +85,10 @@ FIGURES: Registry[Drawing] = Registry(
         "growth-src": Drawing(lambda g: growth.plot(g.table, "src"), "Growth of measured SRC with scale."),
         "growth-lrc": Drawing(lambda g: growth.plot(g.table, "lrc"), "Growth of measured LRC with scale."),
         "transfer": Drawing(
-            lambda g: transfer.plot(g.table),
-            "Accuracy of readouts fitted at one scale and tested at another.",
+            lambda g: transfer.plot(g.table), "Accuracy of readouts fitted at one scale and tested at another."
         ),
         "learned": Drawing(
-            lambda g: learned.plot(g.table),
-            "What the heads of lbpe go by, beside the relation of the task's circuit.",
+            lambda g: learned.plot(g.table), "What the heads of lbpe go by, beside the relation of the task's circuit."
         ),
         "pola": Drawing(
             lambda g: pola.plot_study(g.table),

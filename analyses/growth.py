@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 from lengthlens.analyses import theme
 from lengthlens.analyses.panels import edges, legend, panels, stacked
 from lengthlens.analyses.per_run import measured, of_runs
-from lengthlens.registry import unknown
+from lengthlens.errors import unknown
 
 CURVES = {"src": "measured SRC", "lrc": "measured LRC"}
 DECLARED: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
@@ -69,9 +69,7 @@ def plot(table: pd.DataFrame, measure: str = "src") -> Figure:
 
 def _line(axes: Axes, own: pd.DataFrame, look: dict[str, Any]) -> None:
     scale = own["scale"].astype(float)
-    axes.fill_between(
-        scale, own["low"].clip(lower=1), own["high"], color=look["color"], alpha=0.1, linewidth=0
-    )
+    axes.fill_between(scale, own["low"].clip(lower=1), own["high"], color=look["color"], alpha=0.1, linewidth=0)
     axes.plot(scale, own["mean"].clip(lower=1), **look | {"marker": "none"})
 
 

@@ -5,7 +5,7 @@ at twice the training range) from those that do not; the same is reported at ten
 index ι of measured SRC, of measured LRC and of the cover number, all from the training range and at their default
 thresholds, side by side with the dull rivals of `lengthlens.analyses.predictors`.
 
-Intervals are of a bootstrap over whole (task, scheme) groups (`lengthlens.analyses.association`). The project's
+Intervals are of a bootstrap over whole (task, scheme) groups (`lengthlens.analyses.statistics`). The project's
 conjecture, after the paper's, stands only where ι does better than every rival, within tasks and within schemes too.
 """
 
@@ -18,18 +18,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from lengthlens.analyses.association import (
-    Estimate,
-    auc,
-    balanced_accuracy,
-    columns,
-    difference,
-    estimate,
-    kendall,
-    mean,
-    spearman,
-    why_undefined,
-)
 from lengthlens.analyses.per_run import (
     FACTORS,
     INDICES,
@@ -41,7 +29,19 @@ from lengthlens.analyses.per_run import (
     usable,
 )
 from lengthlens.analyses.predictors import PREDICTORS, scores, with_base_rates
-from lengthlens.registry import unknown
+from lengthlens.analyses.statistics import (
+    Estimate,
+    auc,
+    balanced_accuracy,
+    columns,
+    difference,
+    estimate,
+    kendall,
+    mean,
+    spearman,
+    why_undefined,
+)
+from lengthlens.errors import unknown
 
 Frame = pd.DataFrame
 MEASURES = [name for name, predictor in PREDICTORS.items() if predictor.kind == "measure"]
@@ -61,9 +61,7 @@ class Invariance:
     """The finding: tables with one row for each statement, sentences about what is missing, and one headline."""
 
     runs: Frame  # those that count: accurate in range, evaluated beyond
-    predictors: (
-        Frame  # factor × predictor: auc, spearman, kendall with intervals, runs, groups, positives, note
-    )
+    predictors: Frame  # factor × predictor: auc, spearman, kendall with intervals, runs, groups, positives, note
     versus: Frame  # measure × rival: the difference of their AUCs on the same runs, with its interval
     within: Frame  # predictor × stratum: AUC over pairs of runs of the same task, scheme, …
     ranks: Frame  # Spearman within each task and each scheme
@@ -144,9 +142,7 @@ def judged(runs: Frame, name: str, factor: int) -> dict[str, Any]:
         found = estimate(statistic(score, own["exact"]), groups) if len(own) else Estimate(np.nan)
         row |= columns(label, found)
     constant = (
-        f"all {len(own)} runs have the same {PREDICTORS[name].label}"
-        if len(own) > 1 and score.nunique() == 1
-        else ""
+        f"all {len(own)} runs have the same {PREDICTORS[name].label}" if len(own) > 1 and score.nunique() == 1 else ""
     )
     why = "; ".join(text for text in (why_undefined(own["positive"]), constant, apart.note) if text)
     return {**row, "note": f"no run has '{name}'" if own.empty else why}
@@ -202,11 +198,7 @@ def ranks(runs: Frame) -> Frame:
                 constant = "all runs alike" if np.isnan(found.value) else found.note
                 rows.append(
                     {"predictor": name, "by": by, "name": group, "runs": len(part)}
-                    | {
-                        "extrapolating": int(part["positive"].sum()),
-                        **columns("spearman", found),
-                        "note": constant,
-                    }
+                    | {"extrapolating": int(part["positive"].sum()), **columns("spearman", found), "note": constant}
                 )
     names = ["predictor", "by", "name", "runs", "extrapolating", *columns("spearman", Estimate(0)), "note"]
     return pd.DataFrame(rows, columns=names)
@@ -267,9 +259,7 @@ def best_threshold(score: NDArray[np.float64], positive: NDArray[np.bool_]) -> f
     values = np.unique(score)
     between = [values[0] - 1, *((values[1:] + values[:-1]) / 2), values[-1] + 1]
     above = score > np.array(between)[:, None]
-    shares = [
-        right[:, mine].mean(1) for right, mine in ((above, positive), (~above, ~positive)) if mine.any()
-    ]
+    shares = [right[:, mine].mean(1) for right, mine in ((above, positive), (~above, ~positive)) if mine.any()]
     marks = np.mean(shares, axis=0)
     best = np.flatnonzero(marks >= marks.max() - 1e-12)
     return float(between[best[(len(best) - 1) // 2]])
@@ -292,11 +282,7 @@ def added(runs: Frame) -> Frame:
         same = auc(own[f"score_{name}"], own["positive"], own["verdict"])
         mixed = own.groupby("verdict")["positive"].transform("nunique") == 2 if len(own) else own["positive"]
         found = estimate(same, own["cell"]) if len(own) else Estimate(np.nan)
-        note = (
-            found.note
-            if mixed.any()
-            else "every verdict has one outcome only, so there is nothing left to tell"
-        )
+        note = found.note if mixed.any() else "every verdict has one outcome only, so there is nothing left to tell"
         rows.append({**about, "what": "AUC among the same verdict", **columns("value", found), "note": note})
         for what, (gain, why) in _gains(own, name).items():
             rows.append({**about, "what": what, **columns("value", gain), "note": why or gain.note})
@@ -361,14 +347,10 @@ def sensitivity(table: Frame, runs: Frame) -> Frame:
             value = stored[stored["threshold"] == threshold].groupby("run")["value"].first()
             own = known(runs.assign(**{measure: runs["run"].map(value)}), [measure])
             apart = (
-                estimate(auc(own[f"score_{measure}"], own["positive"]), own["cell"])
-                if len(own)
-                else Estimate(np.nan)
+                estimate(auc(own[f"score_{measure}"], own["positive"]), own["cell"]) if len(own) else Estimate(np.nan)
             )
             row = {"measure": measure, "threshold": threshold, "default": bool((curve == threshold).any())}
-            found.append(
-                {**row, **_size(own), **columns("auc", apart), "note": why_undefined(own["positive"])}
-            )
+            found.append({**row, **_size(own), **columns("auc", apart), "note": why_undefined(own["positive"])})
     names = ["measure", "threshold", "default", "runs", "extrapolating", *columns("auc", Estimate(0)), "note"]
     return pd.DataFrame(found, columns=names)
 

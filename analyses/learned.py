@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from lengthlens.analyses import theme
 from lengthlens.analyses.per_run import MissingError, of_runs, records
 from lengthlens.models.schemes.forms import read_forms
-from lengthlens.models.schemes.learned import FORMS
+from lengthlens.models.schemes.lbpe import FORMS
 from lengthlens.tasks import TASKS
 
 SCALES = range(3, 9)  # enough for a form that is constant by chance at one scale to differ at another
@@ -73,21 +73,13 @@ def learned(table: pd.DataFrame) -> Learned:
     rows = rows[(rows["measure"] == "relation") & (rows["text"] != "")]
     if rows.empty:
         raise MissingError("no run in the table has a learned relation: train some with the scheme 'lbpe'")
-    rows = rows.assign(
-        equation=rows["text"].str.replace(r"^layer \d+ head \d+ (reads|avoids) ", "", regex=True)
-    )
-    strongest = rows.assign(strength=rows["value"].abs()).sort_values(
-        "strength", ascending=False, kind="stable"
-    )
+    rows = rows.assign(equation=rows["text"].str.replace(r"^layer \d+ head \d+ (reads|avoids) ", "", regex=True))
+    strongest = rows.assign(strength=rows["value"].abs()).sort_values("strength", ascending=False, kind="stable")
     keys = ["task", "scheme", "seed", "run", "equation"]
-    equations = strongest.drop_duplicates(["run", "equation"])[[*keys, "value"]].rename(
-        columns={"value": "bias"}
-    )
+    equations = strongest.drop_duplicates(["run", "equation"])[[*keys, "value"]].rename(columns={"value": "bias"})
     heads = rows.groupby(["run", "equation"]).size().rename("heads")
     equations = equations.join(heads, on=["run", "equation"]).sort_values(keys).reset_index(drop=True)
-    cells = [
-        _cell(str(task), str(scheme), part) for (task, scheme), part in equations.groupby(["task", "scheme"])
-    ]
+    cells = [_cell(str(task), str(scheme), part) for (task, scheme), part in equations.groupby(["task", "scheme"])]
     return Learned(pd.DataFrame(cells), equations)
 
 
@@ -102,8 +94,7 @@ def _cell(task: str, scheme: str, part: pd.DataFrame) -> dict[str, object]:
         "task": task,
         "scheme": scheme,
         "circuit": "; ".join(circuit) or "none that positions tell",
-        "reads": "; ".join(f"{equation} ({count} of {seeds})" for equation, count in counts.items())
-        or "nothing",
+        "reads": "; ".join(f"{equation} ({count} of {seeds})" for equation, count in counts.items()) or "nothing",
         "found": int(sum(needed <= each for each in per_seed)) if needed else pd.NA,
         "seeds": seeds,
     }
@@ -117,13 +108,9 @@ def plot(table: pd.DataFrame) -> Figure:
     runs = found[["task", "scheme", "seed", "run"]].drop_duplicates("run")
     order = {task: k for k, task in enumerate(theme.tasks_in_order(runs["task"]))}
     runs = runs.assign(place=runs["task"].map(order)).sort_values(["place", "scheme", "seed"])
-    values = found.pivot_table(index="run", columns="equation", values="bias").reindex(
-        index=runs["run"], columns=shown
-    )
+    values = found.pivot_table(index="run", columns="equation", values="bias").reindex(index=runs["run"], columns=shown)
     with theme.style():
-        figure = Figure(
-            figsize=(theme.PAGE, min(1.25 + 0.13 * len(runs), theme.PAGE_HEIGHT)), layout="constrained"
-        )
+        figure = Figure(figsize=(theme.PAGE, min(1.25 + 0.13 * len(runs), theme.PAGE_HEIGHT)), layout="constrained")
         axes = figure.add_subplot()
         # Colours are for the tasks that have a relation to find; what is left of them elsewhere may be off the scale.
         told = [bool(circuits[task]) for task in runs["task"]]
@@ -141,9 +128,7 @@ def plot(table: pd.DataFrame) -> Figure:
             for equation in circuits[task]:
                 if equation in shown:
                     axes.add_patch(
-                        Rectangle(
-                            (shown.index(equation), y), 1, 1, fill=False, edgecolor="black", linewidth=0.9
-                        )
+                        Rectangle((shown.index(equation), y), 1, 1, fill=False, edgecolor="black", linewidth=0.9)
                     )
         several = runs["scheme"].nunique() > 1
         names = [
@@ -171,9 +156,7 @@ def _strongest(values: pd.DataFrame) -> float:
 def _columns(found: pd.DataFrame, circuits: dict[str, list[str]]) -> tuple[list[str], int]:
     """The equations to show, those of the circuits first and then the strongest, and how many are left out."""
     own = list(dict.fromkeys(equation for each in circuits.values() for equation in each))
-    strength = (
-        found["bias"].abs().groupby(found["equation"]).max().sort_values(ascending=False, kind="stable")
-    )
+    strength = found["bias"].abs().groupby(found["equation"]).max().sort_values(ascending=False, kind="stable")
     others = [equation for equation in strength.index if equation not in own]
     room = max(0, MOST - len(own))
     return [*own, *others[:room]], len(others[room:])

@@ -48,9 +48,7 @@ def outcome(table: pd.DataFrame) -> Outcome:
     """The verdict of every run's cell against what became of the run."""
     runs = per_run(table)
     if not (runs["verdict"] != "").any():
-        raise MissingError(
-            "the table has no verdicts: `lengthlens reproduce` adds them, from `lengthlens verdict`"
-        )
+        raise MissingError("the table has no verdicts: `lengthlens reproduce` adds them, from `lengthlens verdict`")
     runs["outcome"] = list(map(_outcome, runs["accurate"], runs["extrapolates_2"]))
     counted = pd.crosstab(runs["verdict"], runs["outcome"])
     shown = [name for name in VERDICTS if name in counted.index]
@@ -72,9 +70,7 @@ def _outcome(accurate: bool, extrapolates: bool | None) -> str:
 def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each cell and outcome that contradicts its verdict, with the numbers of the seeds it concerns."""
     rows = []
-    for (task, scheme, verdict, what), part in runs.groupby(
-        ["task", "scheme", "verdict", "outcome"], sort=False
-    ):
+    for (task, scheme, verdict, what), part in runs.groupby(["task", "scheme", "verdict", "outcome"], sort=False):
         if (verdict, what) not in CONTRADICTIONS:
             continue
         cell = runs[(runs["task"] == task) & (runs["scheme"] == scheme)]
@@ -105,9 +101,7 @@ def plot(table: pd.DataFrame) -> Figure:
         height = 0.85 + 0.3 * len(found)
         figure = Figure(figsize=(theme.COLUMN, height), layout="constrained")
         axes = figure.add_subplot()
-        axes.imshow(
-            share.to_numpy(float), cmap="Greys", vmin=0, vmax=2.4, aspect="auto"
-        )  # never too dark for black
+        axes.imshow(share.to_numpy(float), cmap="Greys", vmin=0, vmax=2.4, aspect="auto")  # never too dark for black
         for y, verdict in enumerate(found.index):
             for x, what in enumerate(found.columns):
                 count = int(found.loc[verdict, what])
@@ -115,10 +109,7 @@ def plot(table: pd.DataFrame) -> Figure:
                 if (verdict, what) in CONTRADICTIONS:
                     frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False, edgecolor=theme.VERMILION)
                     axes.add_patch(frame)
-        words = [
-            name.replace("does not ", "does not\n").replace(" in range", "\nin range")
-            for name in found.columns
-        ]
+        words = [name.replace("does not ", "does not\n").replace(" in range", "\nin range") for name in found.columns]
         axes.set_xticks(np.arange(len(words)), words)
         totals = found.sum(axis=1)
         axes.set_yticks(np.arange(len(found)), [f"{name}\n({totals[name]} runs)" for name in found.index])

@@ -18,9 +18,7 @@ LEGEND_ROW = 0.16
 LEGEND_COLUMNS = 4
 
 
-def panels(
-    tasks: Iterable[str], schemes: Iterable[str], sharey: bool = True
-) -> tuple[Figure, dict[str, Axes]]:
+def panels(tasks: Iterable[str], schemes: Iterable[str], sharey: bool = True) -> tuple[Figure, dict[str, Axes]]:
     """A figure of page width with an axes for each task, in order, and room for the legend."""
     names = theme.tasks_in_order(tasks)
     if not names:
@@ -63,6 +61,4 @@ def legend(figure: Figure, schemes: Iterable[str], extra: Iterable[Artist] = ())
     """The schemes in order, with the look they have in all figures."""
     looks = theme.lines(schemes)
     handles = [Line2D([], [], **look, label=theme.shown(label)) for label, look in looks.items()]
-    figure.legend(
-        handles=[*handles, *extra], loc="outside lower center", ncols=LEGEND_COLUMNS, handlelength=2.8
-    )
+    figure.legend(handles=[*handles, *extra], loc="outside lower center", ncols=LEGEND_COLUMNS, handlelength=2.8)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from lengthlens.analyses import theme
-from lengthlens.probes.study import ACCURATE
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
+from lengthlens.runs.store import ACCURATE
 
 EXTRAPOLATES = 0.9  # least exact match beyond the training range of a run that is said to extrapolate
 FACTORS = (2, 10)  # times the training range; the first decides whether a run extrapolates
@@ -40,9 +40,7 @@ def of_runs(table: Frame) -> Frame:
     """The rows that belong to runs. In a table by hand a run without a name is its task, scheme and seed."""
     rows = table[~table["measure"].isin(CELL_MEASURES) & ~table["task"].str.startswith("pola:")]
     seed = rows["seed"].astype("string").fillna("")
-    named = (rows["task"] + "_" + rows["scheme"] + "_s" + seed.astype(str)).where(
-        rows["run"] == "", rows["run"]
-    )
+    named = (rows["task"] + "_" + rows["scheme"] + "_s" + seed.astype(str)).where(rows["run"] == "", rows["run"])
     return rows.assign(run=named)
 
 
@@ -51,9 +49,7 @@ def exact_at(table: Frame, factor: int) -> "pd.Series[float]":
 
     A length that the scheme cannot process counts as 0: nothing is matched there.
     """
-    rows = table[
-        (table["measure"] == "exact_match") & (table["scale"] == factor * table["train_max"]).fillna(False)
-    ]
+    rows = table[(table["measure"] == "exact_match") & (table["scale"] == factor * table["train_max"]).fillna(False)]
     value = rows["value"].mask(rows["value"].isna() & (rows["text"] != ""), 0.0)
     return value.groupby(rows["run"]).mean()
 
@@ -65,9 +61,7 @@ def default_index(table: Frame, measure: str) -> "pd.Series[float]":
     behind the last layer the unembedding reads every step alike, whatever came before.
     """
     rows = chosen_readout(table[table["measure"] == measure])
-    curves = table.loc[
-        table["measure"] == measure.removeprefix("iota_"), ["run", "threshold"]
-    ].drop_duplicates()
+    curves = table.loc[table["measure"] == measure.removeprefix("iota_"), ["run", "threshold"]].drop_duplicates()
     at_default = rows.merge(curves, on=["run", "threshold"])
     bare = rows[~rows["run"].isin(curves["run"])]  # by hand, without curves: one index is the index
     alone = bare[bare.groupby("run")["value"].transform("size") == 1] if len(bare) else bare

@@ -49,9 +49,7 @@ def from_study(table: pd.DataFrame) -> pd.DataFrame:
     wide = rows.pivot_table(index=keys, columns="measure", values="value", aggfunc="first").reset_index()
     needed = {"pola_predicted_error", "pola_target_energy", "pola_lrc", "pola_lrc_under"} - set(wide)
     if needed:
-        raise MissingError(
-            f"the table has position-only linear attention without {', '.join(sorted(needed))}"
-        )
+        raise MissingError(f"the table has position-only linear attention without {', '.join(sorted(needed))}")
     wide.columns = pd.Index([str(name).removeprefix("pola_") for name in wide])
     return wide.assign(target=wide["task"].str.removeprefix(PREFIX)).astype({"scale": int, "train_max": int})
 
@@ -148,9 +146,7 @@ def _legend(table: pd.DataFrame, plain: bool = False) -> list[Line2D]:
         entries.append(Line2D([], [], **style, label=label))
     entries.append(Line2D([], [], color="black", label="line: predicted"))
     if trained:
-        entries.append(
-            Line2D([], [], color="black", linestyle="none", marker="o", **HOLLOW, label="mark: trained")
-        )
+        entries.append(Line2D([], [], color="black", linestyle="none", marker="o", **HOLLOW, label="mark: trained"))
     return entries
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from lengthlens.registry import Registry
+from lengthlens.errors import Registry
 
 
 class Predictor(NamedTuple):

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from lengthlens.analyses import theme
 from lengthlens.analyses.per_run import EXTRAPOLATES, FACTORS, MissingError, of_runs, per_run
 from lengthlens.analyses.scatter import spread_out
-from lengthlens.models.evaluation import wilson
+from lengthlens.runs.evaluation import wilson
 
 FLAT = 0.1  # ι up to which SRC is said not to grow: less than a doubling over a thousandfold of scale
 ALREADY = "lbpe"  # its SRC is that of the pruned copy to begin with
@@ -79,9 +79,7 @@ def _share(exact: "pd.Series[float]") -> str:
 def pruning(table: pd.DataFrame) -> Pruning:
     """Each run that is accurate in range and was pruned, before and after."""
     rows = of_runs(table)
-    index = (
-        rows[(rows["measure"] == "pruned") & rows["value"].notna()].drop_duplicates("run").set_index("run")
-    )
+    index = rows[(rows["measure"] == "pruned") & rows["value"].notna()].drop_duplicates("run").set_index("run")
     if index.empty:
         raise MissingError("no run in the table was pruned: it comes from `lengthlens probe`")
     runs = per_run(table)
@@ -96,11 +94,7 @@ def pruning(table: pd.DataFrame) -> Pruning:
     }
     exact = rows[rows["measure"] == "pruned_exact_match"]
     for factor in FACTORS:
-        own = (
-            exact[(exact["scale"] == factor * exact["train_max"]).fillna(False)]
-            .groupby("run")["value"]
-            .first()
-        )
+        own = exact[(exact["scale"] == factor * exact["train_max"]).fillna(False)].groupby("run")["value"].first()
         columns[f"exact_{factor}_before"] = runs[f"exact_{factor}"]
         columns[f"exact_{factor}_after"] = runs["run"].map(own)
     return Pruning(runs[["run", "task", "scheme", "seed"]].assign(**columns))

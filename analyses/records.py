@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from lengthlens.analyses import theme
-from lengthlens.models.records import GOAL, GOAL_SCHEME, GOALS, RECORD_TASKS, SCALINGS, SEEDS
+from lengthlens.runs.record_grid import GOAL, GOAL_SCHEME, GOALS, RECORD_TASKS, SCALINGS, SEEDS
 
 CELL = ["task", "scheme", "score_scaling"]
 

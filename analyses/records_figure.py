@@ -11,16 +11,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.records import goals, number, tasks_in_order
-from lengthlens.models.records import GOAL, GOAL_SCHEME, REFERENCE
+from lengthlens.runs.record_grid import GOAL, GOAL_SCHEME, REFERENCE
 
 COLUMNS = 4
 LEGEND_COLUMNS = 3
 ROW_HEIGHT, REST = 1.55, 0.75  # inches: a row of panels; legend and labels
-BROAD: dict[str, Any] = {
-    "linewidth": 4.0,
-    "alpha": 0.45,
-    "marker": "none",
-}  # the reference, beneath the others
+BROAD: dict[str, Any] = {"linewidth": 4.0, "alpha": 0.45, "marker": "none"}  # the reference, beneath the others
 STAR: dict[str, Any] = {"marker": "*", "markersize": 5, "color": "black", "linestyle": "none"}
 MISSED = STAR | {"markerfacecolor": "white", "markeredgewidth": 0.7}
 
@@ -56,9 +52,7 @@ def scheme_styles(chosen: pd.DataFrame) -> dict[str, dict[str, Any]]:
     styles = {}
     for k, (scheme, base) in enumerate(zip(schemes, bases)):
         variant = bases[:k].count(base)
-        own = (
-            {"linestyle": theme.LINES[variant], "marker": theme.MARKERS[variant]} if base in bases[:k] else {}
-        )
+        own = {"linestyle": theme.LINES[variant], "marker": theme.MARKERS[variant]} if base in bases[:k] else {}
         # The first is drawn last, on top of what it is compared with.
         styles[scheme] = theme.line(base) | own | {"zorder": 10 + len(schemes) - k}
         if scheme == REFERENCE:

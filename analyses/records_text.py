@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from lengthlens.analyses.records import PUBLISHED, finding, goals, number
-from lengthlens.models.records import GOAL, GOAL_SCHEME, HOPELESS, SEEDS
+from lengthlens.runs.record_grid import GOAL, GOAL_SCHEME, HOPELESS, SEEDS
 
 SHOWN = (20, 100, 1000, 10_000)  # lengths with a column of their own; the csv has all
 NOTHING = "–"

@@ -117,8 +117,7 @@ def matrix(found: Sequence[Cell]) -> dict[str, Any]:
     tasks, schemes = theme.tasks_in_order(frame["task"]), theme.in_order(frame["scheme"])
     places = {(cell["task"], cell["scheme"]): place for place, cell in enumerate(found)}
     rows = [
-        {"task": task, "cells": [square(found, places.get((task, scheme))) for scheme in schemes]}
-        for task in tasks
+        {"task": task, "cells": [square(found, places.get((task, scheme))) for scheme in schemes]} for task in tasks
     ]
     return {"tasks": tasks, "schemes": schemes, "rows": rows}
 
@@ -136,8 +135,7 @@ def square(found: Sequence[Cell], place: int | None) -> dict[str, Any] | None:
         "sign": theme.VERDICTS.get(cell["verdict"], ("", "", ""))[2],
         "surprise": bool(cell["surprise"]),
         "doubtful": any(run["accurate"] is False for run in cell["runs"]),
-        "label": f"{cell['task']} under {cell['scheme']}: exact match {text} "
-        f"at {FACTORS[0]} times the training length",
+        "label": f"{cell['task']} under {cell['scheme']}: exact match {text} at {FACTORS[0]} times the training length",
     }
 
 
@@ -158,10 +156,7 @@ def provenance_lines(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     plain = {"made": "made on", "command": "command", "machine": "machine"}
     lines = [(label, str(about[name])) for name, label in plain.items() if about.get(name)]
     versions = about.get("versions") or {}
-    return [
-        *lines,
-        *([("versions", ", ".join(f"{k} {v}" for k, v in sorted(versions.items())))] if versions else []),
-    ]
+    return [*lines, *([("versions", ", ".join(f"{k} {v}" for k, v in sorted(versions.items())))] if versions else [])]
 
 
 def configs(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,13 +165,7 @@ def configs(about: Mapping[str, Any]) -> dict[str, Any]:
     texts = [{key: json.dumps(value) for key, value in config.items()} for config in given.values()]
     shared = dict(set.intersection(*(set(text.items()) for text in texts))) if texts else {}
     own = [
-        (
-            name,
-            ", ".join(f"{key} = {json.dumps(value)}" for key, value in config.items() if key not in shared),
-        )
+        (name, ", ".join(f"{key} = {json.dumps(value)}" for key, value in config.items() if key not in shared))
         for name, config in sorted(given.items())
     ]
-    return {
-        "configs": own,
-        "shared_config": "\n".join(f"{key} = {value}" for key, value in sorted(shared.items())),
-    }
+    return {"configs": own, "shared_config": "\n".join(f"{key} = {value}" for key, value in sorted(shared.items()))}

@@ -56,11 +56,7 @@ def families(runs: pd.DataFrame) -> list[Line2D]:
     plain: dict[str, Any] = {"linestyle": "none", "markersize": 4, "marker": "o"}
     entries = [
         Line2D(
-            [],
-            [],
-            **plain,
-            color=theme.FAMILY_COLOURS.get(family, theme.BLACK),
-            label=FAMILY_WORDS.get(family, family),
+            [], [], **plain, color=theme.FAMILY_COLOURS.get(family, theme.BLACK), label=FAMILY_WORDS.get(family, family)
         )
         for family in order
     ]

@@ -54,9 +54,7 @@ class Table:
         | 1 |
         <BLANKLINE>
         """
-        head, *rows = [
-            [str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in self._rows()
-        ]
+        head, *rows = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in self._rows()]
         lines = [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]]
         return "\n".join([self.caption, "", *lines, ""])
 
@@ -132,9 +130,7 @@ def invariance_tables(found: Invariance) -> dict[str, Table]:
             "Runs that are accurate in range; 95 % intervals of a bootstrap over whole cells of task and scheme.",
             shown(own, ["label", *statistics]),
         )
-    tables["notes"] = Table(
-        "What to know about the numbers.", pd.DataFrame({"note": [found.headline, *found.notes]})
-    )
+    tables["notes"] = Table("What to know about the numbers.", pd.DataFrame({"note": [found.headline, *found.notes]}))
     if len(found.held_out):
         tables["held-out"] = Table(
             "The same on the tasks that were held out, and on the others (2 × the training length).",
@@ -142,10 +138,7 @@ def invariance_tables(found: Invariance) -> dict[str, Table]:
         )
     tables["versus"] = Table(
         "How much higher the AUC of a measure is than that of a rival, on the runs that have both.",
-        shown(
-            _named(found.versus, labels, "measure", "rival"),
-            ["measure", "rival", "difference", "runs", "note"],
-        ),
+        shown(_named(found.versus, labels, "measure", "rival"), ["measure", "rival", "difference", "runs", "note"]),
     )
     tables["within"] = Table(
         "AUC over pairs of runs of the same task, scheme, family, verdict or cell only.",
@@ -154,10 +147,7 @@ def invariance_tables(found: Invariance) -> dict[str, Table]:
     tables["ranks"] = Table(
         "Spearman correlation with exact match at 2 × the training length, within each task and each scheme; "
         "1 if less growth always goes with more.",
-        shown(
-            _named(found.ranks, labels),
-            ["predictor", "by", "name", "spearman", "runs", "extrapolating", "note"],
-        ),
+        shown(_named(found.ranks, labels), ["predictor", "by", "name", "spearman", "runs", "extrapolating", "note"]),
     )
     tables["left-out"] = Table(
         "Leave one task out: the threshold is chosen on all other tasks, and judged on this one.",

@@ -174,11 +174,7 @@ def _place(label: str) -> int:
 
 
 def _look(label: str, place: int) -> dict[str, Any]:
-    return {
-        "color": colour(label),
-        "linestyle": LINES[place % len(LINES)],
-        "marker": MARKERS[place % len(MARKERS)],
-    }
+    return {"color": colour(label), "linestyle": LINES[place % len(LINES)], "marker": MARKERS[place % len(MARKERS)]}
 
 
 def tasks_in_order(tasks: Iterable[str]) -> list[str]:
@@ -189,8 +185,7 @@ def tasks_in_order(tasks: Iterable[str]) -> list[str]:
     """
     registered = list(TASKS)
     return sorted(
-        dict.fromkeys(tasks),
-        key=lambda task: (registered.index(task) if task in TASKS else len(registered), task),
+        dict.fromkeys(tasks), key=lambda task: (registered.index(task) if task in TASKS else len(registered), task)
     )
 
 

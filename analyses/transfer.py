@@ -86,9 +86,7 @@ def _map(axes: Axes, own: pd.DataFrame, fits: list[int], tests: list[int], x: in
         if last > first:
             box = (x + first * width + shift, x + last * width + shift, y + SIDE, y)
             image = values.iloc[:, first:last].to_numpy()
-            axes.imshow(
-                image, extent=box, origin="lower", vmin=0, vmax=1, cmap=COLOURS, interpolation="nearest"
-            )
+            axes.imshow(image, extent=box, origin="lower", vmin=0, vmax=1, cmap=COLOURS, interpolation="nearest")
 
 
 def _frame(axes: Axes, schemes: list[str], tasks: list[str], fits: list[int], tests: list[int]) -> None:
@@ -98,9 +96,7 @@ def _frame(axes: Axes, schemes: list[str], tasks: list[str], fits: list[int], te
     axes.set_ylim(len(schemes), -0.02)
     axes.set_xticks([x + SIDE / 2 for x in range(len(tasks))], list(map(theme.literal, tasks)))
     axes.set_yticks([y + SIDE / 2 for y in range(len(schemes))], [theme.shown(scheme) for scheme in schemes])
-    axes.tick_params(
-        length=0, top=True, labeltop=True, bottom=False, labelbottom=False, right=True, labelright=True
-    )
+    axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False, right=True, labelright=True)
     axes.tick_params(left=False, labelleft=False)
     if max(map(len, tasks)) > LETTERS / len(tasks):
         axes.tick_params(axis="x", labelrotation=40)

@@ -52,17 +52,13 @@ def _cell(axes: Axes, x: int, y: int, verdict: str, failing: str) -> None:
 def _frame(axes: Axes, table: pd.DataFrame, tasks: list[str], schemes: list[str]) -> None:
     axes.set_xlim(0, len(tasks))
     axes.set_ylim(len(schemes), 0)
-    axes.set_xticks(
-        [k + 0.5 for k in range(len(tasks))], tasks, rotation=50, ha="left", rotation_mode="anchor"
-    )
+    axes.set_xticks([k + 0.5 for k in range(len(tasks))], tasks, rotation=50, ha="left", rotation_mode="anchor")
     axes.set_yticks([k + 0.5 for k in range(len(schemes))], schemes)
     axes.tick_params(length=0, pad=2, top=True, labeltop=True, bottom=False, labelbottom=False)
     for side in axes.spines.values():
         side.set_visible(False)
     for label, name in zip(axes.get_yticklabels(), schemes):
-        label.set_fontweight(
-            "bold" if (table[table["scheme"] == name]["verdict"] == "possible").any() else "normal"
-        )
+        label.set_fontweight("bold" if (table[table["scheme"] == name]["verdict"] == "possible").any() else "normal")
     family = dict(zip(table["task"], table["task_family"]))
     for at in _borders([family[task] for task in tasks]):
         axes.axvline(at, color="black", linewidth=0.8)
@@ -87,6 +83,5 @@ def _legend(table: pd.DataFrame) -> list[Patch]:
     }
     shown = [name for name in words if (table["verdict"] == name).any()]
     return [
-        Patch(facecolor=theme.VERDICTS[name][0], edgecolor="0.6", linewidth=0.4, label=words[name])
-        for name in shown
+        Patch(facecolor=theme.VERDICTS[name][0], edgecolor="0.6", linewidth=0.4, label=words[name]) for name in shown
     ]

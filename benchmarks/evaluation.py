@@ -17,22 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lengthlens.models import HookedModel, ModelConfig, build
-from lengthlens.models.evaluation import instance_seed, verdicts
+from lengthlens.models.config import ModelConfig
 from lengthlens.models.layers import affine
 from lengthlens.models.schemes import Frame
+from lengthlens.models.transformer import HookedModel, build
+from lengthlens.runs.evaluation import instance_seed, verdicts
 from lengthlens.tasks import TASKS, Batch, Task
 
-CACHEABLE = (
-    "none",
-    "learned",
-    "sinusoidal",
-    "rope",
-    "relative",
-    "t5",
-    "alibi",
-    "ideal",
-)  # past keys do not change
+CACHEABLE = ("none", "learned", "sinusoidal", "rope", "relative", "t5", "alibi", "ideal")  # past keys do not change
 
 
 class Cached:
@@ -67,19 +59,13 @@ class Cached:
         keys, values = self.keys[layer, :, :, : rows.stop], self.values[layer, :, :, : rows.stop]
         bias = None
         if "score" in self.model.pos_embed.acts():
-            bias = self.model.pos_embed.score(
-                layer, frame, rows, q / attn.cfg.attn_scale, keys.transpose(1, 2)
-            )
+            bias = self.model.pos_embed.score(layer, frame, rows, q / attn.cfg.attn_scale, keys.transpose(1, 2))
         later = torch.arange(rows.stop) > torch.arange(rows.start, rows.stop)[:, None]
         mask = torch.zeros(later.shape).masked_fill(later, -torch.inf)
         if bias is not None:
             mask = mask + bias
         z = F.scaled_dot_product_attention(
-            q.transpose(1, 2),
-            keys,
-            values,
-            mask.expand(len(q), q.shape[2], -1, -1),
-            scale=1 / attn.cfg.attn_scale,
+            q.transpose(1, 2), keys, values, mask.expand(len(q), q.shape[2], -1, -1), scale=1 / attn.cfg.attn_scale
         )
         return affine(z.transpose(1, 2).flatten(2), attn.W_O.flatten(0, 1), attn.b_O)
 
@@ -120,9 +106,7 @@ def main() -> None:
     print(f"{options.task}, {options.scheme}, n = {options.length}, {options.samples} instances, one thread")
     print(f"{'one pass':<42}{parallel:>8.2f} s")
     batch = task.sample(
-        options.length,
-        options.samples,
-        torch.Generator().manual_seed(instance_seed(0, options.length)),
+        options.length, options.samples, torch.Generator().manual_seed(instance_seed(0, options.length))
     )
     for rows in options.rows:
         # One at a time takes minutes: a tenth of the instances is timed and counted ten times.

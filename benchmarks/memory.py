@@ -20,7 +20,8 @@ def measure(scheme: str, length: int) -> dict[str, float]:
     """Peak resident memory in MiB and seconds, of this process."""
     import torch
 
-    from lengthlens.models import ModelConfig, build
+    from lengthlens.models.config import ModelConfig
+    from lengthlens.models.transformer import build
 
     model = build(ModelConfig(task="copy", scheme=scheme)).eval()
     task = model.task
@@ -39,9 +40,7 @@ def measure(scheme: str, length: int) -> dict[str, float]:
 
 def in_a_process(scheme: str, length: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--scheme", scheme, "--length", str(length)]
-    result: dict[str, float] = json.loads(
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    )
+    result: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return result
 
 
@@ -54,9 +53,7 @@ def main() -> None:
     if arguments.scheme:
         print(json.dumps(measure(arguments.scheme, arguments.length)))
         return
-    print(
-        f"{'scheme':<16}" + "".join(f"{f'{n} tokens':>22}" for n in LENGTHS) + f"{'growth':>10}{'limit':>8}"
-    )
+    print(f"{'scheme':<16}" + "".join(f"{f'{n} tokens':>22}" for n in LENGTHS) + f"{'growth':>10}{'limit':>8}")
     for scheme in arguments.schemes:
         found = [in_a_process(scheme, length) for length in LENGTHS]
         cells = [f"{f['mib']:8.0f} MiB {f['seconds']:6.1f} s" for f in found]

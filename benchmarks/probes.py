@@ -13,8 +13,9 @@ import torch
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
-from lengthlens.models import ModelConfig, build
-from lengthlens.probes.activations import Subject
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.transformer import build
+from lengthlens.probes.subject import Subject
 from lengthlens.probes.transfer import READOUTS, ROWS, Samples, look, matrices
 
 HOOKS = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
@@ -57,9 +58,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     subject = Subject(model)
     samples = Samples.of([look(subject, model.task, n, HOOKS, "true", ROWS, generator) for n in range(1, 11)])
-    cells = [
-        samples.features(hook, readout, len(samples.steps), HALF) for hook in HOOKS for readout in READOUTS
-    ]
+    cells = [samples.features(hook, readout, len(samples.steps), HALF) for hook in HOOKS for readout in READOUTS]
     seconds = {}
     results = {}
     for name, way in (("batched", batched), ("scikit-learn loop", looped)):
@@ -70,9 +69,7 @@ def main() -> None:
     report(results, seconds, len(samples.steps))
 
 
-def report(
-    results: dict[str, list[tuple[np.ndarray, np.ndarray]]], seconds: dict[str, float], steps: int
-) -> None:
+def report(results: dict[str, list[tuple[np.ndarray, np.ndarray]]], seconds: dict[str, float], steps: int) -> None:
     for name, found in results.items():
         own = np.mean([accuracy.diagonal().mean() for accuracy, _ in found])
         everywhere = np.mean([accuracy.mean() for accuracy, _ in found])

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lengthlens.models.runs import RunStore
+from lengthlens.runs.store import RunStore
 
 
 def command(store: Path, workers: int, runs: int, steps: int) -> list[str]:
@@ -69,9 +69,7 @@ def main() -> None:
         tables = [RunStore(place / name).table() for name in ("one", "many")]
         assert tables[0].equals(tables[1]), "the number of workers must not show in the table"
         if options.kills:
-            hits = torture(
-                place / "killed", options.kills, many, options.workers, options.runs, options.steps
-            )
+            hits = torture(place / "killed", options.kills, many, options.workers, options.runs, options.steps)
             timed(place / "killed", options.workers, options.runs, options.steps)
             store = RunStore(place / "killed")
             assert store.check() == [] and store.table().equals(tables[0])

@@ -90,9 +90,7 @@ def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def stepper(model: Any, loss: Callable[[Tensor], Tensor], size: Size) -> Step:
-    tokens = torch.randint(
-        size.d_vocab, (size.batch, size.length), generator=torch.Generator().manual_seed(0)
-    )
+    tokens = torch.randint(size.d_vocab, (size.batch, size.length), generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
@@ -104,15 +102,11 @@ def stepper(model: Any, loss: Callable[[Tensor], Tensor], size: Size) -> Step:
 
 
 def ours(size: Size, pe: str) -> Step:
-    from lengthlens.models import ModelConfig, build
+    from lengthlens.models.config import ModelConfig
+    from lengthlens.models.transformer import build
 
     scheme = {"learned": "learned", "rope": "rope"}[pe]
-    sizes = {
-        "n_layers": size.n_layers,
-        "n_heads": size.n_heads,
-        "d_model": size.d_model,
-        "n_ctx": size.length,
-    }
+    sizes = {"n_layers": size.n_layers, "n_heads": size.n_heads, "d_model": size.d_model, "n_ctx": size.length}
     model = build(ModelConfig(d_vocab=size.d_vocab, scheme=scheme, **sizes))
     return stepper(model, lambda tokens: model(tokens, return_type="loss"), size)
 
@@ -183,19 +177,7 @@ class Worker:
     """A peer in another interpreter: this file again, told how many steps to time."""
 
     def __init__(self, python: str, size: str, pe: str, threads: int) -> None:
-        command = [
-            python,
-            "-W",
-            "ignore",
-            __file__,
-            "--serve",
-            "--sizes",
-            size,
-            "--pe",
-            pe,
-            "--threads",
-            str(threads),
-        ]
+        command = [python, "-W", "ignore", __file__, "--serve", "--sizes", size, "--pe", pe, "--threads", str(threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def timed(self, steps: int) -> float:
@@ -222,12 +204,7 @@ def serve(size: Size, pe: str) -> None:
 def compare(name: str, arguments: argparse.Namespace) -> None:
     size, pe = SIZES[name], arguments.pe
     peers: dict[str, Callable[[int], float]] = {}
-    for title, make in {
-        "ours": ours,
-        "plain": plain,
-        "x-transformers": x_transformers,
-        "bridge": bridge,
-    }.items():
+    for title, make in {"ours": ours, "plain": plain, "x-transformers": x_transformers, "bridge": bridge}.items():
         step = make(size, pe)
         peers[title] = lambda steps, step=step: timed(step, steps)
     worker = Worker(arguments.hooked_python, name, pe, arguments.threads) if arguments.hooked_python else None
@@ -243,9 +220,7 @@ def compare(name: str, arguments: argparse.Namespace) -> None:
     print(f"{name} {pe}: {size} ours {milliseconds:.1f} ms per step, median of {len(rounds)} rounds")
     for title in list(peers)[1:]:
         ratios = sorted(each[title] / each["ours"] for each in rounds)
-        print(
-            f"  {title:<16}{statistics.median(ratios):6.2f} times ours   (from {ratios[0]:.2f} to {ratios[-1]:.2f})"
-        )
+        print(f"  {title:<16}{statistics.median(ratios):6.2f} times ours   (from {ratios[0]:.2f} to {ratios[-1]:.2f})")
     if not worker:
         print("  hooked 3.9      skipped: give --hooked-python, an interpreter with transformer-lens==3.9.0")
 

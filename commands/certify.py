@@ -8,14 +8,12 @@ from lengthlens.commands.runs import stoppable, store_path
 from lengthlens.commands.terminal import as_json, print_json, print_table, progress
 
 if TYPE_CHECKING:
-    from lengthlens.probes.certify import Certificate
+    from lengthlens.probes.certificate.certify import Certificate
 
 
 @click.command()
 @click.argument("run", metavar="RUN")
-@click.option(
-    "--max-length", type=int, default=1_000_000, show_default=True, help="The longest length to ask about."
-)
+@click.option("--max-length", type=int, default=1_000_000, show_default=True, help="The longest length to ask about.")
 @store_path
 @as_json
 def certify(run: str, max_length: int, store: str, as_json: bool) -> None:
@@ -23,8 +21,8 @@ def certify(run: str, max_length: int, store: str, as_json: bool) -> None:
 
     Read from the learned relation and the weights. A certificate is proven, or conditional on what it names.
     """
-    from lengthlens.models.runs import RunStore
-    from lengthlens.probes.certify import certify_run
+    from lengthlens.probes.certificate.certify import certify_run
+    from lengthlens.runs.store import RunStore
 
     found = RunStore(store).find(run)
     with stoppable("the certificate"), progress("certifying") as report:

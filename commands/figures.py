@@ -8,7 +8,7 @@ import click
 
 from lengthlens.commands.studies import held_out_tasks, listed, opened, table_file
 from lengthlens.commands.terminal import as_json, print_json, progress, save_figure
-from lengthlens.registry import UserError, unknown
+from lengthlens.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,12 +33,7 @@ TABLES = "tables"  # the name that asks for all tables
 @held_out_tasks
 @as_json
 def figures(
-    names: tuple[str, ...],
-    tables: tuple[Path, ...],
-    out: Path,
-    formats: str,
-    held_out: str | None,
-    as_json: bool,
+    names: tuple[str, ...], tables: tuple[Path, ...], out: Path, formats: str, held_out: str | None, as_json: bool
 ) -> None:
     """Redraw every figure and table of a study, or only those NAMEs. The same study gives the same bytes."""
     kinds = listed(formats)
@@ -98,7 +93,7 @@ def save(figure: "Figure", stem: Path, formats: Sequence[str]) -> list[Path]:
 
 def write_tables(gallery: "Gallery", out: Path) -> list[Path]:
     """Every table in Markdown and LaTeX; the files written."""
-    from lengthlens.models.files import make_directory, write_whole
+    from lengthlens.files import make_directory, write_whole
 
     make_directory(out)
     written = []

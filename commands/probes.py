@@ -7,12 +7,12 @@ import click
 
 from lengthlens.commands.runs import stoppable, store_path
 from lengthlens.commands.terminal import as_json, print_json, print_table, progress
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lengthlens.models.run import Run
+    from lengthlens.runs.run import Run
 
 # The row that has the index of each growth curve.
 INDEX_OF = {"src": "iota_src", "lrc": "iota_lrc", "cover": "iota_cover", "pruned_src": "pruned"}
@@ -21,16 +21,10 @@ INDEX_OF = {"src": "iota_src", "lrc": "iota_lrc", "cover": "iota_cover", "pruned
 @click.command()
 @click.argument("runs", nargs=-1, metavar="RUN...")
 @click.option(
-    "--measure",
-    "measures",
-    default="lrc,src,transfer,pruned",
-    show_default=True,
-    help="What to measure, with commas.",
+    "--measure", "measures", default="lrc,src,transfer,pruned", show_default=True, help="What to measure, with commas."
 )
 @click.option("--layers", help="Layers for lrc and transfer, such as 0,1.  [default: all]")
-@click.option(
-    "--beyond", help="Scales beyond the training range to test transfer at.  [default: 2 times train_max]"
-)
+@click.option("--beyond", help="Scales beyond the training range to test transfer at.  [default: 2 times train_max]")
 @click.option("--all", "every", is_flag=True, help="Every run in the store that is accurate in range.")
 @click.option("--force", is_flag=True, help="Probe runs that are not accurate in range, too, and flag them.")
 @click.option("--again", is_flag=True, help="Measure again what is kept with the run already.")
@@ -52,9 +46,9 @@ def probe(
     All from inputs of the training range. `pruned` is about a copy of the run without the biases that no answer in the
     training range needs: its operators, and its exact match beyond. What is measured is kept with the run.
     """
-    from lengthlens.models.runs import RunStore
-    from lengthlens.models.sweep import read_numbers
     from lengthlens.probes.table import probe_run
+    from lengthlens.runs.store import RunStore
+    from lengthlens.runs.sweep import read_numbers
 
     found = RunStore(store)
     if every == bool(runs):

@@ -12,12 +12,12 @@ import click
 
 from lengthlens.commands.runs import given_settings, settings_option, stoppable, store_path
 from lengthlens.commands.terminal import as_json, finite, print_json, print_table, progress, save_figure
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
-    from lengthlens.models.records import RecordGrid
-    from lengthlens.models.runs import RunStore
-    from lengthlens.models.sweep import Outcome, Planned
+    from lengthlens.runs.record_grid import RecordGrid
+    from lengthlens.runs.store import RunStore
+    from lengthlens.runs.sweep import Outcome, Planned
 
 EVERY = "all"  # as a scheme: whatever the store has
 
@@ -31,9 +31,7 @@ EVERY = "all"  # as a scheme: whatever the store has
 )
 @click.option("--seeds", help="Numbers or ranges.  [default: 0-2]")
 @click.option(
-    "--score-scaling",
-    type=click.Choice(["log", "none"]),
-    help="Only with it, or only without.  [default: both]",
+    "--score-scaling", type=click.Choice(["log", "none"]), help="Only with it, or only without.  [default: both]"
 )
 @click.option("--lengths", help="Scales to evaluate at.  [default: 10 to 1000, and 10,000 for some tasks]")
 @click.option(
@@ -79,7 +77,7 @@ def records(
     Finished runs are skipped, so that after an interruption the same command goes on where it was. The table is
     written as csv (every run and length), Markdown, LaTeX, JSON (with every config) and as a figure.
     """
-    from lengthlens.models.runs import RunStore
+    from lengthlens.runs.store import RunStore
 
     grid, runs = make_grid(tasks, schemes, seeds, score_scaling, lengths, samples, settings), RunStore(store)
     others = grid.others(runs) if EVERY in (schemes or "").split(",") else []
@@ -110,8 +108,8 @@ def make_grid(
     settings: tuple[str, ...],
 ) -> "RecordGrid":
     """The record grid, with what was given in place of its own."""
-    from lengthlens.models.records import RecordGrid
-    from lengthlens.models.sweep import read_numbers
+    from lengthlens.runs.record_grid import RecordGrid
+    from lengthlens.runs.sweep import read_numbers
 
     most, exactly = read_samples(samples or "")
     named = [name for name in (schemes or "").split(",") if name and name != EVERY]
@@ -138,9 +136,7 @@ def read_samples(text: str) -> tuple[int | None, dict[int, int]]:
     for part in filter(None, text.split(",")):
         first, equals, last = part.partition("=")
         if not first.isdigit() or (equals and not last.isdigit()) or 0 in (int(first), int(last or 1)):
-            raise UserError(
-                f"'{part}' in '{text}' is no number of samples: write N or LENGTH=N, both at least 1"
-            )
+            raise UserError(f"'{part}' in '{text}' is no number of samples: write N or LENGTH=N, both at least 1")
         if equals:
             exactly[int(first)] = int(last)
         else:
@@ -149,7 +145,7 @@ def read_samples(text: str) -> tuple[int | None, dict[int, int]]:
 
 
 def named_store(name: str) -> "RunStore":
-    from lengthlens.models.runs import RunStore
+    from lengthlens.runs.store import RunStore
 
     store = RunStore(name)
     if not any(store.runs()):
@@ -163,7 +159,7 @@ def named_store(name: str) -> "RunStore":
 def show_plan(plans: "Sequence[Planned]", store: "RunStore", workers: int | None, as_json: bool) -> None:
     from joblib import cpu_count
 
-    from lengthlens.models.sweep import estimate, pending
+    from lengthlens.runs.sweep import estimate, pending
 
     left = pending(plans, store)
     unfinished = [config for config in left if not store.run(config).status().finished]
@@ -199,9 +195,7 @@ def counter(names: set[str]) -> "Iterator[Callable[[Outcome], None]]":
                 return  # was finished before
             done += 1
             minutes = (len(names) - done) * (time.monotonic() - start) / done / 60
-            text = (
-                f"{done} of {len(names)} runs, about {minutes:.0f} min left; {outcome.run} {outcome.status}"
-            )
+            text = f"{done} of {len(names)} runs, about {minutes:.0f} min left; {outcome.run} {outcome.status}"
             live(text)
             if outcome.failed or not sys.stderr.isatty():
                 click.echo(f"{text}{': ' + outcome.reason if outcome.reason else ''}", err=True)
@@ -211,7 +205,7 @@ def counter(names: set[str]) -> "Iterator[Callable[[Outcome], None]]":
 
 def swept(plans: "Sequence[Planned]", store: "RunStore", **engine: Any) -> "list[Outcome]":
     """Train and evaluate what is left."""
-    from lengthlens.models.sweep import pending, sweep
+    from lengthlens.runs.sweep import pending, sweep
 
     left = {config.id for config in pending(plans, store)}
     with stoppable("the records"), counter(left) as report:
@@ -233,8 +227,8 @@ class Page:
         earlier: Sequence[Path],
     ) -> None:
         from lengthlens.analyses.records import records as record_statistics
-        from lengthlens.probes.records import merged, read_records, record_table
-        from lengthlens.probes.study import machine_class
+        from lengthlens.studies.build import machine_class
+        from lengthlens.studies.record_rows import merged, read_records, record_table
 
         self.sources = [(store, list(plans)), *((other, beside_plans(grid, other)) for other in beside)]
         before = [read_records(folder) for folder in earlier]
@@ -250,8 +244,8 @@ class Page:
         """Everything, in plain values: results, and all that is needed to make them again."""
         from lengthlens.analyses.records import PUBLISHED, finding, goals
         from lengthlens.commands.probes import plain_rows
-        from lengthlens.models.records import GOAL, GOAL_SCHEME
-        from lengthlens.probes.records import provenance
+        from lengthlens.runs.record_grid import GOAL, GOAL_SCHEME
+        from lengthlens.studies.record_rows import provenance
 
         return {
             "finding": finding(self.chosen),
@@ -267,7 +261,7 @@ class Page:
         """All files, each whole or not at all. The same runs give the same bytes."""
         from lengthlens.analyses.records_figure import plot
         from lengthlens.analyses.records_text import latex, markdown
-        from lengthlens.models.files import make_directory, write_whole
+        from lengthlens.files import make_directory, write_whole
 
         make_directory(out)
         about = (self.chosen, self.train_max, self.machine)
@@ -290,9 +284,7 @@ class Page:
         from lengthlens.analyses.records_text import cells, goal_cells
 
         rows = cells(self.chosen)
-        print_table(
-            [{k: v for k, v in row.items() if k != "task"} for row in rows], [r["task"] for r in rows]
-        )
+        print_table([{k: v for k, v in row.items() if k != "task"} for row in rows], [r["task"] for r in rows])
         if goal := goal_cells(self.chosen):
             click.echo()
             print_table([dict(row) for row in goal])
@@ -310,12 +302,10 @@ def beside_plans(grid: "RecordGrid", store: "RunStore") -> "list[Planned]":
 
 def checked(facts: dict[str, Any], plan: "Planned", folder: Path) -> dict[str, Any]:
     """Records that were written before; refused if they are of another recipe."""
-    from lengthlens.models.records import recipe_of
+    from lengthlens.runs.record_grid import recipe_of
 
     if facts.get("recipe") != recipe_of(plan.config):
-        raise UserError(
-            f"the records in '{folder}' were made with another recipe, and cannot stand beside these"
-        )
+        raise UserError(f"the records in '{folder}' were made with another recipe, and cannot stand beside these")
     return facts
 
 
@@ -323,11 +313,7 @@ def with_earlier(facts: dict[str, Any], earlier: Sequence[dict[str, Any]]) -> di
     """The provenance with the configs of records that were written before."""
     configs = {name: config for each in earlier for name, config in each["configs"].items()}
     versions = [v for each in earlier for v in each["trained_with"] if v not in facts["trained_with"]]
-    return {
-        **facts,
-        "trained_with": facts["trained_with"] + versions,
-        "configs": {**configs, **facts["configs"]},
-    }
+    return {**facts, "trained_with": facts["trained_with"] + versions, "configs": {**configs, **facts["configs"]}}
 
 
 RECORD_COMMANDS = (records,)

@@ -21,7 +21,7 @@ from lengthlens.commands.terminal import progress
 def report(tables: tuple[Path, ...], out: Path, held_out: str | None) -> None:
     """Make one page of a study: the finding, the figures, and every cell to look into."""
     from lengthlens.analyses.report import page
-    from lengthlens.models.files import make_directory, write_whole
+    from lengthlens.files import make_directory, write_whole
 
     found, provenance, apart = opened(tables, held_out)
     with progress("report") as tell:

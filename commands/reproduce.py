@@ -16,13 +16,13 @@ from lengthlens.commands.stages import Stages, minutes
 from lengthlens.commands.terminal import as_json, print_json
 
 if TYPE_CHECKING:
-    from lengthlens.models.presets import Preset
-    from lengthlens.models.run import Run
-    from lengthlens.models.runs import RunStore
-    from lengthlens.models.sweep import Outcome, Planned
     from lengthlens.probes.many import Probed
+    from lengthlens.runs.run import Run
+    from lengthlens.runs.store import RunStore
+    from lengthlens.runs.sweep import Outcome, Planned
+    from lengthlens.studies.presets import Preset
 
-ROOMS = ("tasks", "models", "probes", "analyses")  # whose code decides what a study shows
+ROOMS = ("tasks", "models", "theory", "runs", "probes", "analyses", "studies")  # whose code decides what a study shows
 
 # Seconds on one core, for the time left: of a step of training, of probing a run, of the rest. As measured, roughly.
 STEP_COST, PROBE_COST, STUDY_COST, DRAWING_COST, PAGE_COST = 0.012, 12.0, 10.0, 30.0, 20.0
@@ -32,9 +32,7 @@ STEP_COST, PROBE_COST, STUDY_COST, DRAWING_COST, PAGE_COST = 0.012, 12.0, 10.0, 
 @click.option(
     "--preset", default="quick", show_default=True, help="Which study: smoke, quick, paper, unscaled or full."
 )
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True
-)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True)
 @click.option("--engine", default="local", show_default=True, help="local or dask.")
 @click.option("--workers", type=int, help="Local processes.  [default: one for each core]")
 @click.option("--address", help="Of the Dask scheduler: tcp://…")
@@ -48,15 +46,11 @@ def reproduce(
     What is finished is not done again, so that after an interruption the same command goes on where it was. A run
     that fails is shown in the summary and on the page, and stops nothing.
     """
-    from lengthlens.models.presets import PRESETS
-    from lengthlens.models.runs import RunStore
+    from lengthlens.runs.store import RunStore
+    from lengthlens.studies.presets import PRESETS
 
     chosen, store = PRESETS[preset], RunStore(out / "runs")
-    plans, place, start = (
-        chosen.plans(),
-        {"engine": engine, "workers": workers, "address": address},
-        time.monotonic(),
-    )
+    plans, place, start = (chosen.plans(), {"engine": engine, "workers": workers, "address": address}, time.monotonic())
     with stoppable("the study"), Stages(costs(plans, store), quiet or as_json) as stages:
         trained = train_all(plans, store, place, stages)
         runs = [store.run(plan.config) for plan in plans if store.run(plan.config).has("config.json")]
@@ -76,8 +70,8 @@ def reproduce(
 
 def costs(plans: "Sequence[Planned]", store: "RunStore") -> dict[str, float]:
     """What each stage may cost: training goes by steps that are left, probing by runs that are left."""
-    from lengthlens.models.sweep import pending
     from lengthlens.probes.many import is_probed
+    from lengthlens.runs.sweep import pending
 
     left = pending(plans, store)
     steps = sum(config.steps - store.run(config).status().steps for config in left)
@@ -94,10 +88,8 @@ def costs(plans: "Sequence[Planned]", store: "RunStore") -> dict[str, float]:
 # -- stages ------------------------------------------------------------------------------------------------------
 
 
-def train_all(
-    plans: "Sequence[Planned]", store: "RunStore", place: dict[str, Any], stages: Stages
-) -> "list[Outcome]":
-    from lengthlens.models.sweep import pending, sweep
+def train_all(plans: "Sequence[Planned]", store: "RunStore", place: dict[str, Any], stages: Stages) -> "list[Outcome]":
+    from lengthlens.runs.sweep import pending, sweep
 
     def report(outcome: "Outcome") -> None:
         reason = f" ({outcome.reason})" if outcome.failed else ""
@@ -126,7 +118,7 @@ def show_all(
     """Study, figures and page; nothing if all is there and nothing that it is made of has changed."""
     from lengthlens.analyses.gallery import Gallery
     from lengthlens.analyses.report import page as make_page
-    from lengthlens.models.files import write_whole
+    from lengthlens.files import write_whole
 
     page, stamp = out / "index.html", out / ".shown"
     if page.exists() and stamp.exists() and stamp.read_text() == fingerprint(command, runs):
@@ -138,17 +130,16 @@ def show_all(
     draw(gallery, out=out / "figures", report=lambda name: None)
     stages.begin("page")
     write_whole(page, make_page(table, about, gallery=gallery).encode())
-    write_whole(
-        stamp, fingerprint(command, runs).encode()
-    )  # anew: a study keeps what it finds out with the runs
+    write_whole(stamp, fingerprint(command, runs).encode())  # anew: a study keeps what it finds out with the runs
     return page
 
 
 def make_study(
     preset: "Preset", command: str, store: "RunStore", runs: "Sequence[Run]", path: Path, stages: Stages
 ) -> tuple[Any, dict[str, Any]]:
-    from lengthlens.models.files import write_whole
-    from lengthlens.probes.study import provenance, study, write_study
+    from lengthlens.analyses.table import write_study
+    from lengthlens.files import write_whole
+    from lengthlens.studies.build import provenance, study
 
     stages.begin("study")
     table = study(store, runs, pola_targets=preset.pola_targets, report=stages.tell)
@@ -166,9 +157,7 @@ def fingerprint(command: str, runs: "Sequence[Run]") -> str:
         known.update(json.dumps([run.id, run.manifest()], sort_keys=True).encode())
     for room in ROOMS:
         folder = Path(str(files("lengthlens"))) / room
-        for path in sorted(
-            path for path in folder.rglob("*") if path.suffix in (".py", ".html", ".css", ".js")
-        ):
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".html", ".css", ".js")):
             known.update(path.read_bytes())
     return known.hexdigest()
 

@@ -21,12 +21,12 @@ from lengthlens.commands.terminal import (
     save_figure,
     scheme_option,
 )
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
-    from lengthlens.models.run_config import RunConfig
-    from lengthlens.models.sweep import Grid, Outcome
-    from lengthlens.models.training import Progress, Report
+    from lengthlens.runs.config import RunConfig
+    from lengthlens.runs.sweep import Grid, Outcome
+    from lengthlens.runs.training import Progress, Report
 
 PLAIN_SECONDS = 5.0  # between progress lines where they cannot be overwritten
 
@@ -85,9 +85,7 @@ def plain_value(text: str) -> Any:
 @with_settings
 @store_path
 @click.option("--wandb", is_flag=True, help="Send metrics to Weights & Biases too.")
-@click.option(
-    "--tensorboard", is_flag=True, help="Write metrics for TensorBoard too, into STORE/tensorboard."
-)
+@click.option("--tensorboard", is_flag=True, help="Write metrics for TensorBoard too, into STORE/tensorboard.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @as_json
 def train(
@@ -103,9 +101,9 @@ def train(
     **named: Any,
 ) -> None:
     """Train a run, or continue it where it was interrupted. The same config is the same run."""
-    from lengthlens.models.run_config import RunConfig
-    from lengthlens.models.runs import RunStore
-    from lengthlens.models.training import train as train_run
+    from lengthlens.runs.config import RunConfig
+    from lengthlens.runs.store import RunStore
+    from lengthlens.runs.training import train as train_run
 
     fields = given_settings(settings, **named)
     scheme_options = {
@@ -128,7 +126,7 @@ def train(
 
 
 def trackers(config: "RunConfig", wandb: bool, tensorboard: Path | None) -> "list[Report]":
-    from lengthlens.models.trackers import tensorboard_report, wandb_report
+    from lengthlens.runs.trackers import tensorboard_report, wandb_report
 
     found: list[Report] = [wandb_report(config)] if wandb else []
     return [*found, tensorboard_report(tensorboard / config.id)] if tensorboard else found
@@ -182,12 +180,8 @@ def stoppable(what: str) -> Iterator[None]:
 @click.option("--lengths", help="Scales n, such as 10,20,50,1000.  [default: 1, 2, 5 and 10 times train_max]")
 @click.option("--samples", type=int, help="Instances of each length.  [default: 1000]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the instances.")
-@click.option(
-    "--memory", default="1GiB", show_default=True, help="The most that a block of instances may take."
-)
-@click.option(
-    "--device", type=click.Choice(["auto", "cuda", "mps", "cpu"]), default="auto", show_default=True
-)
+@click.option("--memory", default="1GiB", show_default=True, help="The most that a block of instances may take.")
+@click.option("--device", type=click.Choice(["auto", "cuda", "mps", "cpu"]), default="auto", show_default=True)
 @click.option("--again", is_flag=True, help="Compute lengths again that are known already.")
 @store_path
 @plot_file
@@ -205,11 +199,11 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Exact match of RUN (a name, or how it begins) at any length, from one parallel pass, with 95 % intervals."""
-    from lengthlens.models.evaluate import evaluate as evaluate_run
-    from lengthlens.models.evaluate import read_bytes, summary_lengths
-    from lengthlens.models.evaluation import SAMPLES
-    from lengthlens.models.runs import RunStore
-    from lengthlens.models.sweep import read_numbers
+    from lengthlens.runs.evaluate import evaluate as evaluate_run
+    from lengthlens.runs.evaluate import read_bytes, summary_lengths
+    from lengthlens.runs.evaluation import SAMPLES
+    from lengthlens.runs.store import RunStore
+    from lengthlens.runs.sweep import read_numbers
 
     found = RunStore(store).find(run)
     wanted = read_numbers(lengths) if lengths else summary_lengths(found.config.train_max)
@@ -238,13 +232,7 @@ def evaluate(
 def score_cells(row: dict[str, Any]) -> dict[str, Any]:
     """The cells of a row for people."""
     if row.get("reason"):
-        return {
-            "n": row["length"],
-            "exact match": row["reason"],
-            "95 % interval": "",
-            "without end": "",
-            "tokens": "",
-        }
+        return {"n": row["length"], "exact match": row["reason"], "95 % interval": "", "without end": "", "tokens": ""}
     return {
         "n": row["length"],
         "exact match": f"{row['exact_match']:.4f}",
@@ -260,9 +248,7 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--tasks", help="Names with commas between them.")
-@click.option(
-    "--schemes", help="Names with commas; options behind slashes: rope,hinted:relative/max_distance=3."
-)
+@click.option("--schemes", help="Names with commas; options behind slashes: rope,hinted:relative/max_distance=3.")
 @click.option("--seeds", help="Numbers or ranges: 0,1,2 or 0-9.")
 @click.option("--lengths", help="Scales to evaluate at.  [default: 1, 2, 5 and 10 times train_max]")
 @click.option("--samples", type=int, help="Instances of each length.")
@@ -271,9 +257,7 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 @click.option("--engine", default="local", show_default=True, help="local or dask.")
 @click.option("--workers", type=int, help="Local processes.  [default: one for each core]")
 @click.option("--address", help="Of the Dask scheduler: tcp://…")
-@click.option(
-    "--resources", multiple=True, metavar="NAME=AMOUNT", help="What a run takes of a worker: GPU=1."
-)
+@click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="What a run takes of a worker: GPU=1.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and an estimate, and do nothing.")
 @click.option("--quiet", is_flag=True, help="Only the summary.")
 @as_json
@@ -292,8 +276,8 @@ def sweep(
 
     Finished runs are skipped, so that after an interruption the same command goes on where it was.
     """
-    from lengthlens.models.runs import RunStore
-    from lengthlens.models.sweep import sweep as sweep_runs
+    from lengthlens.runs.store import RunStore
+    from lengthlens.runs.sweep import sweep as sweep_runs
 
     grid, runs = make_grid(**grid_options), RunStore(store)
     if dry_run:
@@ -328,8 +312,8 @@ def make_grid(
     """The grid of a file, with what was given as options in place of what the file says."""
     from dataclasses import replace
 
-    from lengthlens.models.evaluate import summary_lengths
-    from lengthlens.models.sweep import Grid, read_grid, read_numbers, read_scheme
+    from lengthlens.runs.evaluate import summary_lengths
+    from lengthlens.runs.sweep import Grid, read_grid, read_numbers, read_scheme
 
     grid = read_grid(file) if file else Grid([], [])
     given: dict[str, Any] = {
@@ -347,7 +331,7 @@ def make_grid(
 def show_plan(grid: "Grid", store: Any, workers: int | None, as_json: bool) -> None:
     from joblib import cpu_count
 
-    from lengthlens.models.sweep import estimate, pending
+    from lengthlens.runs.sweep import estimate, pending
 
     left = pending(grid, store)
     names = {config.id for config in left}
@@ -383,15 +367,10 @@ def counted(statuses: list[str]) -> str:
 @as_json
 @click.pass_context
 def runs(
-    context: click.Context,
-    task: str | None,
-    scheme: str | None,
-    status: str | None,
-    store: str,
-    as_json: bool,
+    context: click.Context, task: str | None, scheme: str | None, status: str | None, store: str, as_json: bool
 ) -> None:
     """List the runs, or: show one, check all checksums, make one table of all."""
-    from lengthlens.models.runs import RunStore
+    from lengthlens.runs.store import RunStore
 
     context.obj = RunStore(store)
     if context.invoked_subcommand is not None:
@@ -407,7 +386,7 @@ def runs(
 
 def chosen_store(context: click.Context, store: str | None) -> Any:
     """The store named behind the subcommand, or before it."""
-    from lengthlens.models.runs import RunStore
+    from lengthlens.runs.store import RunStore
 
     return context.obj if store is None else RunStore(store)
 

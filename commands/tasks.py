@@ -68,12 +68,8 @@ def steps(task: str, instance: str, as_json: bool) -> None:
 @click.command()
 @click.argument("task")
 @click.option("--max-scale", type=int, default=16, show_default=True, help="The largest scale n.")
-@click.option(
-    "--search", is_flag=True, help="Also search the least number of operators, without the declaration."
-)
-@click.option(
-    "--arity", type=int, default=2, show_default=True, help="With --search: the most sources of a step."
-)
+@click.option("--search", is_flag=True, help="Also search the least number of operators, without the declaration.")
+@click.option("--arity", type=int, default=2, show_default=True, help="With --search: the most sources of a step.")
 @plot_file
 @as_json
 def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.registry import UserError, unknown
+from lengthlens.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,9 +51,7 @@ class Group(click.Group):
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 plot_file = click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw into this file (.png, .pdf or .svg).",
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw into this file (.png, .pdf or .svg)."
 )
 
 

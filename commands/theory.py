@@ -15,21 +15,15 @@ from lengthlens.commands.terminal import (
     save_figure,
     scheme_option,
 )
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 
-train_max = click.option(
-    "--train-max", type=int, default=10, show_default=True, help="The largest training scale."
-)
-test_max = click.option(
-    "--test-max", type=int, default=40, show_default=True, help="The largest scale asked about."
-)
+train_max = click.option("--train-max", type=int, default=10, show_default=True, help="The largest training scale.")
+test_max = click.option("--test-max", type=int, default=40, show_default=True, help="The largest scale asked about.")
 
 
 @click.command()
 @click.option("--target", required=True, help="What attention should compute, e.g. prefix-sum, running-mean.")
-@click.option(
-    "--scheme", required=True, help="A position embedding; 'ideal' has one code per value of the target."
-)
+@click.option("--scheme", required=True, help="A position embedding; 'ideal' has one code per value of the target.")
 @scheme_option
 @click.option("--train-max", type=int, default=8, show_default=True, help="The scale that is trained on.")
 @click.option("--test-max", type=int, default=64, show_default=True, help="The largest scale asked about.")
@@ -47,7 +41,7 @@ def pola(
     as_json: bool,
 ) -> None:
     """Position-only linear attention: LRC, the predicted error at every scale, and the trained one on top."""
-    from lengthlens.models.pola import pola_table
+    from lengthlens.theory.pola import pola_table
 
     with progress("training") as report:
         report("gradient descent to its limit") if train else None
@@ -58,9 +52,7 @@ def pola(
     else:
         shown = {1, 2, 4, 8, train_max, test_max, *(train_max * 2**k for k in range(1, 12))}
         hidden = ("target", "scheme", "train_max")
-        print_table(
-            [{k: v for k, v in row.items() if k not in hidden} for row in rows if row["scale"] in shown]
-        )
+        print_table([{k: v for k, v in row.items() if k not in hidden} for row in rows if row["scale"] in shown])
     if plot:
         from lengthlens.analyses.pola import plot as draw
 
@@ -74,9 +66,7 @@ def pola(
 @click.option("--all", "every", is_flag=True, help="Every task under every scheme.")
 @train_max
 @test_max
-@click.option(
-    "--jobs", type=int, default=os.cpu_count() or 1, show_default="all cores", help="With --all: processes."
-)
+@click.option("--jobs", type=int, default=os.cpu_count() or 1, show_default="all cores", help="With --all: processes.")
 @plot_file
 @as_json
 def verdict(
@@ -100,7 +90,7 @@ def verdict(
         raise UserError("give a --task and a --scheme, or --all")
     if plot:
         raise UserError("--plot draws the grid of tasks and schemes, and goes with --all")
-    from lengthlens.probes import verdict as judge
+    from lengthlens.theory.verdict import verdict as judge
 
     with progress("verdict") as report:
         report(f"{task} under {scheme}, n up to {test_max}")
@@ -109,15 +99,9 @@ def verdict(
 
 
 def _grid(
-    task: str | None,
-    scheme: str | None,
-    train_max: int,
-    test_max: int,
-    jobs: int,
-    plot: Path | None,
-    as_json: bool,
+    task: str | None, scheme: str | None, train_max: int, test_max: int, jobs: int, plot: Path | None, as_json: bool
 ) -> None:
-    from lengthlens.probes.verdict_grid import verdict_grid
+    from lengthlens.theory.verdict_grid import verdict_grid
 
     with progress("verdicts") as report:
         table = verdict_grid(

@@ -73,11 +73,7 @@ class Attention(nn.Module):
         self.W_O = nn.Parameter(torch.empty(cfg.n_heads, cfg.d_head, cfg.d_model))
         self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.zeros(cfg.n_heads, cfg.d_head)) for _ in range(3))
         self.b_O = nn.Parameter(torch.zeros(cfg.d_model))
-        self.hook_q, self.hook_k, self.hook_v = (
-            HookPoint(),
-            HookPoint(),
-            HookPoint(),
-        )  # [row, pos, head, d_head]
+        self.hook_q, self.hook_k, self.hook_v = (HookPoint(), HookPoint(), HookPoint())  # [row, pos, head, d_head]
         self.hook_z = HookPoint()  # [row, pos, head, d_head]
         self.hook_attn_scores = HookPoint()  # [row, head, query, key], −inf above the diagonal
         self.hook_pattern = HookPoint()  # [row, head, query, key], what values are mixed with
@@ -100,16 +96,10 @@ class Attention(nn.Module):
         """Inputs [row, pos, d_model], or [row, pos, head, d_model] if each head has its own; out as the former."""
         shared = query_input is key_input and key_input is value_input and query_input.dim() == 3
         seen = self.explicit or watched(self.hook_attn_scores, self.hook_pattern)
-        joint = (
-            self._joint(query_input)
-            if shared and not watched(self.hook_q, self.hook_k, self.hook_v)
-            else None
-        )
+        joint = self._joint(query_input) if shared and not watched(self.hook_q, self.hook_k, self.hook_v) else None
         if joint is not None and not seen and self._packs(joint, places):
             return self._output(self.hook_z(self._packed(joint, places)))
-        q, k, v = (
-            joint.unbind(2) if joint is not None else self._separate(query_input, key_input, value_input)
-        )
+        q, k, v = joint.unbind(2) if joint is not None else self._separate(query_input, key_input, value_input)
         if places.rotates:
             q = self.hook_rot_q(places.scheme.rotate(q, places.frame))
             k = self.hook_rot_k(places.scheme.rotate(k, places.frame))
@@ -155,9 +145,7 @@ class Attention(nn.Module):
         blocks = [slice(start, min(start + step, length)) for start in range(0, length, step)]
         # The last block first: it is the largest, and what it frees fits all others. The other way round the
         # allocator finds no freed piece large enough for the next block, and memory grows without need.
-        parts = [
-            self._block(q, k[:, : rows.stop], v[:, : rows.stop], places, rows) for rows in reversed(blocks)
-        ]
+        parts = [self._block(q, k[:, : rows.stop], v[:, : rows.stop], places, rows) for rows in reversed(blocks)]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
 
     def _kernel(self, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
@@ -169,9 +157,7 @@ class Attention(nn.Module):
         if places.temperature is not None:
             q = q * places.temperature[:, None, None].to(q.dtype)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale
-        ).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale).transpose(1, 2)
 
     def _block(self, q: Tensor, k: Tensor, v: Tensor, places: Places, rows: slice) -> Tensor:
         """A block of queries with all keys up to its end."""

@@ -8,10 +8,10 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 from transformer_lens.model_bridge.sources.native import NativeModel
 
+from lengthlens.errors import UserError
 from lengthlens.models.attention import Attention
 from lengthlens.models.layers import MLP
 from lengthlens.models.transformer import HookedModel
-from lengthlens.registry import UserError
 
 ARCHITECTURE = "TransformerLensNative"
 SCHEMES_THERE = ("learned", "rope")
@@ -119,11 +119,7 @@ def copy_norm(ours: nn.Module, theirs: Any) -> None:
 def copy_attention(ours: Attention, theirs: Any, order: Tensor) -> None:
     same = torch.arange(len(order))
     for name, columns in (("Q", order), ("K", order), ("V", same)):
-        weight, bias, linear = (
-            getattr(ours, f"W_{name}"),
-            getattr(ours, f"b_{name}"),
-            getattr(theirs, name.lower()),
-        )
+        weight, bias, linear = (getattr(ours, f"W_{name}"), getattr(ours, f"b_{name}"), getattr(theirs, name.lower()))
         linear.weight.copy_(weight[:, :, columns].transpose(1, 2).flatten(0, 1))
         linear.bias.copy_(bias[:, columns].flatten())
     theirs.o.weight.copy_(ours.W_O.flatten(0, 1).t())

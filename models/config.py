@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes import scheme_kind
-from lengthlens.registry import UserError, unknown
 from lengthlens.tasks import TASKS, Task
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "relu", "silu", "solu")
@@ -36,9 +36,7 @@ class ModelConfig:
 
     task: str | None = None  # a name in TASKS; None for a model whose d_vocab is given instead
     scheme: str = "none"  # a name in SCHEMES; nothing is added unless it is asked for
-    scheme_options: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # by name; the scheme's own defaults otherwise
+    scheme_options: Mapping[str, Any] = field(default_factory=dict)  # by name; the scheme's own defaults otherwise
     n_layers: int = 2  # the least depth in which heads compose, enough for one circuit step
     n_heads: int = 4  # an operator of the tasks here has up to four sources
     d_model: int = 64  # learns the tasks here in under a minute on one core
@@ -46,9 +44,7 @@ class ModelConfig:
     d_mlp: int | None = None  # 4 d_model if None, as everywhere
     d_vocab: int | None = None  # the task's if None
     d_vocab_out: int | None = None  # d_vocab if None
-    n_ctx: int = (
-        2048  # rows of tables with one entry per position, and the limit that TransformerLens' tools go by
-    )
+    n_ctx: int = 2048  # rows of tables with one entry per position, and the limit that TransformerLens' tools go by
     train_ctx: int = 32  # longest training sequence in tokens; only score scaling looks at it
     act_fn: str = "gelu"  # smooth, and a single kernel
     normalization_type: str | None = "LN"  # as in HookedTransformer
@@ -106,9 +102,7 @@ class ModelConfig:
         if d_vocab is None:
             raise UserError("a model needs a task or d_vocab, and the config has neither")
         if task is not None and d_vocab < len(task.vocab):
-            raise UserError(
-                f"d_vocab {d_vocab} is too small for task '{task.name}' with {len(task.vocab)} tokens"
-            )
+            raise UserError(f"d_vocab {d_vocab} is too small for task '{task.name}' with {len(task.vocab)} tokens")
         return dataclasses.replace(
             self,
             task=task.name if task else None,

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
+from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel
-from lengthlens.registry import UserError
 
 BUFFERS = ("mask", "IGNORE", "rotary_sin", "rotary_cos")  # constants that old checkpoints carry along
 
@@ -60,9 +60,7 @@ def import_hooked(state_dict: Mapping[str, Tensor], hooked_config: Mapping[str, 
 def hooked_model_config(hooked: Mapping[str, Any]) -> ModelConfig:
     """A HookedTransformerConfig, as a dict, in this project's terms."""
     try:
-        sizes = {
-            name: hooked[name] for name in ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
-        }
+        sizes = {name: hooked[name] for name in ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")}
     except KeyError as error:
         raise UserError(f"the HookedTransformerConfig has no {error}") from None
     attn_only = bool(hooked.get("attn_only", False))
@@ -96,9 +94,7 @@ def hooked_scheme(hooked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         "alibi": ("alibi", {"slopes": "transformer-lens"}),
     }
     if kind not in kinds:
-        raise UserError(
-            f"positional_embedding_type {kind!r} has no equivalent here; those that do: {', '.join(kinds)}"
-        )
+        raise UserError(f"positional_embedding_type {kind!r} has no equivalent here; those that do: {', '.join(kinds)}")
     return kinds[kind]
 
 
@@ -118,8 +114,6 @@ def check_weights(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], sou
             raise UserError(f"{source} has weights '{name}', which the model does not have")
         got, want = given[name], wanted[name]
         if got.shape != want.shape:
-            raise UserError(
-                f"{source} has '{name}' of shape {list(got.shape)}, and the model needs {list(want.shape)}"
-            )
+            raise UserError(f"{source} has '{name}' of shape {list(got.shape)}, and the model needs {list(want.shape)}")
         if got.dtype != want.dtype and not (got.is_floating_point() and want.is_floating_point()):
             raise UserError(f"{source} has '{name}' of type {got.dtype}, and the model needs {want.dtype}")

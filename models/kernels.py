@@ -25,9 +25,7 @@ def usable(x: Tensor) -> bool:
     )
 
 
-def mix(
-    q: Tensor, k: Tensor, v: Tensor, multiplier: float | Tensor, mask: Tensor, bias: Tensor | None
-) -> Tensor:
+def mix(q: Tensor, k: Tensor, v: Tensor, multiplier: float | Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
     """``softmax(q · k · multiplier + mask + bias) v``, [row, query, head, d_head].
 
     `q` [row, query, head, d_head], `k` and `v` [row, key, head, d_head], `multiplier` a number or [query, 1], `mask`
@@ -52,13 +50,7 @@ class Mix(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        multiplier: float | Tensor,
-        mask: Tensor,
-        bias: Tensor | None,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, multiplier: float | Tensor, mask: Tensor, bias: Tensor | None
     ) -> Tensor:
         rows = len(q)
         q, k, v = by_head(q), by_head(k), by_head(v)
@@ -82,9 +74,7 @@ class PackedMix(torch.autograd.Function):
     """`packed_mix`, as a node of the graph."""
 
     @staticmethod
-    def forward(
-        ctx: Any, qkv: Tensor, multiplier: float | Tensor, mask: Tensor, bias: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, multiplier: float | Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
         q, k, v = flat_heads(qkv.permute(2, 0, 1, 3, 4))
         z, pattern = mixed(q, k, v, multiplier, mask, bias, len(qkv))
         ctx.save_for_backward(q, k, v, pattern)
@@ -115,13 +105,7 @@ def mixed(
 
 
 def unmixed(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pattern: Tensor,
-    multiplier: float | Tensor,
-    out: tuple[Tensor, ...],
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, pattern: Tensor, multiplier: float | Tensor, out: tuple[Tensor, ...]
 ) -> Tensor:
     """The gradient of the scores, [row·head, query, key]; those of queries, keys and values are written to `out`."""
     dq, dk, dv = out

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformer_lens.hook_points import HookPoint
 
+from lengthlens.errors import UserError
 from lengthlens.models.config import LensConfig
-from lengthlens.registry import UserError
 
 
 def watched(*points: HookPoint) -> bool:

@@ -12,10 +12,10 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.hooked_import import check_weights
 from lengthlens.models.transformer import HookedModel
-from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
 FORMAT = "lengthlens model"
@@ -37,12 +37,7 @@ def save(model: HookedModel, path: str | Path) -> None:
 
 def render(config: ModelConfig, weights: bytes) -> str:
     """The text of config.json: what the model is, and what its weights must be, byte for byte."""
-    header = {
-        "format": FORMAT,
-        "version": VERSION,
-        "weights_bytes": len(weights),
-        "sha256": digest(config, weights),
-    }
+    header = {"format": FORMAT, "version": VERSION, "weights_bytes": len(weights), "sha256": digest(config, weights)}
     return json.dumps({**header, "config": config.to_dict()}, indent=2) + "\n"
 
 
@@ -59,9 +54,7 @@ def load(path: str | Path, task: Task | None = None) -> HookedModel:
     text, header, config = _read_config(folder / CONFIG)
     weights = _read_weights(folder / WEIGHTS, header)
     if render(config, weights) != text:
-        raise UserError(
-            f"'{folder}' was changed after it was saved: {CONFIG} and {WEIGHTS} do not belong together"
-        )
+        raise UserError(f"'{folder}' was changed after it was saved: {CONFIG} and {WEIGHTS} do not belong together")
     state = _tensors(weights, folder / WEIGHTS)
     _check_shapes(config, task, state, folder)
     model = HookedModel(config, task)
@@ -121,16 +114,10 @@ def _read_config(path: Path) -> tuple[str, dict[str, Any], ModelConfig]:
         raise
     except (ValueError, RecursionError) as error:
         raise UserError(f"'{path}' is not JSON: {str(error) or 'nested too deeply'}") from None
-    if (
-        not isinstance(header, dict)
-        or header.get("format") != FORMAT
-        or not isinstance(header.get("config"), dict)
-    ):
+    if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("config"), dict):
         raise UserError(f"'{path}' is not the config of a {FORMAT}")
     if header.get("version") != VERSION:
-        raise UserError(
-            f"'{path}' is of version {header.get('version')!r}, and this code reads version {VERSION}"
-        )
+        raise UserError(f"'{path}' is of version {header.get('version')!r}, and this code reads version {VERSION}")
     try:
         return text, header, ModelConfig.from_dict(header["config"])
     except UserError as error:

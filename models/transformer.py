@@ -10,13 +10,13 @@ from transformer_lens import ActivationCache, HookedRootModule
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.weight_processing import ProcessWeights
 
+from lengthlens.errors import UserError, unknown
 from lengthlens.models.attention import Places, log_temperature
 from lengthlens.models.block import Block, dead_hook
 from lengthlens.models.config import LensConfig, ModelConfig
 from lengthlens.models.layers import Embed, Unembed, default_std, initialise, make_norm, watched
 from lengthlens.models.schemes import Frame, PositionScheme, Sizes, make_scheme
-from lengthlens.models.weights import TokenNames, WeightNames
-from lengthlens.registry import UserError, unknown
+from lengthlens.models.tl_api import TokenNames, WeightNames
 from lengthlens.tasks import TASKS, Task
 
 ReturnType = Literal["logits", "loss", "both"] | None
@@ -148,9 +148,7 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         tokens = self.to_tokens(input)
         tokens = tokens[None] if tokens.dim() == 1 else tokens
         if tokens.dim() != 2 or tokens.shape[1] == 0 or tokens.is_floating_point():
-            raise UserError(
-                f"tokens must be ids [row, pos], not {tokens.dtype} of shape {list(tokens.shape)}"
-            )
+            raise UserError(f"tokens must be ids [row, pos], not {tokens.dtype} of shape {list(tokens.shape)}")
         return tokens
 
     def _embedded(self, tokens: Tensor, scale: int | Tensor | None) -> tuple[Tensor, Places]:
@@ -167,9 +165,7 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         if isinstance(scale, int):
             scale = torch.tensor([scale], device=tokens.device)
         if scale is not None and scale.shape not in (torch.Size([1]), tokens.shape[:1]):
-            raise UserError(
-                f"one scale for each of {len(tokens)} rows is needed, not shape {list(scale.shape)}"
-            )
+            raise UserError(f"one scale for each of {len(tokens)} rows is needed, not shape {list(scale.shape)}")
         return self.pos_embed.frame(tokens, scale)
 
     def _places(self, frame: Frame) -> Places:
@@ -186,9 +182,7 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         return embed_qk
 
     @torch.no_grad()
-    def generate(
-        self, prompt: str | Tensor, max_new_tokens: int, scale: int | Tensor | None = None
-    ) -> Tensor:
+    def generate(self, prompt: str | Tensor, max_new_tokens: int, scale: int | Tensor | None = None) -> Tensor:
         """Greedy continuation of a prompt, [row, pos + max_new_tokens]; the scale is that of the prompt."""
         tokens = self._checked_tokens(prompt)
         scale = self._frame(tokens, scale).scale
@@ -219,9 +213,7 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         output, cache = super().run_with_cache(
             *args, names_filter=lambda name: name in names, remove_batch_dim=remove_batch_dim, **kwargs
         )
-        return output, Cache(
-            cache, self, has_batch_dim=not remove_batch_dim
-        ) if return_cache_object else cache
+        return output, Cache(cache, self, has_batch_dim=not remove_batch_dim) if return_cache_object else cache
 
     def _firing(self, names_filter: NamesFilter) -> set[str]:
         """The hook points meant; asking for ones that cannot fire is an error, not a silence."""
@@ -306,9 +298,7 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         return self
 
     @classmethod
-    def from_hooked_state_dict(
-        cls, state_dict: dict[str, Tensor], hooked_config: dict[str, Any]
-    ) -> "HookedModel":
+    def from_hooked_state_dict(cls, state_dict: dict[str, Tensor], hooked_config: dict[str, Any]) -> "HookedModel":
         """A HookedTransformer checkpoint: its state dict, and its HookedTransformerConfig as a dict."""
         from lengthlens.models.hooked_import import import_hooked  # it builds models, so it imports this file
 

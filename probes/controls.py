@@ -5,15 +5,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lengthlens.errors import unknown
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.run_config import RunConfig
+from lengthlens.models.schemes.distance_bias import Relative
 from lengthlens.models.schemes.ideal import Ideal
-from lengthlens.models.schemes.learned import LearnedRelation
-from lengthlens.models.schemes.relative import Relative
+from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.schemes.wrappers import ScaleHinted
-from lengthlens.models.trainer import Trainer
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.registry import unknown
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.trainer import Trainer
 from lengthlens.tasks import TASKS, Batch
 
 SHARP = 30.0  # a score at which softmax leaves e⁻³⁰ for every other key: nothing, in float32

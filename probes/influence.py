@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lengthlens.probes.activations import Subject, answer_queries
+from lengthlens.probes.subject import Subject, answer_queries
 from lengthlens.tasks import Task
 
 ROWS = 64  # means are then within about 0.05, far from the threshold for keys that matter

@@ -46,16 +46,10 @@ class Roles:
         replacing it makes an input that is no instance, and so shows what disturbs a model, not what it reads.
         """
         own = (1, *(0 for _ in codes[query]))
-        names = [((0, *map(int, codes[key])), occurring[key]) for key in range(query)] + [
-            (own, occurring[query])
-        ]
+        names = [((0, *map(int, codes[key])), occurring[key]) for key in range(query)] + [(own, occurring[query])]
         sources = [source for source in sources if len(occurring[source]) > 1] or sources
         roles = [
-            Role(
-                *name,
-                sum(names[s] == name for s in sources),
-                tuple(k for k, n in enumerate(names) if n == name),
-            )
+            Role(*name, sum(names[s] == name for s in sources), tuple(k for k, n in enumerate(names) if n == name))
             for name in sorted({names[source] for source in sources})
         ]
         return cls(tuple(sources), tuple(roles))

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 
 LEVEL = 0.95
 
@@ -63,9 +63,7 @@ def over_seeds(values: Iterable[float]) -> Interval:
     """
     found = np.array([value for value in values if not np.isnan(value)])
     if len(found) < 2:
-        return Interval(
-            float(found.mean()) if len(found) else float("nan"), float("nan"), float("nan"), len(found)
-        )
+        return Interval(float(found.mean()) if len(found) else float("nan"), float("nan"), float("nan"), len(found))
     half = stats.t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))
     return Interval(float(found.mean()), float(found.mean() - half), float(found.mean() + half), len(found))
 

@@ -7,13 +7,12 @@ from typing import Literal
 
 from joblib import Parallel, delayed
 
-from lengthlens.models.run import Run
-from lengthlens.models.runs import best_rows
-from lengthlens.models.sweep import on_engine, persistently
-from lengthlens.models.trainer import cpu_threads
-from lengthlens.probes.study import is_accurate
+from lengthlens.errors import UserError
 from lengthlens.probes.table import MEASURES, probe_run, stored
-from lengthlens.registry import UserError
+from lengthlens.runs.run import Run
+from lengthlens.runs.store import best_rows, is_accurate
+from lengthlens.runs.sweep import on_engine, persistently
+from lengthlens.runs.trainer import cpu_threads
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lengthlens.errors import UserError
 from lengthlens.models.schemes import PositionScheme
-from lengthlens.models.schemes.learned import THRESHOLDS, LearnedRelation
+from lengthlens.models.schemes.lbpe import THRESHOLDS, LearnedRelation
 from lengthlens.models.schemes.scheme import CodeTable
-from lengthlens.probes.activations import Subject, exact_by_scale, scales_up_to, subject_of, task_of
 from lengthlens.probes.relations import Phi, Relation, RelationLike, relation_of
-from lengthlens.registry import UserError
+from lengthlens.probes.subject import Subject, exact_by_scale, scales_up_to, subject_of, task_of
 from lengthlens.tasks import Task
 
 
@@ -41,9 +41,7 @@ def own_relation(
         return subject, relation_of(relation)
     scheme = getattr(subject.model, "pos_embed", None)
     if not isinstance(scheme, PositionScheme):
-        raise UserError(
-            "the model's relation is not known: give one, e.g. relation='i-j' or relation='(i,j)'"
-        )
+        raise UserError("the model's relation is not known: give one, e.g. relation='i-j' or relation='(i,j)'")
     if isinstance(scheme, LearnedRelation) and scheme.options.variant == "forms":
         return pruned_forms(subject, task, train_max)
     return subject, relation_of(scheme)
@@ -132,9 +130,7 @@ def pruned_tables(subject: Subject, task: Task, train_max: int) -> tuple[Subject
     def relation(level_of: Callable[[Levelled], Tensor]) -> Phi:
         def phi(i: Tensor, j: Tensor, n: Tensor) -> Tensor:
             parts = scheme.relation(i, j, n).unbind(-1)
-            return torch.stack(
-                [table.codes(part, level_of(table).cpu()) for table, part in zip(tables, parts)], -1
-            )
+            return torch.stack([table.codes(part, level_of(table).cpu()) for table, part in zip(tables, parts)], -1)
 
         return phi
 

@@ -7,7 +7,7 @@ front: X [fit, sample, feature], y [fit, sample]. A test fits both on the same d
 import torch
 from torch import Tensor
 
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 
 ABSENT = -1e9  # score of a class that a fit has not seen: it is never predicted
 

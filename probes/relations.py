@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lengthlens.errors import UserError
 from lengthlens.models.codes import Ints
 from lengthlens.models.schemes import PositionScheme, make_scheme
-from lengthlens.registry import UserError
 
 Phi: TypeAlias = Callable[[Tensor, Tensor, Tensor], Any]
 

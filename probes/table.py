@@ -7,15 +7,15 @@ from typing import Any
 import pandas as pd
 import torch
 
-from lengthlens.models.run import Run
-from lengthlens.probes.activations import Subject, exact_by_scale, scales_up_to, task_of
+from lengthlens.errors import UserError, unknown
 from lengthlens.probes.invariance import invariance_index
-from lengthlens.probes.linear import TOLERANCE, measured_lrc
+from lengthlens.probes.lrc import TOLERANCE, measured_lrc
 from lengthlens.probes.pruning import own_relation, prune
 from lengthlens.probes.relations import Relation, RelationLike
-from lengthlens.probes.sequential import FIDELITY, THRESHOLD, MeasuredSrc, measured_src, measured_src_at
+from lengthlens.probes.src import FIDELITY, THRESHOLD, MeasuredSrc, measured_src, measured_src_at
+from lengthlens.probes.subject import Subject, exact_by_scale, scales_up_to, task_of
 from lengthlens.probes.transfer import BAR, readout_transfer
-from lengthlens.registry import UserError, unknown
+from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
 ROWS = {  # what the rows of each measure are called
@@ -142,19 +142,13 @@ def lrc_rows(
 
 
 def src_rows(
-    subject: Callable[..., Any] | Subject,
-    task: Task,
-    train_max: int,
-    relation: Relation,
-    generator: torch.Generator,
+    subject: Callable[..., Any] | Subject, task: Task, train_max: int, relation: Relation, generator: torch.Generator
 ) -> list[Row]:
     found = measured_src_at(THRESHOLDS, subject, task, train_max, relation, generator=generator)
     default = found[THRESHOLDS.index(THRESHOLD)]
     about = {"relation": relation.words, "threshold": f"influence={THRESHOLD:g} fidelity={FIDELITY:g}"}
     rows = [{"measure": "src", "scale": n, "value": value, **about} for n, value in default.curve.items()]
-    rows += [
-        {"measure": "signatures", "scale": n, "value": v, **about} for n, v in signatures(default).items()
-    ]
+    rows += [{"measure": "signatures", "scale": n, "value": v, **about} for n, v in signatures(default).items()]
     for each in found:
         for fidelity in FIDELITIES:
             text = f"influence={each.threshold:g} fidelity={fidelity:g}"
@@ -185,9 +179,7 @@ def transfer_rows(
     for hook, readout in found.accuracy:
         about = {"layer": _layer(hook), "readout": readout}
         for n, value in found.cover(hook, readout).items():
-            rows.append(
-                {"measure": "cover", "scale": n, "value": value, **about, "threshold": f"bar={BAR:g}"}
-            )
+            rows.append({"measure": "cover", "scale": n, "value": value, **about, "threshold": f"bar={BAR:g}"})
         for bar in BARS:
             index = invariance_index(found.cover(hook, readout, bar))
             rows.append(_index("cover", train_max, index, {**about, "threshold": f"bar={bar:g}"}))

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Tensor
 
-from lengthlens.probes.activations import Subject, answer_queries, scales_up_to, subject_of, task_of
+from lengthlens.errors import UserError, unknown
 from lengthlens.probes.readouts import BatchedLogistic, BatchedRidge
-from lengthlens.registry import UserError, unknown
+from lengthlens.probes.subject import Subject, answer_queries, scales_up_to, subject_of, task_of
 from lengthlens.tasks import Task
 
 Labels = Literal["model", "true"]

@@ -1,6 +1,6 @@
 """What is to be computed: tasks on which length generalization is studied, and their sequential complexity."""
 
-from lengthlens.registry import Registry
+from lengthlens.errors import Registry
 from lengthlens.tasks.arithmetic import Addition, AdditionMsb, Multiplication, MultiplicationByDigit
 from lengthlens.tasks.circuit import Circuit, Operator, Step
 from lengthlens.tasks.complexity import search_src, src_curve, src_declared, src_searched

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 
 Ints = NDArray[np.int64]
 UNUSED = -1  # fills the sources of a step whose operator has fewer arguments than the widest one
@@ -70,10 +70,7 @@ class Circuit:
         width = max(part.sources.shape[1] for part in parts)
         query = np.concatenate([part.query for part in parts])
         operator = np.concatenate(
-            [
-                np.array([index[o.name] for o in part.operators], dtype=np.int64)[part.operator]
-                for part in parts
-            ]
+            [np.array([index[o.name] for o in part.operators], dtype=np.int64)[part.operator] for part in parts]
         )
         sources = np.concatenate(
             [

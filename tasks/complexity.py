@@ -88,10 +88,7 @@ def search_src(task: Task, n: int, arity: int, max_instances: int = 20_000, max_
     for scale, batch in batches.items():
         if not problem.add(_columns(task, scale, batch or _sample(task, scale, max_instances // 10))):
             return Search(
-                math.inf,
-                math.inf,
-                True,
-                f"no choice of {arity} sources determines every answer token at n = {scale}",
+                math.inf, math.inf, True, f"no choice of {arity} sources determines every answer token at n = {scale}"
             )
     found = cover(problem, max_nodes)
     notes = [f"scales {', '.join(map(str, sampled))} sampled"] if sampled else []

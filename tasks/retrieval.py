@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import COPY
 from lengthlens.tasks.task import BEGIN, END, Family, Task
@@ -33,9 +33,7 @@ class _ContentAddressed(Task):
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         if tokens is None:
-            raise UserError(
-                f"task '{self.name}' is content-addressed: its circuit needs the tokens of the instance"
-            )
+            raise UserError(f"task '{self.name}' is content-addressed: its circuit needs the tokens of the instance")
         sources = self.sources(scale, list(tokens))
         return Circuit.of(self.operator, self.prompt_length(scale) - 1 + np.arange(len(sources)), sources)
 

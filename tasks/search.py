@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 
 Ints = NDArray[np.int64]
 UNSET = -1
@@ -41,9 +41,7 @@ class Problem:
         if arity < 1:
             raise UserError(f"the arity of an operator is at least 1, not {arity}")
         if vocab**arity > MAX_TABLE:
-            raise UserError(
-                f"operators of arity {arity} over {vocab} tokens are too large to search; lower the arity"
-            )
+            raise UserError(f"operators of arity {arity} over {vocab} tokens are too large to search; lower the arity")
         self.arity, self.vocab = arity, vocab
         self.scratch = np.empty(vocab**arity, dtype=np.int64)
         self.steps: list[Candidates] = []
@@ -97,9 +95,7 @@ class Problem:
 
 def stacked(tables: list[tuple[Ints, Ints]]) -> Candidates:
     """Tables of different lengths as one array, equal ones kept once."""
-    tables = list(
-        {codes.tobytes() + outputs.tobytes(): (codes, outputs) for codes, outputs in tables}.values()
-    )
+    tables = list({codes.tobytes() + outputs.tobytes(): (codes, outputs) for codes, outputs in tables}.values())
     shape = (len(tables), max(len(codes) for codes, _ in tables))
     codes, outputs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
     for row, (code, output) in enumerate(tables):

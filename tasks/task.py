@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 from lengthlens.tasks.circuit import Circuit, Ints
 
 Family = Literal["position-addressed", "growing", "content-addressed"]
@@ -92,9 +92,7 @@ class Task(ABC):
 
     def coupled_answer(self, scale: int) -> Ints:
         """For each answer token the index, in its run of the prompt, of the symbol it belongs with. [answer]"""
-        raise UserError(
-            f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each"
-        )
+        raise UserError(f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each")
 
     # -- vocabulary ----------------------------------------------------------------------------------------------
 
@@ -145,9 +143,7 @@ class Task(ABC):
             return self.assemble(self.draw(self.checked_scale(scale), batch, generator, device), scale)
         scales = scale.tolist() if isinstance(scale, Tensor) else list(scale)
         if not scales or (batch is not None and batch != len(scales)):
-            raise UserError(
-                f"{len(scales)} scales were given for a batch of {batch}: one for each row is needed"
-            )
+            raise UserError(f"{len(scales)} scales were given for a batch of {batch}: one for each row is needed")
         return self._mixed(torch.tensor(scales, device=device), generator)
 
     def assemble(self, inputs: Tensor, scale: int) -> Batch:
@@ -196,9 +192,7 @@ class Task(ABC):
         """
         found = tokens == self.ids[self.marks[0]]
         if tokens.device.type != "meta" and not bool(found.any(1).all()):
-            raise UserError(
-                f"no '{self.marks[0]}' in the tokens, so task '{self.name}' cannot tell their scale"
-            )
+            raise UserError(f"no '{self.marks[0]}' in the tokens, so task '{self.name}' cannot tell their scale")
         return found.to(torch.uint8).argmax(1) - 1
 
     def run_index(self, tokens: Tensor) -> Tensor:
@@ -250,9 +244,7 @@ class Task(ABC):
         if words[:1] != [BEGIN]:
             raise UserError(f"an instance of task '{self.name}' begins with '{BEGIN}', not {text!r}")
         if self.marks[0] not in words:
-            raise UserError(
-                f"an instance of task '{self.name}' has a '{self.marks[0]}', and {text!r} has none"
-            )
+            raise UserError(f"an instance of task '{self.name}' has a '{self.marks[0]}', and {text!r} has none")
         scale = self.checked_scale(words.index(self.marks[0]) - 1)
         tokens = torch.tensor([[self.ids[word] for word in words]])
         prompt_length = self.prompt_length(scale)
@@ -267,9 +259,7 @@ class Task(ABC):
         """The full instance, if `tokens` [1, pos] agree with what their own free symbols give."""
         inputs = self.inputs_of(tokens, scale)
         if not bool(self.valid(inputs, scale).all()):
-            raise UserError(
-                f"'{self.render(tokens[0])}' is not an instance of task '{self.name}': {self.summary}"
-            )
+            raise UserError(f"'{self.render(tokens[0])}' is not an instance of task '{self.name}': {self.summary}")
         full = self.assemble(inputs, scale)
         wrong = (full.tokens[:, : tokens.shape[1]] != tokens)[0].nonzero()
         if len(wrong):

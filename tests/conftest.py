@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lengthlens.models import HookedModel, ModelConfig, build
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks import TASKS
 
 torch.set_num_threads(1)  # tensors here are so small that threads cost more than they give

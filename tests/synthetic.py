@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lengthlens.models.evaluation import wilson
-from lengthlens.models.sweep import read_scheme
+from lengthlens.analyses.table import as_study
 from lengthlens.probes.invariance import invariance_index
-from lengthlens.probes.study import POLA_TARGETS, as_study, declared_rows, pola_rows
-from lengthlens.probes.verdict import Case, RefusedError
+from lengthlens.runs.evaluation import wilson
+from lengthlens.runs.sweep import read_scheme
+from lengthlens.studies.build import POLA_TARGETS, declared_rows, pola_rows
 from lengthlens.tasks import TASKS
+from lengthlens.theory.verdict import Case, RefusedError
 
 SYNTHETIC_TASKS = ("copy", "reverse", "parity-cot", "addition", "duplicate", "parity")
 SYNTHETIC_SCHEMES = (
@@ -99,9 +100,7 @@ def judged(case: Case, scheme: str) -> tuple[str, str]:
     return found.verdict, "; ".join(found.reasons)
 
 
-def one_run(
-    task: str, scheme: str, seed: int, train_max: int, verdict: str, noise: np.random.Generator
-) -> list[Row]:
+def one_run(task: str, scheme: str, seed: int, train_max: int, verdict: str, noise: np.random.Generator) -> list[Row]:
     surprising = seed < SURPRISES.get((task, scheme), 0)
     accurate = (task, scheme) not in INACCURATE and not (verdict == "task-limited" and scheme == "none")
     goes_on = ((verdict == "possible") != surprising) and accurate
@@ -143,9 +142,7 @@ def trained(accurate: bool, noise: np.random.Generator) -> list[Row]:
 
 def scored(train_max: int, accurate: bool, goes_on: bool, noise: np.random.Generator) -> list[Row]:
     rows: list[Row] = []
-    rate = (
-        0.0 if noise.random() < 0.7 else noise.uniform(0.001, 0.01)
-    )  # how fast a good run decays, if it does
+    rate = 0.0 if noise.random() < 0.7 else noise.uniform(0.001, 0.01)  # how fast a good run decays, if it does
     for n in (*range(1, train_max + 1), *LENGTHS):
         if n <= train_max:
             share = 1.0 if accurate else max(0.0, 1 - noise.uniform(0.05, 0.12) * n)
@@ -169,19 +166,12 @@ def probed(train_max: int, slope: float, noise: np.random.Generator) -> list[Row
     scales = range(1, train_max + 1)
     rows: list[Row] = [{"measure": "probe_exact_match", "scale": n, "value": 1.0} for n in scales]
     for measure, first, texts, loose in (
-        (
-            "src",
-            2.0,
-            ["influence=0.1 fidelity=0.9", "influence=0.2 fidelity=0.9", "influence=0.2 fidelity=0.97"],
-            0.05,
-        ),
+        ("src", 2.0, ["influence=0.1 fidelity=0.9", "influence=0.2 fidelity=0.9", "influence=0.2 fidelity=0.97"], 0.05),
         ("lrc", 12.0, ["tolerance=0.15", "tolerance=0.3", "tolerance=0.5"], 0.25),
     ):
         own = max(0.0, slope + noise.normal(0, loose))
         curve = {n: float(round(first * n**own)) for n in scales}
-        rows += [
-            {"measure": measure, "scale": n, "value": v, "threshold": texts[1]} for n, v in curve.items()
-        ]
+        rows += [{"measure": measure, "scale": n, "value": v, "threshold": texts[1]} for n, v in curve.items()]
         for k, text in enumerate(texts):
             shifted = {n: max(1.0, value - k + 1) for n, value in curve.items()}
             rows.append(index(measure, train_max, shifted, threshold=text))
@@ -192,9 +182,7 @@ def probed(train_max: int, slope: float, noise: np.random.Generator) -> list[Row
                     {"measure": "lrc", "scale": n, "value": v // 4, "threshold": texts[1], **about}
                     for n, v in curve.items()
                 ]
-                rows += [
-                    {"measure": "r2", "scale": n, "value": noise.uniform(0.7, 1), **about} for n in scales
-                ]
+                rows += [{"measure": "r2", "scale": n, "value": noise.uniform(0.7, 1), **about} for n in scales]
         else:
             rows += [{"measure": "signatures", "scale": n, "value": v} for n, v in curve.items()]
     for layer in (0, 1):
@@ -203,9 +191,7 @@ def probed(train_max: int, slope: float, noise: np.random.Generator) -> list[Row
     return rows
 
 
-def transferred(
-    train_max: int, layer: int, readout: str, slope: float, noise: np.random.Generator
-) -> list[Row]:
+def transferred(train_max: int, layer: int, readout: str, slope: float, noise: np.random.Generator) -> list[Row]:
     about = {"layer": layer, "readout": readout}
     rows: list[Row] = []
     for fit in range(1, train_max + 1):
@@ -213,21 +199,11 @@ def transferred(
             distance = abs(np.log(scale / fit))
             value = float(np.clip(np.exp(-slope * distance) + noise.normal(0, 0.02), 0, 1))
             rows.append(
-                {
-                    "measure": "transfer",
-                    "fit_scale": fit,
-                    "scale": scale,
-                    "value": value,
-                    "control": 0.2,
-                    **about,
-                }
+                {"measure": "transfer", "fit_scale": fit, "scale": scale, "value": value, "control": 0.2, **about}
             )
     own = max(0.0, slope * (0.5 if layer else 1) + noise.normal(0, 0.2))
     curve = {n: float(round(2 * n**own)) for n in range(1, train_max + 1)}
-    rows += [
-        {"measure": "cover", "scale": n, "value": v, "threshold": "bar=0.9", **about}
-        for n, v in curve.items()
-    ]
+    rows += [{"measure": "cover", "scale": n, "value": v, "threshold": "bar=0.9", **about} for n, v in curve.items()]
     for text, factor in (("bar=0.8", 0.7), ("bar=0.9", 1.0), ("bar=0.97", 1.4)):
         scaled = {n: max(1.0, round(v * factor)) for n, v in curve.items()}
         rows.append(index("cover", train_max, scaled, threshold=text, **about))
@@ -248,9 +224,7 @@ def pruned(scheme: str, train_max: int, goes_on: bool) -> list[Row]:
     rows: list[Row] = [{"measure": "pruned", "scale": train_max, "value": invariance_index(curve), **about}]
     rows += [{"measure": "pruned_src", "scale": n, "value": value, **about} for n, value in curve.items()]
     right = float(flat or goes_on)
-    rows += [
-        {"measure": "pruned_exact_match", "scale": k * train_max, "value": right, **about} for k in (2, 10)
-    ]
+    rows += [{"measure": "pruned_exact_match", "scale": k * train_max, "value": right, **about} for k in (2, 10)]
     return rows
 
 

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from lengthlens.analyses.association import (
+from lengthlens.analyses.statistics import (
     auc,
     balanced_accuracy,
     difference,

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from lengthlens.analyses import cells, extrapolation, growth, learned, pola, scatter, tables, theme, transfer
 from lengthlens.analyses.gallery import FIGURES, Gallery
 from lengthlens.analyses.per_run import MissingError
-from lengthlens.probes.study import as_study
-from lengthlens.registry import UserError
+from lengthlens.analyses.table import as_study
+from lengthlens.errors import UserError
 from lengthlens.tests.synthetic import synthetic_study
 
 SCHEMES = ("ideal", "lbpe", "hinted:relative/max_distance=3", "hinted:relative/max_distance=12", "rope")
@@ -47,9 +47,7 @@ def test_labels_with_options_have_the_family_and_colour_of_their_scheme():
     assert theme.family("hinted:relative/max_distance=3") == "hinted"
     assert theme.colour("lbpe/score_scaling=none") == theme.colour("lbpe")
     looks = theme.lines(SCHEMES)
-    assert len({(look["color"], str(look["linestyle"]), look["marker"]) for look in looks.values()}) == len(
-        SCHEMES
-    )
+    assert len({(look["color"], str(look["linestyle"]), look["marker"]) for look in looks.values()}) == len(SCHEMES)
     assert looks["rope"] == theme.line("rope")
 
 
@@ -113,22 +111,14 @@ def test_coinciding_runs_are_spread_out_and_lone_ones_stay():
 
 def test_extrapolation_takes_mean_and_range_over_seeds():
     found = extrapolation.curves(table()).set_index(["task", "scheme", "scale"]).loc[("copy", "ideal", 100)]
-    rows = table().query(
-        "task == 'copy' and scheme == 'ideal' and measure == 'exact_match' and scale == 100"
-    )["value"]
+    rows = table().query("task == 'copy' and scheme == 'ideal' and measure == 'exact_match' and scale == 100")["value"]
     assert (found["mean"], found["low"], found["high"], found["seeds"]) == (
         pytest.approx(rows.mean()), rows.min(), rows.max(), 2)  # fmt: skip
 
 
 def test_a_run_alone_is_drawn_with_its_training_range():
     rows = [
-        {
-            "length": n,
-            "exact_match": 1.0,
-            "exact_match_low": 0.9,
-            "exact_match_high": 1.0,
-            "exact_match_no_end": 1.0,
-        }
+        {"length": n, "exact_match": 1.0, "exact_match_low": 0.9, "exact_match_high": 1.0, "exact_match_no_end": 1.0}
         for n in (5, 20)
     ]
     rows.append({"length": 40, "reason": "too long"})
@@ -156,9 +146,7 @@ def test_transfer_is_of_one_readout_and_has_its_control():
     assert found.loc[("copy", "rope", 3, 20), "accuracy"] == pytest.approx(rows["value"].mean())
     summary = transfer.summary(table()).set_index(["task", "scheme"])
     assert np.allclose(summary["shuffled labels"], 0.2)
-    assert (
-        summary.loc[("copy", "ideal"), "beyond the range"] > summary.loc[("copy", "rope"), "beyond the range"]
-    )
+    assert summary.loc[("copy", "ideal"), "beyond the range"] > summary.loc[("copy", "rope"), "beyond the range"]
 
 
 @pytest.mark.parametrize(
@@ -218,17 +206,7 @@ def test_all_tables_are_there_in_markdown_and_latex():
             "added",
             "sensitivity",
         ),
-        *(
-            "both-ways",
-            "notes",
-            "cells",
-            "outcome",
-            "disagreements",
-            "transfer",
-            "learned",
-            "pola",
-            "pruning",
-        ),
+        *("both-ways", "notes", "cells", "outcome", "disagreements", "transfer", "learned", "pola", "pruning"),
     } == set(found)
     for each in found.values():
         head = each.markdown().splitlines()[2]
@@ -244,9 +222,7 @@ def test_latex_has_no_letter_that_it_would_misread():
 
 def test_a_table_by_hand_gives_what_it_can():
     few = without("transfer", "cover", "iota_cover", "lrc", "iota_lrc", "relation", "margin", "verdict")
-    found = Gallery(
-        as_study(few[["task", "scheme", "seed", "train_max", "measure", "scale", "value", "threshold"]])
-    )
+    found = Gallery(as_study(few[["task", "scheme", "seed", "train_max", "measure", "scale", "value", "threshold"]]))
     for name in FIGURES:
         texts(found.figure(name))
     assert {"transfer", "growth-lrc", "learned", "outcome"} <= set(found.missing)

@@ -10,8 +10,8 @@ from lengthlens.analyses.invariance import Invariance, best_threshold, invarianc
 from lengthlens.analyses.outcome import outcome
 from lengthlens.analyses.per_run import MissingError, default_index, exact_at, of_runs, per_run
 from lengthlens.analyses.predictors import others_mean, scores
-from lengthlens.probes.study import as_study
-from lengthlens.registry import UserError
+from lengthlens.analyses.table import as_study
+from lengthlens.errors import UserError
 from lengthlens.tests.synthetic import synthetic_study
 
 TASKS, SCHEMES = ("copy", "parity-cot", "addition", "parity"), ("ideal", "lbpe", "relative", "rope", "none")
@@ -88,9 +88,7 @@ def test_a_perfect_index_has_auc_one_and_a_random_one_about_a_half():
     assert (src["auc"], src["spearman"], src["runs"], src["groups"]) == (1, pytest.approx(1), 72, 36)
     assert "says nothing about cells not tried" in src["note"]
     noise = np.random.default_rng(0).permutation(36)
-    blind = invariance(
-        by_hand(*((t, s, seed, noise[k // 2], e) for k, (t, s, seed, _, e) in enumerate(cells)))
-    )
+    blind = invariance(by_hand(*((t, s, seed, noise[k // 2], e) for k, (t, s, seed, _, e) in enumerate(cells))))
     row = predictor(blind, "iota_src")
     assert row["auc_low"] < 0.5 < row["auc_high"]
 
@@ -165,10 +163,7 @@ def test_what_is_added_to_a_verdict_that_is_right_half_of_the_time():
     assert added["AUC among the same verdict"] == 1
     assert added["gain in AUC over the verdict"] == pytest.approx(0.5)
     assert 0.2 < added["gain in log loss over the verdict"] < np.log(2)
-    assert (
-        len(found.both_ways) == 16
-        and (found.both_ways["iota_src_yes"] < found.both_ways["iota_src_no"]).all()
-    )
+    assert len(found.both_ways) == 16 and (found.both_ways["iota_src_yes"] < found.both_ways["iota_src_no"]).all()
 
 
 def test_held_out_tasks_stand_apart():
@@ -184,10 +179,7 @@ def test_held_out_tasks_stand_apart():
 def test_each_stored_threshold_has_its_auc():
     found = finding().sensitivity.set_index(["measure", "threshold"])
     assert len(found) == 9 and found["default"].sum() == 3
-    assert (
-        found.loc[("iota_src", "influence=0.2 fidelity=0.9"), "auc"]
-        == predictor(finding(), "iota_src")["auc"]
-    )
+    assert found.loc[("iota_src", "influence=0.2 fidelity=0.9"), "auc"] == predictor(finding(), "iota_src")["auc"]
 
 
 # -- little to go by ---------------------------------------------------------------------------------------------
@@ -208,9 +200,7 @@ def test_no_run_that_was_probed_or_evaluated():
         invariance(as_study(pd.DataFrame()))
 
 
-@pytest.mark.parametrize(
-    ("exact", "says"), [(1.0, "all 4 runs extrapolate"), (0.0, "none of 4 runs extrapolates")]
-)
+@pytest.mark.parametrize(("exact", "says"), [(1.0, "all 4 runs extrapolate"), (0.0, "none of 4 runs extrapolates")])
 def test_one_class_is_undefined_with_a_sentence(exact, says):
     found = invariance(by_hand(*((t, s, 0, 0.1, exact) for t in "ab" for s in "xy")))
     src = predictor(found, "iota_src")

@@ -8,18 +8,16 @@ from hypothesis import strategies as st
 
 from lengthlens.models.schemes import make_scheme
 from lengthlens.models.schemes.forms import read_form, read_forms
-from lengthlens.probes import balance as module
-from lengthlens.probes.activations import exact_by_scale
-from lengthlens.probes.balance import Pointer, balance, comparisons, distinct, lightest, pointers_of
 from lengthlens.probes.controls import SHARP, copy_by_hand
-from lengthlens.probes.program import Steps, program_of
-from lengthlens.probes.verdict import verdict
+from lengthlens.probes.subject import exact_by_scale
 from lengthlens.tasks import TASKS
 from lengthlens.tests.test_verdict import steps_of
+from lengthlens.theory import balance as module
+from lengthlens.theory.balance import Pointer, balance, comparisons, distinct, lightest, pointers_of
+from lengthlens.theory.program import Steps, program_of
+from lengthlens.theory.verdict import verdict
 
-POINTERS = [
-    Pointer(form, value) for form in read_forms("i-j, i-j-n, j-n, i+j-2n") for value in (-2, -1, 0, 1, 2)
-]
+POINTERS = [Pointer(form, value) for form in read_forms("i-j, i-j-n, j-n, i+j-2n") for value in (-2, -1, 0, 1, 2)]
 
 
 def steps_by_hand(parts: list[tuple[int, int, int]]) -> Steps:
@@ -39,9 +37,7 @@ def slow_comparisons(task, scale):
             )
             for key in range(query + 1)
         ]
-        found |= {
-            tuple(a - b for a, b in zip(at[source], other)) for k, other in enumerate(at) if k != source
-        }
+        found |= {tuple(a - b for a, b in zip(at[source], other)) for k, other in enumerate(at) if k != source}
     return found
 
 
@@ -117,9 +113,7 @@ def test_what_one_head_can_do_several_cannot_do_apart():
 
 @pytest.mark.parametrize("train_max", [3, 4, 10])
 def test_more_to_choose_from_never_does_harm(train_max):
-    found = [
-        verdict("shift", "lbpe", train_max, 30, {"window": w}, helps=False).verdict for w in (0, 1, 2, 3)
-    ]
+    found = [verdict("shift", "lbpe", train_max, 30, {"window": w}, helps=False).verdict for w in (0, 1, 2, 3)]
     assert found == ["pe-limited", "possible", "possible", "possible"]
 
 

@@ -11,17 +11,19 @@ from click.testing import CliRunner
 from torch import Tensor
 
 from lengthlens.cli import main
-from lengthlens.models import HookedModel, ModelConfig, build
-from lengthlens.models.evaluation import exact_match
+from lengthlens.errors import UserError
+from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.ideal import Ideal
-from lengthlens.models.schemes.learned import LearnedRelation
-from lengthlens.probes import certify_climb, certify_model
-from lengthlens.probes.certify_leak import leak_bound
-from lengthlens.probes.certify_places import Places, carried, settled_scale
-from lengthlens.probes.certify_proof import least_lead, steps_of
-from lengthlens.probes.certify_search import Game, Leak, scene
+from lengthlens.models.schemes.lbpe import LearnedRelation
+from lengthlens.models.transformer import HookedModel, build
+from lengthlens.probes.certificate import climb as certify_climb
+from lengthlens.probes.certificate.certify import certify_model
+from lengthlens.probes.certificate.leak import leak_bound
+from lengthlens.probes.certificate.places import Places, carried, settled_scale
+from lengthlens.probes.certificate.proof import least_lead, steps_of
+from lengthlens.probes.certificate.search import Game, Leak, scene
 from lengthlens.probes.controls import SHARP, copy_by_hand
-from lengthlens.registry import UserError
+from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
 
 COPY = TASKS["copy"]
@@ -77,9 +79,7 @@ def test_a_proof_reaches_the_length_at_which_the_model_fails(scheme: str, bias: 
     found = certify_model(model)
     assert found.kind == "proven" and not found.limit and found.assumes == ""
     assert 0.99 * true - 1 <= found.length <= true
-    assert (
-        copies_zeros(model, found.length) and copies_zeros(model, true) and not copies_zeros(model, true + 1)
-    )
+    assert copies_zeros(model, found.length) and copies_zeros(model, true) and not copies_zeros(model, true + 1)
     (score,) = exact_match(model, COPY, [found.length], samples=20)
     assert score.exact_match == 1
 
@@ -127,9 +127,7 @@ def test_no_instance_leads_by_less_than_the_bound(scheme: str) -> None:
         logits = model(batch.tokens, batch.scale).detach()
         for step in steps_of(COPY, Places(model.pos_embed, COPY, n)):
             here, target = torch.tensor([step.query]), batch.tokens[:, step.query + 1, None]
-            lead = logits[:, step.query].gather(1, target) - logits[:, step.query].scatter(
-                1, target, -math.inf
-            )
+            lead = logits[:, step.query].gather(1, target) - logits[:, step.query].scatter(1, target, -math.inf)
             bound = float(least_lead(model, COPY, step, here, here))
             assert bound <= float(lead.amin()) + 1e-4
             assert float(least_lead(model, COPY, step, here, 2 * here)) <= bound + 1e-9
@@ -191,9 +189,7 @@ def test_a_model_that_errs_has_no_certificate(small_model: Callable[..., HookedM
 
 
 @pytest.mark.parametrize("other", ["each", "one"])
-def test_with_the_true_other_keys_the_game_is_the_model(
-    small_model: Callable[..., HookedModel], other: str
-) -> None:
+def test_with_the_true_other_keys_the_game_is_the_model(small_model: Callable[..., HookedModel], other: str) -> None:
     """Steps played on named keys plus a histogram (layer 0) and a bank (layer 1) give the model's own logits."""
     options = {"forms": "i-j, i-j-n, j", "window": 1, "other": other}
     model, n = small_model("lbpe", scheme_options=options), 12
@@ -298,9 +294,7 @@ def test_refusals_in_a_sentence(small_model: Callable[..., HookedModel]) -> None
         certify_model(small_model("rope", d_head=4))
     with pytest.raises(UserError, match="scheme 'lbpe' cannot be certified"):
         certify_model(small_model("lbpe", scheme_options={"variant": "mlp"}))
-    with pytest.raises(
-        UserError, match="'lbpe' with other=one can be certified without length-scaled scores"
-    ):
+    with pytest.raises(UserError, match="'lbpe' with other=one can be certified without length-scaled scores"):
         certify_model(small_model("lbpe", scheme_options={"other": "one"}, score_scaling="log"))
     with pytest.raises(UserError, match="task 'parity' is growing"):
         certify_model(small_model("lbpe", task="parity"))
@@ -322,8 +316,4 @@ def test_the_command_says_it_all(tmp_path: object) -> None:
     assert "no length is certified: at n = 1 the model itself is wrong" in text
     assert "layer 1 head 3" in text and "n=10000" in text
     facts = json.loads(run("certify", "copy", "--json"))
-    assert (
-        facts["length"] == 0
-        and facts["kind"] == "none"
-        and set(facts["leak"]) == {"10", "100", "1000", "10000"}
-    )
+    assert facts["length"] == 0 and facts["kind"] == "none" and set(facts["leak"]) == {"10", "100", "1000", "10000"}

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from lengthlens.cli import main
 from lengthlens.commands.runs import progress_line
-from lengthlens.models import RunStore
-from lengthlens.models.training import Progress
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.training import Progress
 
 QUICK = ("--train-max", "2", "--set", "batch=2", "--set", "d_model=8", "--set", "check_every=2")
 
@@ -123,18 +123,7 @@ def test_bad_requests_are_one_line_and_exit_with_two(words: tuple[str, ...], nam
 
 def test_a_terminated_run_says_how_to_continue(tmp_path: Path) -> None:
     """The signal of a batch system: the run is interrupted, not broken, and the same command goes on."""
-    words = [
-        "train",
-        "--task",
-        "copy",
-        "--scheme",
-        "rope",
-        "--steps",
-        "100000",
-        *QUICK,
-        "--store",
-        str(tmp_path),
-    ]
+    words = ["train", "--task", "copy", "--scheme", "rope", "--steps", "100000", *QUICK, "--store", str(tmp_path)]
     said = tmp_path / "said"
     child = os.fork()  # warm at once: a fresh interpreter would spend seconds on imports
     if child == 0:
@@ -155,7 +144,7 @@ def test_a_terminated_run_says_how_to_continue(tmp_path: Path) -> None:
 
 
 def test_the_progress_line_has_all_that_was_promised() -> None:
-    from lengthlens.models.trainer import Look
+    from lengthlens.runs.trainer import Look
 
     line = progress_line(Progress("copy", Look(100, 0.25, 1e-3, 0.5, 1.0, 20_000), 400, 10_000.0))
     assert line == "step 100/400  loss 0.2500  in-range 0.500  10,000 tokens/s  0:06 left"

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 from lengthlens.tasks import TASKS, search_src, src_curve, src_declared, src_searched
 from lengthlens.tasks.search import Problem, cover
 

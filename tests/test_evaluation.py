@@ -6,11 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from lengthlens.models import HookedModel, ModelConfig, RunConfig, RunStore, build, exact_match, train
-from lengthlens.models.evaluate import evaluate, read_bytes
-from lengthlens.models.evaluation import instance_seed, rows_within, score_of, verdicts, wilson
-from lengthlens.models.run import Run
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.transformer import HookedModel, build
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.evaluate import evaluate, read_bytes
+from lengthlens.runs.evaluation import exact_match, instance_seed, rows_within, score_of, verdicts, wilson
+from lengthlens.runs.run import Run
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.training import train
 from lengthlens.tasks import TASKS
 
 HALF = {"d_model": 32, "batch": 32, "train_max": 4, "check_every": 50, "warmup": 10, "cooldown": 0.5}
@@ -69,8 +73,7 @@ def test_a_score_counts_instances_and_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "samples", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (50, 100, 0.4038, 0.5962)],
+    ("right", "samples", "low", "high"), [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (50, 100, 0.4038, 0.5962)]
 )
 def test_wilson_by_published_values(right: int, samples: int, low: float, high: float) -> None:
     assert wilson(right, samples) == pytest.approx((low, high), abs=5e-5)

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lengthlens.analyses.gallery import FIGURES
+from lengthlens.analyses.table import write_study
 from lengthlens.cli import main
-from lengthlens.probes.study import write_study
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
 SOME = ("front", "outcome", "tables")
@@ -18,10 +18,7 @@ SOME = ("front", "outcome", "tables")
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> str:
     table = synthetic_study(
-        ["copy", "parity-cot", "parity"],
-        ["ideal", "lbpe", "relative", "rope"],
-        2,
-        pola_targets=["prefix-sum"],
+        ["copy", "parity-cot", "parity"], ["ideal", "lbpe", "relative", "rope"], 2, pola_targets=["prefix-sum"]
     )
     path = tmp_path_factory.mktemp("study") / "study.parquet"
     write_study(table, synthetic_provenance(table), path)
@@ -33,9 +30,7 @@ def figures(*words: str) -> Result:
 
 
 def content(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
-    }
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_all_figures_and_tables_are_written(study: str, tmp_path: Path) -> None:
@@ -69,9 +64,7 @@ def test_named_ones_only_and_json(study: str, tmp_path: Path) -> None:
 def test_what_is_missing_is_drawn_as_a_sentence_and_printed(study: str, tmp_path: Path) -> None:
     table = pd.read_parquet(study)
     table[table["measure"] == "exact_match"].to_csv(tmp_path / "few.csv", index=False)
-    result = figures(
-        "--table", str(tmp_path / "few.csv"), "--out", str(tmp_path / "out"), "--formats", "png", "--json"
-    )
+    result = figures("--table", str(tmp_path / "few.csv"), "--out", str(tmp_path / "out"), "--formats", "png", "--json")
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
     assert "was probed" in said["missing"]["front"] and "extrapolation" not in said["missing"]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lengthlens.models import HookedModel
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
+from lengthlens.models.transformer import HookedModel
 
 FIXTURES = Path(__file__).parent / "fixtures" / "hooked39"
 CASES = sorted(path.stem for path in FIXTURES.glob("*.json"))
@@ -39,9 +39,7 @@ def test_logits_and_every_activation(case: str) -> None:
     # What shortformer adds is not part of the residual stream, so it has a name of its own here.
     assert expected.keys() - cache.keys() <= ({"hook_pos_embed"} if "shortformer" in case else set())
     for name in expected.keys() & cache.keys():
-        torch.testing.assert_close(
-            cache[name], expected[name], atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}"
-        )
+        torch.testing.assert_close(cache[name], expected[name], atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize(
@@ -49,10 +47,7 @@ def test_logits_and_every_activation(case: str) -> None:
     [
         ({"gated_mlp": True}, "gated_mlp=True has no equivalent"),
         ({"n_key_value_heads": 1}, "n_key_value_heads=1 has no equivalent"),
-        (
-            {"positional_embedding_type": "relative_positional_bias"},
-            "those that do: standard, rotary, shortformer",
-        ),
+        ({"positional_embedding_type": "relative_positional_bias"}, "those that do: standard, rotary, shortformer"),
         ({"act_fn": "solu_ln"}, "act_fn must be one of"),
         ({"n_layers": 3}, "has no weights 'blocks.2.attn.W_K'"),
         ({"n_layers": 1}, "has weights 'blocks.1.attn.W_K', which the model does not have"),

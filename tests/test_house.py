@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("tasks", "models", "probes", "analyses", "commands")  # each may import from those before it
+ROOMS = (
+    "tasks",
+    "models",
+    "theory",
+    "runs",
+    "probes",
+    "analyses",
+    "studies",
+    "commands",
+)  # each may import from those before it
 
 
 def test_every_package_is_listed_for_the_wheel():

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
+from lengthlens.analyses.joining import Study, joined
 from lengthlens.analyses.per_run import per_run
-from lengthlens.probes.joining import Study, joined
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
 
@@ -23,9 +23,7 @@ def part(whole: pd.DataFrame, seed: int, **about: object) -> Study:
 def test_the_parts_of_a_study_are_the_study(whole: pd.DataFrame) -> None:
     table, about = joined([part(whole, 0), part(whole, 1)])
     by = list(whole.columns)
-    assert table.sort_values(by, ignore_index=True).equals(
-        whole.drop_duplicates().sort_values(by, ignore_index=True)
-    )
+    assert table.sort_values(by, ignore_index=True).equals(whole.drop_duplicates().sort_values(by, ignore_index=True))
     sorted_alike = (each.sort_values(by, ignore_index=True) for each in (table, whole))
     one, other = (per_run(each) for each in sorted_alike)
     assert one.equals(other)

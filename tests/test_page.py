@@ -121,9 +121,7 @@ def test_the_page_opens_in_peace_and_fetches_nothing(browser: Browser, address: 
     address = opened(browser, address)
     assert browser.get_log("browser") == []
     sent = [event["params"] for event in events(browser, "Network.requestWillBeSent")]
-    mine = {
-        event["request"]["url"] for event in sent if event["documentURL"] == address
-    }  # not the empty tab's
+    mine = {event["request"]["url"] for event in sent if event["documentURL"] == address}  # not the empty tab's
     assert address in mine
     assert {url for url in mine if not url.startswith("data:")} == {address}
     assert len(browser.find_elements(By.CSS_SELECTOR, "button.cell")) == 16

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lengthlens.analyses import pola as figures
-from lengthlens.models.pola import TARGETS, lrc, lrc_under, pola_error, pola_limit, pola_table, pola_train
+from lengthlens.errors import UserError
 from lengthlens.models.schemes import make_scheme
-from lengthlens.registry import UserError
+from lengthlens.theory.pola import TARGETS, lrc, lrc_under, pola_error, pola_limit, pola_table, pola_train
 
 SCHEMES = {
     "none": "none",

@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
 
-from lengthlens.models import HookedModel, ModelConfig, build, load
-from lengthlens.models.pretrained import CONFIG, WEIGHTS, digest, is_local, render
+from lengthlens.errors import UserError
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.pretrained import CONFIG, WEIGHTS, digest, is_local, load, render
 from lengthlens.models.schemes import scheme_names
-from lengthlens.registry import UserError
+from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks.copying import Copy
 
 Small = Callable[..., HookedModel]
@@ -116,9 +117,7 @@ def wrong_shapes(folder: Path, chance: random.Random) -> None:
 
 def wrong_config(folder: Path, chance: random.Random) -> None:
     config = json.loads((folder / CONFIG).read_text())["config"]
-    name = chance.choice(
-        ["n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "scheme", "n_ctx", "x"]
-    )
+    name = chance.choice(["n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "scheme", "n_ctx", "x"])
     bad = [0, -1, 10**6, 10**30, 1.5, "9", None, True, [], {"a": 1}, "learned", 3, "__import__('os')"]
     config[name] = chance.choice([value for value in bad if value != config.get(name)])
     if name in ("n_ctx", "x") and type(config[name]) is int:
@@ -142,9 +141,7 @@ def hostile_offsets(folder: Path, chance: random.Random) -> None:
 def another_task(folder: Path, chance: random.Random) -> None:
     """Of the same vocabulary, so that only the checksum tells."""
     text = (folder / CONFIG).read_text()
-    (folder / CONFIG).write_text(
-        text.replace('"task": "copy"', f'"task": "{chance.choice(["reverse", "sort"])}"')
-    )
+    (folder / CONFIG).write_text(text.replace('"task": "copy"', f'"task": "{chance.choice(["reverse", "sort"])}"'))
 
 
 def other_model(folder: Path, chance: random.Random) -> None:
@@ -182,9 +179,7 @@ def foreign(folder: Path, chance: random.Random) -> None:
 
 def other_version(folder: Path, chance: random.Random) -> None:
     text = (folder / CONFIG).read_text()
-    (folder / CONFIG).write_text(
-        text.replace('"version": 1', f'"version": {chance.choice([0, 2, "null", "[1]"])}')
-    )
+    (folder / CONFIG).write_text(text.replace('"version": 1', f'"version": {chance.choice([0, 2, "null", "[1]"])}'))
 
 
 def missing(folder: Path, chance: random.Random) -> None:
@@ -247,9 +242,7 @@ def test_the_checksum_is_over_config_and_weights(saved: Path) -> None:
 # -- the Hub ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_local_path_never_touches_the_network(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_path_never_touches_the_network(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     def refuse(*_: object, **__: object) -> None:
@@ -284,9 +277,7 @@ def test_hub_round_trip(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             return "https://hub/owner/name/commit"
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    monkeypatch.setattr(
-        huggingface_hub, "snapshot_download", lambda repo, allow_patterns: str(tmp_path / "hub")
-    )
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda repo, allow_patterns: str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
     model = load(saved / "good").eval()
     assert model.push_to_hub("owner/name", private=True) == "https://hub/owner/name/commit"

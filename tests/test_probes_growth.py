@@ -2,9 +2,13 @@
 
 import pytest
 
-from lengthlens.models import HookedModel, RunConfig, train
-from lengthlens.probes import invariance_index, measured_lrc, measured_src
-from lengthlens.probes.activations import exact_by_scale
+from lengthlens.models.transformer import HookedModel
+from lengthlens.probes.invariance import invariance_index
+from lengthlens.probes.lrc import measured_lrc
+from lengthlens.probes.src import measured_src
+from lengthlens.probes.subject import exact_by_scale
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.training import train
 
 RECIPE = {"d_model": 32, "lr": 3e-3, "check_every": 100, "cooldown": 0.3}
 

@@ -5,9 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from lengthlens.probes import index_table, invariance_index
-from lengthlens.probes.invariance import over_seeds
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
+from lengthlens.probes.invariance import index_table, invariance_index, over_seeds
 
 
 def test_powers_of_n_have_their_exponent_and_constants_zero():

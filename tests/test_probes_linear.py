@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from lengthlens.probes import measured_lrc
+from lengthlens.errors import UserError
 from lengthlens.probes.controls import copy_by_hand
-from lengthlens.probes.linear import fit_positions, hitting_points, independent_answers
-from lengthlens.registry import UserError
+from lengthlens.probes.lrc import fit_positions, hitting_points, independent_answers, measured_lrc
 from lengthlens.tasks import TASKS
 
-KNOWN = {
-    "ideal": [1] * 8,
-    "i-j": list(range(1, 9)),
-    "(i,j)": [n * (n + 3) // 2 for n in range(1, 9)],
-}
+KNOWN = {"ideal": [1] * 8, "i-j": list(range(1, 9)), "(i,j)": [n * (n + 3) // 2 for n in range(1, 9)]}
 
 
 @pytest.mark.parametrize("relation", KNOWN)

@@ -5,8 +5,8 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
-from lengthlens.probes import BatchedLogistic, BatchedRidge
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
+from lengthlens.probes.readouts import BatchedLogistic, BatchedRidge
 
 
 @pytest.fixture(scope="module")

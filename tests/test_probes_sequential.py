@@ -3,14 +3,18 @@
 import pytest
 import torch
 
-from lengthlens.models import ModelConfig, RunConfig, build
-from lengthlens.probes import measured_lrc, measured_src, readout_transfer
-from lengthlens.probes.activations import Subject, exact_by_scale
+from lengthlens.errors import UserError
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.transformer import build
 from lengthlens.probes.controls import copy_by_hand, shuffled_answers, trained_on_shuffled, untrained
 from lengthlens.probes.influence import influence
 from lengthlens.probes.interventions import Role, Roles, assignments, keys_of, placed
+from lengthlens.probes.lrc import measured_lrc
 from lengthlens.probes.pruning import own_relation
-from lengthlens.registry import UserError
+from lengthlens.probes.src import measured_src
+from lengthlens.probes.subject import Subject, exact_by_scale
+from lengthlens.probes.transfer import readout_transfer
+from lengthlens.runs.config import RunConfig
 from lengthlens.tasks import TASKS
 
 SCALES = range(1, 9)

@@ -7,10 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from lengthlens.cli import main
-from lengthlens.models import RunConfig, RunStore, train
-from lengthlens.probes import probe_model
 from lengthlens.probes.controls import copy_by_hand
-from lengthlens.probes.table import FILE, stored
+from lengthlens.probes.table import FILE, probe_model, stored
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.training import train
 
 SMALL = {"d_model": 32, "n_heads": 2, "batch": 32, "train_max": 4, "lr": 3e-3, "patience": 1, "cooldown": 0.3}
 
@@ -91,10 +92,7 @@ def test_all_leaves_out_what_cannot_be_probed(store):
         ([], "name the runs to probe, or say --all"),
         (["copy_ideal", "--measure", "scr"], "did you mean 'src'"),
         (["copy_ideal", "--layers", "7", "--measure", "lrc"], "there is no layer 7"),
-        (
-            ["copy_learned", "--beyond", "20", "--force", "--measure", "transfer"],
-            "16 positions and cannot process",
-        ),
+        (["copy_learned", "--beyond", "20", "--force", "--measure", "transfer"], "16 positions and cannot process"),
         (["copy_idael"], "did you mean 'copy_ideal"),
     ],
 )

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from lengthlens.models import ModelConfig, build
-from lengthlens.probes import readout_transfer
+from lengthlens.errors import UserError
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.transformer import build
 from lengthlens.probes.controls import copy_by_hand
-from lengthlens.probes.transfer import cover_number
-from lengthlens.registry import UserError
+from lengthlens.probes.transfer import cover_number, readout_transfer
 
 HOOK = "blocks.0.hook_resid_post"
 
@@ -27,9 +27,7 @@ def test_a_perfect_copier_needs_one_readout_for_symbols_and_one_for_the_end():
 
 
 def test_table_by_scale_has_a_control_beside_every_accuracy():
-    found = readout_transfer(
-        copy_by_hand(), train_max=3, estimator="ridge", readouts=["linear"], labels="true"
-    )
+    found = readout_transfer(copy_by_hand(), train_max=3, estimator="ridge", readouts=["linear"], labels="true")
     table = found.by_scale()
     assert set(table.columns) == {"hook", "readout", "fit_scale", "scale", "accuracy", "control"}
     assert len(table) == 9
@@ -46,9 +44,7 @@ def test_cover_number_is_the_least():
         alone = int((~decodes.any(0)).sum())
         rest = decodes[:, decodes.any(0)]
         least = next(
-            k
-            for k in range(7)
-            if any(rest[list(c)].any(0).all() for c in itertools.combinations(range(6), k))
+            k for k in range(7) if any(rest[list(c)].any(0).all() for c in itertools.combinations(range(6), k))
         )
         assert cover_number(decodes) == alone + least
 
@@ -67,7 +63,6 @@ def test_refusals_in_a_sentence():
 
 def test_the_same_generator_gives_the_same_matrix():
     first, second = (
-        readout_transfer(copy_by_hand(), train_max=3, generator=torch.Generator().manual_seed(5))
-        for _ in range(2)
+        readout_transfer(copy_by_hand(), train_max=3, generator=torch.Generator().manual_seed(5)) for _ in range(2)
     )
     assert all(np.array_equal(first.accuracy[k], second.accuracy[k]) for k in first.accuracy)

@@ -6,12 +6,12 @@ import torch
 from lengthlens.analyses import pruning
 from lengthlens.analyses.per_run import MissingError
 from lengthlens.models.schemes import Sizes, make_scheme
-from lengthlens.probes import probe_model
-from lengthlens.probes.activations import exact_by_scale
 from lengthlens.probes.controls import copy_by_hand
-from lengthlens.probes.linear import measured_lrc
+from lengthlens.probes.lrc import measured_lrc
 from lengthlens.probes.pruning import Levelled, prune
-from lengthlens.probes.sequential import measured_src
+from lengthlens.probes.src import measured_src
+from lengthlens.probes.subject import exact_by_scale
+from lengthlens.probes.table import probe_model
 from lengthlens.tasks import TASKS
 from lengthlens.tests.synthetic import synthetic_study
 
@@ -101,18 +101,13 @@ def test_rows_of_a_pruned_copy():
 
 
 def test_the_finding_counts_failed_runs_by_what_pruning_made_of_them():
-    table = synthetic_study(
-        tasks=["copy", "parity-cot"], schemes=["hinted:relative/max_distance=12", "relative"]
-    )
+    table = synthetic_study(tasks=["copy", "parity-cot"], schemes=["hinted:relative/max_distance=12", "relative"])
     found = pruning.pruning(table)
     assert set(found.flattened()["scheme"]) == {"hinted:relative/max_distance=12"}
     assert set(found.still_growing()["scheme"]) == {"relative"}
     assert (found.flattened()["exact_2_after"] == 1).all()
     failed = len(found.flattened())
-    assert (
-        f"of {failed} runs that had failed at 2 × the training length and whose SRC became flat"
-        in found.sentence
-    )
+    assert f"of {failed} runs that had failed at 2 × the training length and whose SRC became flat" in found.sentence
     assert f", {failed} (1.00 [" in found.sentence and ", 0 (0.00 [" in found.sentence
 
 

@@ -11,25 +11,14 @@ from click.testing import CliRunner, Result
 from lengthlens.analyses import records as analysis
 from lengthlens.analyses import records_figure, records_text
 from lengthlens.cli import main
-from lengthlens.models import RunStore
-from lengthlens.models.records import GOAL_SCHEME, GOALS, RECORD_SCHEMES, RECORD_TASKS, RecordGrid
-from lengthlens.models.run_config import RunConfig
-from lengthlens.models.sweep import Planned
-from lengthlens.probes.records import COLUMNS, merged, record_table
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.record_grid import GOAL_SCHEME, GOALS, RECORD_SCHEMES, RECORD_TASKS, RecordGrid
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.sweep import Planned
+from lengthlens.studies.record_rows import COLUMNS, merged, record_table
 
-TINY = (
-    "--set",
-    "steps=2",
-    "--set",
-    "train_max=2",
-    "--set",
-    "batch=2",
-    "--set",
-    "d_model=8",
-    "--set",
-    "n_heads=2",
-)
+TINY = ("--set", "steps=2", "--set", "train_max=2", "--set", "batch=2", "--set", "d_model=8", "--set", "n_heads=2")
 GRID = ("--tasks", "copy", "--schemes", "lbpe,ideal", "--seeds", "0-1", "--lengths", "2,4",
         "--samples", "8,4=6", "--workers", "1")  # fmt: skip
 
@@ -40,14 +29,7 @@ def run(*words: str) -> Result:
 
 def rows(scores: dict[int, list[float | str | None]], **about: Any) -> list[dict[str, Any]]:
     """Rows of one task, scheme and scaling: for each length a score a seed, None if missing, else an outcome."""
-    cell = {
-        "task": "copy",
-        "scheme": GOAL_SCHEME,
-        "score_scaling": "log",
-        "train_max": 10,
-        "note": "",
-        **about,
-    }
+    cell = {"task": "copy", "scheme": GOAL_SCHEME, "score_scaling": "log", "train_max": 10, "note": "", **about}
     name = "_".join(map(str, cell.values()))
     return [
         {**cell, **trained(name, seed), "length": length, **scored(value)}
@@ -121,12 +103,8 @@ def test_statistics_by_hand() -> None:
     at = found.set_index("length").to_dict("index")
     assert (at[20]["median"], at[20]["worst"], at[20]["exact"], at[20]["seeds"]) == (0.995, 0.98, 2, 3)
     assert (at[20]["low"], at[20]["high"]) == (0.98, 0.98), "the interval is that of the worst seed"
-    assert (at[100]["median"], at[100]["worst"], at[100]["seeds"]) == (0.3, 0.1, 2), (
-        "a missing seed does not count"
-    )
-    assert (at[1000]["median"], at[1000]["worst"], at[1000]["seeds"]) == (0.0, 0.0, 3), (
-        "a failed seed counts as 0"
-    )
+    assert (at[100]["median"], at[100]["worst"], at[100]["seeds"]) == (0.3, 0.1, 2), "a missing seed does not count"
+    assert (at[1000]["median"], at[1000]["worst"], at[1000]["seeds"]) == (0.0, 0.0, 3), "a failed seed counts as 0"
     assert list(found["planned"]) == [3, 3, 3]
 
 
@@ -139,28 +117,12 @@ def test_training_is_counted_once_a_run() -> None:
 @pytest.mark.parametrize(
     ("log", "none", "best"),
     [
-        (
-            {20: [0.5] * 3, 100: [0.9, 0.9, 0.0]},
-            {20: [1.0] * 3, 100: [0.8] * 3},
-            "log",
-        ),  # the median, farthest out
+        ({20: [0.5] * 3, 100: [0.9, 0.9, 0.0]}, {20: [1.0] * 3, 100: [0.8] * 3}, "log"),  # the median, farthest out
         ({20: [0.5] * 3, 100: [0.9, 0.9, 0.0]}, {20: [0.1] * 3, 100: [0.9] * 3}, "none"),  # then the worst
-        (
-            {20: [0.5] * 3, 100: [0.0] * 3},
-            {20: [0.6] * 3, 100: [0.0] * 3},
-            "none",
-        ),  # then the next shorter length
+        ({20: [0.5] * 3, 100: [0.0] * 3}, {20: [0.6] * 3, 100: [0.0] * 3}, "none"),  # then the next shorter length
         ({20: [0.5] * 3, 100: [0.0] * 3}, {20: [0.5] * 3, 100: [0.0] * 3}, "log"),  # then the default
-        (
-            {20: [0.5] * 3, 100: [None] * 3},
-            {20: [0.4] * 3, 100: [1.0] * 3},
-            "log",
-        ),  # at lengths that both have
-        (
-            {20: [None] * 3, 100: [None] * 3},
-            {20: [0.1] * 3, 100: [0.0] * 3},
-            "none",
-        ),  # of those that were run
+        ({20: [0.5] * 3, 100: [None] * 3}, {20: [0.4] * 3, 100: [1.0] * 3}, "log"),  # at lengths that both have
+        ({20: [None] * 3, 100: [None] * 3}, {20: [0.1] * 3, 100: [0.0] * 3}, "none"),  # of those that were run
     ],
 )
 def test_the_better_scaling_is_shown(log: Any, none: Any, best: str) -> None:
@@ -193,9 +155,7 @@ def test_order_is_that_of_the_record() -> None:
         )
     )
     assert list(found["task"].unique()) == ["copy", "addition"]
-    assert (
-        list(found["scheme"].unique())[:2] == [GOAL_SCHEME, "ideal"] and list(found["scheme"])[-1] == "none"
-    )
+    assert list(found["scheme"].unique())[:2] == [GOAL_SCHEME, "ideal"] and list(found["scheme"])[-1] == "none"
 
 
 # -- texts and figure --------------------------------------------------------------------------------------------
@@ -239,9 +199,7 @@ def test_texts_carry_goals_samples_and_published_figures_apart() -> None:
 
 
 def test_the_figure_has_a_panel_a_task_and_a_line_a_scheme() -> None:
-    figure = records_figure.plot(
-        analysis.records(pd.concat([example(), table(rows({20: [1.0]}, task="shift"))])), 10
-    )
+    figure = records_figure.plot(analysis.records(pd.concat([example(), table(rows({20: [1.0]}, task="shift"))])), 10)
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title() for axes in panels] == ["copy", "shift"]
     assert panels[0].get_xscale() == "log"
@@ -293,9 +251,7 @@ def test_a_part_that_is_not_there_is_shown_and_planned(made: tuple[Path, Path], 
     assert json.loads(run(*words, "--dry-run", "--json").stdout)["to_train"] == 4
     result = run(*words, "--as-is", "--json", "--out", str(tmp_path))
     facts = json.loads(result.stdout)
-    assert {row["seeds"] for row in facts["records"]} == {2} and {
-        row["planned"] for row in facts["records"]
-    } == {3}
+    assert {row["seeds"] for row in facts["records"]} == {2} and {row["planned"] for row in facts["records"]} == {3}
     assert (pd.read_csv(tmp_path / "records.csv")["outcome"] == "missing").sum() == 8
     assert "2 seeds" in (tmp_path / "records.md").read_text()
 
@@ -329,9 +285,7 @@ def test_other_schemes_of_the_same_recipe_stand_beside(made: tuple[Path, Path], 
         changed = [f"steps={steps}", *settings[1:]]
         words = ["train", "--task", "copy", "--scheme", scheme, "--quiet", "--store", other]
         assert CliRunner().invoke(main, [*words, *(w for s in changed for w in ("--set", s))]).exit_code == 0
-    result = run(
-        *GRID, *TINY, "--store", str(store), "--beside", other, "--json", "--out", str(tmp_path / "out")
-    )
+    result = run(*GRID, *TINY, "--store", str(store), "--beside", other, "--json", "--out", str(tmp_path / "out"))
     facts = json.loads(result.stdout)
     assert {row["scheme"] for row in facts["records"]} == {"lbpe", "ideal", "rope"}, "alibi had more steps"
     words = ("--tasks", "copy", "--schemes", "rope,all", "--seeds", "0", "--lengths", "4", "--samples", "5")

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from lengthlens.analyses.page.cells import cells
 from lengthlens.analyses.report import page
+from lengthlens.analyses.table import as_study, write_study
 from lengthlens.cli import main
-from lengthlens.probes.study import as_study, write_study
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
 HOSTILE = "<script>alert(1)</script>"
@@ -54,9 +54,7 @@ def test_the_finding_is_a_sentence_with_its_interval_and_size(text: str) -> None
 
 def test_cells_hold_the_numbers_of_the_table(table: pd.DataFrame) -> None:
     found = {(cell["task"], cell["scheme"]): cell for cell in cells(table)}
-    assert list(found) == [
-        (task, scheme) for task in ("copy", "parity") for scheme in ("ideal", "lbpe", "rope")
-    ]
+    assert list(found) == [(task, scheme) for task in ("copy", "parity") for scheme in ("ideal", "lbpe", "rope")]
     own = table[(table["task"] == "copy") & (table["scheme"] == "rope") & (table["measure"] == "exact_match")]
     cell = found["copy", "rope"]
     assert cell["at"]["2"] == pytest.approx(own.loc[own["scale"] == 20, "value"].mean())
@@ -152,9 +150,7 @@ def test_what_is_missing_is_a_sentence(table: pd.DataFrame, how: str) -> None:
 def test_the_command_writes_the_page(table: pd.DataFrame, tmp_path: Path) -> None:
     study, out = tmp_path / "study.parquet", tmp_path / "deep" / "index.html"
     write_study(table, synthetic_provenance(table), study)
-    result = CliRunner().invoke(
-        main, ["report", "--table", str(study), "--out", str(out), "--held-out", "parity"]
-    )
+    result = CliRunner().invoke(main, ["report", "--table", str(study), "--out", str(out), "--held-out", "parity"])
     assert result.exit_code == 0, result.output
     assert result.stdout.strip() == str(out)
     assert "On the tasks held out" in out.read_text(encoding="utf-8")
@@ -162,10 +158,7 @@ def test_the_command_writes_the_page(table: pd.DataFrame, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [
-        (["--held-out", "copi"], "did you mean 'copy'?"),
-        (["--table", "none.parquet"], "cannot read 'none.parquet'"),
-    ],
+    [(["--held-out", "copi"], "did you mean 'copy'?"), (["--table", "none.parquet"], "cannot read 'none.parquet'")],
 )
 def test_a_wrong_request_is_one_sentence(
     table: pd.DataFrame, tmp_path: Path, options: list[str], sentence: str

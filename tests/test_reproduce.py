@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from lengthlens.analyses.table import read_study
 from lengthlens.cli import main
 from lengthlens.commands.stages import Stages
-from lengthlens.models import RunStore
-from lengthlens.models.presets import PRESETS, Preset, grid
-from lengthlens.probes.study import read_study
+from lengthlens.runs.store import RunStore
+from lengthlens.studies.presets import PRESETS, Preset, grid
 
 PATIENCE = 300  # seconds for a machine that is busy with other things
 
@@ -31,18 +31,7 @@ def reproduce(out: Path, *options: str) -> Result:
 def kill_after_one_run(out: Path) -> None:
     """Start in a process group of its own, and kill all of it once the first run has ended."""
     code = "from lengthlens.cli import main; main()"
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "reproduce",
-        "--preset",
-        "smoke",
-        "--workers",
-        "1",
-        "--out",
-        str(out),
-    ]
+    command = [sys.executable, "-c", code, "reproduce", "--preset", "smoke", "--workers", "1", "--out", str(out)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     start = time.monotonic()
     while not any(run.status().finished for run in RunStore(out / "runs").runs()):
@@ -86,25 +75,19 @@ def test_a_kill_costs_nothing_that_was_finished(smoke: tuple[Path, dict[str, Any
 
 def test_a_second_call_does_nothing(smoke: tuple[Path, dict[str, Any]]) -> None:
     out, _ = smoke
-    before = {
-        path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"
-    }
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
     begun, start = starts(out), time.monotonic()
     result = reproduce(out, "--preset", "smoke")
     assert time.monotonic() - start < 30
-    after = {
-        path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"
-    }
+    after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
     assert after == before and starts(out) == begun
     assert result.stdout.splitlines()[-1] == str(out / "index.html")
 
 
 def test_a_failed_run_is_shown_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = {"train_max": 2, "n_heads": 2, "d_model": 8, "batch": 2, "steps": 4, "check_every": 4}
-    preset = Preset(
-        "one that works and one that cannot", (grid("parity", "none coupled", 1, (4,), 10, **tiny),), ()
-    )
-    monkeypatch.setattr("lengthlens.models.presets.PRESETS", {"mine": preset})
+    preset = Preset("one that works and one that cannot", (grid("parity", "none coupled", 1, (4,), 10, **tiny),), ())
+    monkeypatch.setattr("lengthlens.studies.presets.PRESETS", {"mine": preset})
     monkeypatch.setattr("lengthlens.analyses.report.pictures", lambda gallery: [])
     monkeypatch.setattr("lengthlens.commands.reproduce.draw", lambda gallery, **options: [])
     result = reproduce(tmp_path, "--preset", "mine")

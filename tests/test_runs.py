@@ -17,12 +17,12 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthlens.models import RunConfig, RunStore, train
-from lengthlens.models.files import PARTIAL, StorageError, write_whole
-from lengthlens.models.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATUS, Run, Status
-from lengthlens.models.run_config import EXECUTION
-from lengthlens.models.runs import best_rows
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
+from lengthlens.files import PARTIAL, StorageError, write_whole
+from lengthlens.runs.config import EXECUTION, RunConfig
+from lengthlens.runs.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATUS, Run, Status
+from lengthlens.runs.store import RunStore, best_rows
+from lengthlens.runs.training import train
 
 TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
 
@@ -157,9 +157,7 @@ def test_reading_a_damaged_file_says_so(run: Run) -> None:
         run.model()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"format": "x", "files": {}}', '{"format": 1, "files": 3}']
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": "x", "files": {}}', '{"format": 1, "files": 3}'])
 def test_a_damaged_manifest_is_a_sentence(run: Run, text: str) -> None:
     (run.path / MANIFEST).write_text(text)
     assert len(run.problems()) == 1

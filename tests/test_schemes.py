@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, WRAPPERS, Sizes, make_scheme, scheme_kind, scheme_names
 from lengthlens.models.schemes.listing import scheme_rows
 from lengthlens.models.schemes.scheme import Frame, PositionScheme
-from lengthlens.registry import UserError
 from lengthlens.tasks import TASKS
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)

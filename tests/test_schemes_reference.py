@@ -17,7 +17,7 @@ from x_transformers.x_transformers import AlibiPositionalBias, CoPE
 
 from lengthlens.models.schemes import Sizes, make_scheme
 from lengthlens.models.schemes.absolute import sinusoid
-from lengthlens.models.schemes.relative import alibi_slopes, t5_buckets
+from lengthlens.models.schemes.distance_bias import alibi_slopes, t5_buckets
 from lengthlens.models.schemes.scheme import Frame, PositionScheme
 from lengthlens.tasks import TASKS
 
@@ -70,11 +70,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 def llama_config(**rope: object) -> LlamaConfig:
     parameters = {"rope_theta": 10000.0, "rope_type": "default", **rope}
     return LlamaConfig(
-        hidden_size=64,
-        num_attention_heads=4,
-        head_dim=16,
-        max_position_embeddings=32,
-        rope_parameters=parameters,
+        hidden_size=64, num_attention_heads=4, head_dim=16, max_position_embeddings=32, rope_parameters=parameters
     )
 
 
@@ -178,10 +174,7 @@ def test_t5_buckets_of_the_reference():
 def test_t5_is_transformers(buckets, largest):
     torch.manual_seed(0)
     config = T5Config(
-        num_heads=4,
-        relative_attention_num_buckets=buckets,
-        relative_attention_max_distance=largest,
-        is_decoder=True,
+        num_heads=4, relative_attention_num_buckets=buckets, relative_attention_max_distance=largest, is_decoder=True
     )
     published = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
     scheme = made("t5", {"num_buckets": buckets, "max_distance": largest})
@@ -374,9 +367,7 @@ def test_rpe_square_counts_from_marks():
     scheme = made("rpe-square")
     for scale in (2, 5, 30):
         for step in TASKS["copy"].circuit(scale):
-            code = scheme.relation(
-                torch.tensor(step.query), torch.tensor(step.sources[0]), torch.tensor(scale)
-            )
+            code = scheme.relation(torch.tensor(step.query), torch.tensor(step.sources[0]), torch.tensor(scale))
             assert code.tolist() == [-1] or step.sources[0] == scale + 1
 
 

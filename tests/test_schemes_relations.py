@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lengthlens.errors import UserError
 from lengthlens.models.schemes import Sizes, make_scheme
 from lengthlens.models.schemes.forms import Form, marked_keys, read_form, read_forms
 from lengthlens.models.schemes.ideal import KEPT_SCALES, OTHER, Ideal
-from lengthlens.models.schemes.learned import LearnedRelation
-from lengthlens.registry import UserError
+from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.tasks import TASKS
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=64)
@@ -201,19 +201,12 @@ def loop_bias(scheme: LearnedRelation, length: int, n: int, layer: int = 1) -> t
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    length=st.integers(1, 16),
-    scale=st.integers(1, 12),
-    window=st.integers(0, 4),
-    temperature=st.floats(0.2, 2),
-)
+@given(length=st.integers(1, 16), scale=st.integers(1, 12), window=st.integers(0, 4), temperature=st.floats(0.2, 2))
 def test_lbpe_is_the_sum_over_forms(length, scale, window, temperature):
     scheme = filled("lbpe", "copy", window=window)
     scheme.temperature.fill_(temperature)
     scheme.alive.copy_(torch.rand(scheme.alive.shape) < 0.7)
-    torch.testing.assert_close(
-        bias_of(scheme, length, scale), loop_bias(scheme, length, scale), atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(bias_of(scheme, length, scale), loop_bias(scheme, length, scale), atol=1e-5, rtol=1e-5)
 
 
 def test_lbpe_takes_forms_of_its_users():
@@ -263,26 +256,20 @@ def test_pruning_leaves_a_relation_of_what_counts():
     again = make_scheme("lbpe", None, TASKS["copy"], SIZES)
     again.load_state_dict(scheme.state_dict())
     assert torch.equal(again.relation(position[:, None], position, torch.tensor(5)), codes)
-    assert make_scheme("lbpe", None, TASKS["copy"]).prune(0.5).relation(
-        *torch.tensor([7, 2, 5])
-    ).tolist() == [0]
+    assert make_scheme("lbpe", None, TASKS["copy"]).prune(0.5).relation(*torch.tensor([7, 2, 5])).tolist() == [0]
 
 
 def test_all_other_keys_together_weigh_as_one_at_every_length():
     each, one = (trained_by_hand(other=how).prune(0.5) for how in ("each", "one"))
     for scale in (5, 9, 40):
         length = 2 * scale + 3
-        both = [
-            bias_of(scheme, length, scale, layer=0)[1] for scheme in (each, one)
-        ]  # of head 1, which reads i−j = n
+        both = [bias_of(scheme, length, scale, layer=0)[1] for scheme in (each, one)]  # of head 1, which reads i−j = n
         query = scale + 3
         key = query - scale
         strength = float(both[0][query, key])
         alone, shared = (bias[query, : query + 1].softmax(-1)[key] for bias in both)
         assert alone == pytest.approx(1 / (1 + query * math.exp(-strength)), rel=1e-5)
-        assert shared == pytest.approx(
-            1 / (1 + 2 * math.exp(-strength)), rel=1e-5
-        )  # the first key, and the others
+        assert shared == pytest.approx(1 / (1 + 2 * math.exp(-strength)), rel=1e-5)  # the first key, and the others
     # Keys after the query are none of its others, in whatever block it is asked for.
     whole = bias_of(one, 23, 10, layer=0)
     frame = one.frame(torch.zeros(1, 23, dtype=torch.long), torch.tensor([10]))

@@ -6,25 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lengthlens.models import RunConfig, RunStore, train
-from lengthlens.models.evaluate import evaluate
-from lengthlens.models.run import Status
-from lengthlens.models.sweep import read_scheme
-from lengthlens.probes.study import (
-    COLUMNS,
-    POLA_TRAIN_MAX,
-    as_study,
-    cell_rows,
-    ended,
-    machine_class,
-    provenance,
-    read_study,
-    scheme_label,
-    study,
-    write_study,
-)
+from lengthlens.analyses.table import COLUMNS, as_study, read_study, write_study
+from lengthlens.errors import UserError
 from lengthlens.probes.table import probe_run
-from lengthlens.registry import UserError
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.evaluate import evaluate
+from lengthlens.runs.run import Status
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.sweep import read_scheme
+from lengthlens.runs.training import train
+from lengthlens.studies.build import POLA_TRAIN_MAX, cell_rows, ended, machine_class, provenance, scheme_label, study
 
 SMALL = {"d_model": 8, "n_heads": 2, "batch": 2, "train_max": 4, "steps": 2, "check_every": 2, "n_ctx": 16}
 CONFIGS = (
@@ -84,9 +75,7 @@ def test_each_run_says_how_it_was_trained_and_scored(store: RunStore, table: pd.
     assert not rows["accurate"].any()
     exact = rows.loc[["exact_match"]].set_index("scale")
     assert set(exact.index) == {1, 2, 3, 4, 8}
-    assert (
-        exact.loc[8, "samples"] == 20 and exact.loc[8, "low"] <= exact.loc[8, "value"] <= exact.loc[8, "high"]
-    )
+    assert exact.loc[8, "samples"] == 20 and exact.loc[8, "low"] <= exact.loc[8, "value"] <= exact.loc[8, "high"]
 
 
 def test_a_length_that_the_scheme_cannot_process_is_missing_with_its_reason(table: pd.DataFrame) -> None:
@@ -127,9 +116,7 @@ def test_what_lbpe_goes_by_is_said_in_words_and_kept(store: RunStore, table: pd.
     assert set(rows["scheme"]) <= {"lbpe"}
     assert store.run(CONFIGS[0]).has("relation.json") and not store.check()
     for row in rows.itertuples():
-        assert row.text.startswith(
-            f"layer {row.layer} head {row.head} {'reads' if row.value > 0 else 'avoids'}"
-        )
+        assert row.text.startswith(f"layer {row.layer} head {row.head} {'reads' if row.value > 0 else 'avoids'}")
 
 
 def test_pola_rows_are_those_of_the_theory(table: pd.DataFrame) -> None:
@@ -182,9 +169,7 @@ def test_a_failed_run_is_there_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_a_table_by_hand_needs_little(tmp_path: Path) -> None:
-    hand = pd.DataFrame(
-        {"task": ["copy"], "scheme": ["rope"], "measure": ["exact_match"], "value": [1], "scale": [20]}
-    )
+    hand = pd.DataFrame({"task": ["copy"], "scheme": ["rope"], "measure": ["exact_match"], "value": [1], "scale": [20]})
     hand.to_csv(tmp_path / "hand.csv")
     found, about = read_study(tmp_path / "hand.csv")
     assert found.loc[0, "scale"] == 20 and found.loc[0, "run"] == "" and about == {}
@@ -196,11 +181,7 @@ def test_a_table_by_hand_needs_little(tmp_path: Path) -> None:
     [
         ("a.csv", "task,value\ncopy,1\n", "no column scheme, measure"),
         ("a.csv", "task,scheme,measure,value\ncopy,rope,src,many\n", "'value' of .* has the value 'many'"),
-        (
-            "a.csv",
-            "task,scheme,measure,value,scale\ncopy,rope,src,1,1.5\n",
-            "'scale' of .* has the value 1.5",
-        ),
+        ("a.csv", "task,scheme,measure,value,scale\ncopy,rope,src,1,1.5\n", "'scale' of .* has the value 1.5"),
         ("a.parquet", "no parquet", "is no table in parquet or csv"),
         ("a.csv", "", "is no table in parquet or csv"),
         ("b.csv", None, "cannot read"),

@@ -12,10 +12,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lengthlens.models import RunStore
-from lengthlens.models.run import Run
-from lengthlens.models.sweep import Grid, estimate, pending, read_grid, read_numbers, read_scheme, sweep
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
+from lengthlens.runs.run import Run
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.sweep import Grid, estimate, pending, read_grid, read_numbers, read_scheme, sweep
 
 TINY = {"n_heads": 2, "d_model": 8, "batch": 2, "train_max": 2, "warmup": 1, "cooldown": 0.3}
 KILLS = 20
@@ -83,9 +83,7 @@ def test_twenty_kills_leave_no_trace(reference: tuple[RunStore, float], tmp_path
 
 def test_two_sweeps_at_once_share_the_work(reference: tuple[RunStore, float], tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
-    children = [
-        fork(lambda: sweep(grid(2), store, workers=1, checkpoint_seconds=0) and None) for _ in range(2)
-    ]
+    children = [fork(lambda: sweep(grid(2), store, workers=1, checkpoint_seconds=0) and None) for _ in range(2)]
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
     assert same_table(store, reference[0], tmp_path)
     for run in store.runs():
@@ -126,9 +124,7 @@ def cluster() -> Iterator[str]:
     """A Dask scheduler and two workers, processes of their own on loopback; its address."""
     dask = pytest.importorskip("dask")
     distributed = pytest.importorskip("distributed")
-    forkserver.set_forkserver_preload(
-        ["lengthlens.models.sweep", "distributed"]
-    )  # imported once for all workers
+    forkserver.set_forkserver_preload(["lengthlens.runs.sweep", "distributed"])  # imported once for all workers
     forkserver.ensure_running()
     with (
         dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 from lengthlens.tasks import TASKS, Batch, Circuit, Operator, Task
 from lengthlens.tasks.arithmetic import add_step, multiply_step
 from lengthlens.tasks.copying import Shift
@@ -106,9 +106,7 @@ def test_operator_names_are_their_identity(name: str) -> None:
 
 def test_carries_follow_from_the_column_before() -> None:
     """All columns with all carries in, against plain addition and multiplication of two columns."""
-    for a, b, a_low, b_low, low_carry in itertools.product(
-        range(10), range(10), range(10), range(10), (0, 1)
-    ):
+    for a, b, a_low, b_low, low_carry in itertools.product(range(10), range(10), range(10), range(10), (0, 1)):
         low = a_low + b_low + low_carry
         expected = str((a + b + low // 10) % 10)
         assert add_step(str(a), str(b), str(a_low), str(b_low), str(low % 10)) == expected

@@ -10,9 +10,9 @@ from transformer_lens import ActivationCache, FactoredMatrix, SVDInterpreter, pa
 from transformer_lens.head_detector import detect_head
 from transformer_lens.tools.training import TrainConfig, train
 
-from lengthlens.models import HookedModel
+from lengthlens.errors import UserError
 from lengthlens.models.schemes import scheme_names
-from lengthlens.registry import UserError
+from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import TASKS
 
 NAMES = scheme_names()
@@ -124,11 +124,7 @@ def test_svd_interpreter(name: str, small_model: Small) -> None:
     expected = (model.W_U.t() @ v[:2].t()).abs()
     torch.testing.assert_close(vectors[:, 0].abs(), expected.detach(), atol=1e-3, rtol=1e-3)
     for kind in ("w_in", "w_out"):
-        assert SVDInterpreter(model).get_singular_vectors(kind, layer_index=0, num_vectors=2).shape == (
-            14,
-            1,
-            2,
-        )
+        assert SVDInterpreter(model).get_singular_vectors(kind, layer_index=0, num_vectors=2).shape == (14, 1, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -157,9 +153,7 @@ def test_nnsight(name: str, small_model: Small, mixed_batch: Mixed) -> None:
     with lens.trace(tokens, scale):
         lens.blocks[0].hook_attn_out.output[:] = 0
         changed = lens.unembed.hook_out.output.save()
-    zeroed = model.run_with_hooks(
-        tokens, scale, fwd_hooks=[("blocks.0.hook_attn_out", lambda x, hook: 0 * x)]
-    )
+    zeroed = model.run_with_hooks(tokens, scale, fwd_hooks=[("blocks.0.hook_attn_out", lambda x, hook: 0 * x)])
     torch.testing.assert_close(changed, zeroed, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(changed, logits, atol=1e-4)
 
@@ -167,9 +161,7 @@ def test_nnsight(name: str, small_model: Small, mixed_batch: Mixed) -> None:
 def test_circuitsvis(small_model: Small) -> None:
     model = small_model("relative")
     _, cache = model.run_with_cache(LINE, remove_batch_dim=True)
-    drawn = circuitsvis.attention.attention_patterns(
-        tokens=model.to_str_tokens(LINE), attention=cache["pattern", 0]
-    )
+    drawn = circuitsvis.attention.attention_patterns(tokens=model.to_str_tokens(LINE), attention=cache["pattern", 0])
     assert "AttentionPatterns" in str(drawn)
     assert cache["pattern", 0].shape == (3, 9, 9)
 
@@ -187,9 +179,7 @@ def test_names_of_weights_and_tokens(small_model: Small) -> None:
     torch.testing.assert_close(model.accumulated_bias(1, mlp_input=True), model.b_O.sum(0) + model.b_out[0])
     assert model.to_str_tokens(LINE) == LINE.split()
     assert model.to_string(model.to_tokens([LINE, LINE])) == [LINE, LINE]
-    torch.testing.assert_close(
-        model.tokens_to_residual_directions("$"), model.W_U[:, model.to_single_token("$")]
-    )
+    torch.testing.assert_close(model.tokens_to_residual_directions("$"), model.W_U[:, model.to_single_token("$")])
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from lengthlens.models import ModelConfig, RunConfig, RunStore, build, train
-from lengthlens.models.run import CHECKPOINT, METRICS, MODEL
-from lengthlens.models.trackers import tensorboard_report, wandb_report
-from lengthlens.models.trainer import Look, Trainer, fast_parameters, look_in_range, make_optimizer, settled
-from lengthlens.models.training import Progress, decode_checkpoint, encode_checkpoint
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.transformer import build
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.trackers import tensorboard_report, wandb_report
+from lengthlens.runs.trainer import Look, Trainer, fast_parameters, look_in_range, make_optimizer, settled
+from lengthlens.runs.training import Progress, decode_checkpoint, encode_checkpoint, train
 from lengthlens.tasks import TASKS
 
 SMALL = {
@@ -35,17 +38,7 @@ def small(scheme: str = "relative", **changes: object) -> RunConfig:
 # -- resuming ----------------------------------------------------------------------------------------------------
 
 # Schemes that draw positions in training, that are annealed, that have networks of their own, and plain ones.
-SCHEMES = (
-    "relative",
-    "rope",
-    "learned",
-    "ideal",
-    "lbpe",
-    "hinted:relative",
-    "randomized:learned",
-    "abacus",
-    "fire",
-)
+SCHEMES = ("relative", "rope", "learned", "ideal", "lbpe", "hinted:relative", "randomized:learned", "abacus", "fire")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -116,9 +109,7 @@ def test_a_truncated_checkpoint_is_put_aside_and_nothing_is_lost(tmp_path: Path,
 
 
 def test_a_run_that_learns_converges_and_stops_early() -> None:
-    config = RunConfig(
-        "parity-cot", "ideal", d_model=16, batch=32, train_max=3, steps=3000, check_every=25, patience=2
-    )
+    config = RunConfig("parity-cot", "ideal", d_model=16, batch=32, train_max=3, steps=3000, check_every=25, patience=2)
     trained = train(config)
     assert trained.status.status == "converged"
     assert trained.status.in_range_exact_match == 1.0
@@ -210,9 +201,7 @@ def test_vectors_and_small_networks_learn_at_the_rate_of_the_model() -> None:
     for scheme in ("learned", "shortformer"):
         assert not list(fast_parameters(build(ModelConfig(task="copy", scheme=scheme)).pos_embed))
     fire = build(ModelConfig(task="copy", scheme="fire")).pos_embed
-    inside = {
-        id(p) for module in fire.modules() if isinstance(module, nn.Linear) for p in module.parameters()
-    }
+    inside = {id(p) for module in fire.modules() if isinstance(module, nn.Linear) for p in module.parameters()}
     assert not inside & {id(p) for p in fast_parameters(fire)}
 
 
@@ -245,9 +234,7 @@ def test_reports_see_every_look_and_metrics_keep_them(tmp_path: Path) -> None:
     assert seen[0].tokens_per_second > 0
 
 
-def test_trackers_that_are_not_installed_are_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trackers_that_are_not_installed_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UserError, match=r"lengthlens\[wandb\]"):

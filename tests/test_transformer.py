@@ -6,10 +6,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lengthlens.models import HookedModel, ModelConfig, build
+from lengthlens.errors import UserError
+from lengthlens.models.config import ModelConfig
 from lengthlens.models.kernels import mix
 from lengthlens.models.schemes import scheme_names
-from lengthlens.registry import UserError
+from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks import TASKS
 from lengthlens.tasks.copying import Copy
 
@@ -42,9 +43,7 @@ def test_fused_equals_explicit(name: str, score_scaling: str, small_model: Small
         explicit = gradients(model, tokens, scale)
         assert fused.keys() == explicit.keys()
         for key, value in explicit.items():
-            torch.testing.assert_close(
-                fused[key], value, atol=1e-5, rtol=1e-5, msg=lambda m, k=key: f"{k}: {m}"
-            )
+            torch.testing.assert_close(fused[key], value, atol=1e-5, rtol=1e-5, msg=lambda m, k=key: f"{k}: {m}")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,9 +67,7 @@ def test_causal(name: str, small_model: Small, mixed_batch: Mixed) -> None:
     tokens, scale = mixed_batch(22)
     changed = tokens.clone()
     changed[:, 15:] = 3
-    torch.testing.assert_close(
-        model(tokens, scale)[:, :15], model(changed, scale)[:, :15], atol=1e-6, rtol=1e-6
-    )
+    torch.testing.assert_close(model(tokens, scale)[:, :15], model(changed, scale)[:, :15], atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -157,9 +154,7 @@ def test_log_scaling_is_the_formula(small_model: Small, mixed_batch: Mixed) -> N
     """Scores of query i, the scheme's part included, are multiplied by log(i+2) / log(L+2)."""
     plain, scaled = (small_model("alibi", score_scaling=s, train_ctx=9, n_layers=1) for s in ("none", "log"))
     tokens, _ = mixed_batch(22)
-    scores = [
-        m.run_with_cache(tokens, names_filter="blocks.0.attn.hook_attn_scores")[1] for m in (plain, scaled)
-    ]
+    scores = [m.run_with_cache(tokens, names_filter="blocks.0.attn.hook_attn_scores")[1] for m in (plain, scaled)]
     a, b = (cache["blocks.0.attn.hook_attn_scores"].tril() for cache in scores)
     i = torch.arange(22.0)
     factor = (i + 2).log() / torch.tensor(11.0).log()
@@ -179,18 +174,14 @@ def test_loss(small_model: Small, mixed_batch: Mixed) -> None:
     model = small_model("relative")
     tokens, _ = mixed_batch(22)
     logits, loss = model(tokens, return_type="both")
-    each = torch.nn.functional.cross_entropy(
-        logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none"
-    )
+    each = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
     kept = tokens[:, 1:] != model.task.pad_id
     torch.testing.assert_close(loss, each.view(3, 21)[kept].mean())
     per_token = model(tokens, return_type="loss", loss_per_token=True)
     torch.testing.assert_close(per_token[kept], each.view(3, 21)[kept])
     mask = torch.zeros(3, 21, dtype=torch.bool)
     mask[:, 4] = True
-    torch.testing.assert_close(
-        model(tokens, return_type="loss", query_mask=mask), each.view(3, 21)[mask].mean()
-    )
+    torch.testing.assert_close(model(tokens, return_type="loss", query_mask=mask), each.view(3, 21)[mask].mean())
     assert model(tokens, return_type=None) is None
 
 
@@ -238,16 +229,7 @@ def test_backward_hooks_fire_on_every_point(small_model: Small, mixed_batch: Mix
     assert seen == {name for name in model.hook_dict if name.endswith(FIRING)}
 
 
-FIRING = (
-    "hook_pattern",
-    "hook_attn_scores",
-    "hook_q",
-    "hook_rot_k",
-    "hook_z",
-    "hook_scale",
-    "hook_normalized",
-    "pre",
-)
+FIRING = ("hook_pattern", "hook_attn_scores", "hook_q", "hook_rot_k", "hook_z", "hook_scale", "hook_normalized", "pre")
 
 
 def test_in_place_hooks_do_not_touch_parameters(small_model: Small, mixed_batch: Mixed) -> None:
@@ -299,9 +281,7 @@ def test_a_hook_that_cannot_fire_is_refused(model: HookedModel, mixed_batch: Mix
         ({"d_modle": 3}, "did you mean 'd_model'"),
     ],
 )
-def test_bad_configs_are_refused_in_one_sentence(
-    changes: dict[str, object], sentence: str, small_model: Small
-) -> None:
+def test_bad_configs_are_refused_in_one_sentence(changes: dict[str, object], sentence: str, small_model: Small) -> None:
     with pytest.raises(UserError, match=sentence):
         small_model(**{"scheme": "relative", **changes})
 

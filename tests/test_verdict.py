@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from lengthlens.analyses import theme
 from lengthlens.analyses import verdict as figures
+from lengthlens.errors import UserError
 from lengthlens.models.schemes import PositionScheme, make_scheme, scheme_names
-from lengthlens.probes import verdict, verdict_grid
-from lengthlens.probes.candidates import family_of, relation_of
-from lengthlens.probes.other_keys import Relation
-from lengthlens.probes.program import Steps
-from lengthlens.probes.roles import examine
-from lengthlens.registry import UserError
 from lengthlens.tasks import TASKS, Circuit, Operator, Task, src_declared
+from lengthlens.theory.candidates import family_of, relation_of
+from lengthlens.theory.other_keys import Relation
+from lengthlens.theory.program import Steps
+from lengthlens.theory.roles import examine
+from lengthlens.theory.verdict import verdict
+from lengthlens.theory.verdict_grid import verdict_grid
 
 POSITIONS = [name for name, task in TASKS.items() if task.family == "position-addressed"]
 FIXED = [name for name in scheme_names() if name != "lbpe"]
@@ -43,9 +44,7 @@ def brute_force(steps, phi, train_max):
             uses[operator, code].append((step, frozenset(slots.get(key, ()))))
         signatures[operator, *(codes[source] for source in sources)].add(scale)
     stable = not any(
-        any(slots for _, slots in own)
-        and len({slots for _, slots in own}) > 1
-        and len({step for step, _ in own}) > 1
+        any(slots for _, slots in own) and len({slots for _, slots in own}) > 1 and len({step for step, _ in own}) > 1
         for own in uses.values()
     )
     first = [min(scales) for scales in signatures.values()]
@@ -102,13 +101,7 @@ def test_fast_and_slow_agree_on_random_programs(program):
         columns = [np.array([step[k] for step in own]) for k in (0, 2, 3)]
         operators.append(Steps(str(arity), *columns, tuple(range(1, arity + 1))))
     found = examine(Relation(phi, by_scale), operators, 1)
-    fast = (
-        found.isolated is None,
-        found.stable is None,
-        found.covered is None,
-        found.src_train,
-        found.src_test,
-    )
+    fast = (found.isolated is None, found.stable is None, found.covered is None, found.src_train, found.src_test)
     assert fast == brute_force([(n, str(a), q, s) for n, a, q, s in steps], phi, 1)
 
 
@@ -147,9 +140,7 @@ def check_witnesses(found, phi, task):
 def test_every_counterexample_is_true(scheme):
     for name in POSITIONS:
         task = TASKS[name]
-        check_witnesses(
-            verdict(task, scheme, 4, 9, helps=False), make_scheme(scheme, {}, task).relation, task
-        )
+        check_witnesses(verdict(task, scheme, 4, 9, helps=False), make_scheme(scheme, {}, task).relation, task)
 
 
 def test_what_the_theory_says_of_parity():
@@ -171,10 +162,9 @@ def test_what_the_theory_says_of_parity():
 def test_declared_complexity_is_the_one_that_tasks_tells():
     for name, task in TASKS.items():
         found = verdict(task, "none", 4, 9, helps=False)
-        assert (found.src_declared_train, found.src_declared_test) == (
-            src_declared(task, 4),
-            src_declared(task, 9),
-        ), name
+        assert (found.src_declared_train, found.src_declared_test) == (src_declared(task, 4), src_declared(task, 9)), (
+            name
+        )
 
 
 def test_verdict_as_json():
@@ -195,9 +185,7 @@ def test_pairs_that_are_not_listed_have_the_background_code():
                 query, key = np.tril_indices(task.length(scale))
                 codes = relation.phi(torch.from_numpy(query), torch.from_numpy(key), torch.tensor(scale))
                 other = {
-                    (int(q), int(k))
-                    for q, k, c in zip(query, key, codes)
-                    if tuple(c.tolist()) != relation.background
+                    (int(q), int(k)) for q, k, c in zip(query, key, codes) if tuple(c.tolist()) != relation.background
                 }
                 assert other <= set(zip(*(x.tolist() for x in relation.listed(scale))))
 
@@ -215,9 +203,7 @@ def test_single_forms_are_components_of_the_learned_relation():
 
 def slow_family(task, scheme, train_max, test_max):
     """Whether some form serves each slot, by plain loops."""
-    slots = {
-        (operator, k) for _, operator, _, sources in steps_of(task, test_max) for k in range(len(sources))
-    }
+    slots = {(operator, k) for _, operator, _, sources in steps_of(task, test_max) for k in range(len(sources))}
     for operator, slot in slots:
         own = [(n, o, q, (s[slot],)) for n, o, q, s in steps_of(task, test_max) if o == operator]
         phis = [relation.phi for relation in family_of(scheme).values()]

@@ -18,7 +18,7 @@ Point = list[Any]
 def cells(table: pd.DataFrame) -> list[Cell]:
     """Every cell of a study, tasks and schemes in the order of all figures; POLA has no cells.
 
-    >>> from lengthlens.probes.study import as_study
+    >>> from lengthlens.analyses.table import as_study
     >>> row = {"task": "copy", "scheme": "rope", "run": "r", "seed": 1, "train_max": 10}
     >>> row |= {"measure": "exact_match", "scale": 20, "value": 0.5}
     >>> cells(as_study(pd.DataFrame([row])))[0]["runs"][0]["at"]
@@ -60,9 +60,7 @@ def by_cell(trained: pd.DataFrame) -> dict[tuple[str, str], list[Cell]]:
     curves = dict(list(of_runs(trained).groupby("run")))
     found: dict[tuple[str, str], list[Cell]] = {}
     for row in runs.to_dict("records"):
-        found.setdefault((row["task"], row["scheme"]), []).append(
-            {**outcome(row), **growth(curves[row["run"]])}
-        )
+        found.setdefault((row["task"], row["scheme"]), []).append({**outcome(row), **growth(curves[row["run"]])})
     return found
 
 

@@ -11,10 +11,7 @@ from lengthlens.analyses.gallery import FIGURES, Gallery
 
 PIXELS = 120  # of the page for an inch of paper, so that the small letters of a paper can be read
 WIDE = 5.0  # inches from which a figure is too wide for a phone, and scrolls there in a box of its own
-NAMES = {
-    "svg.fonttype": "path",
-    "svg.hashsalt": "lengthlens",
-}  # letters as shapes, since a phone has other fonts
+NAMES = {"svg.fonttype": "path", "svg.hashsalt": "lengthlens"}  # letters as shapes, since a phone has other fonts
 
 
 @dataclass(frozen=True)

@@ -70,11 +70,7 @@ def with_interval(value: float | None, low: float | None, high: float | None) ->
     """
     plain = entry(value, 3)
     ends = [entry(end, 3).text for end in (low, high)]
-    return (
-        plain
-        if NOTHING in (plain.text, *ends)
-        else Entry(f"{plain.text} ({ends[0]} to {ends[1]})", plain.key)
-    )
+    return plain if NOTHING in (plain.text, *ends) else Entry(f"{plain.text} ({ends[0]} to {ends[1]})", plain.key)
 
 
 def frame_table(
@@ -100,9 +96,7 @@ def frame_table(
     rows = [
         line(
             [
-                with_interval(row[key], row[f"{key}_low"], row[f"{key}_high"])
-                if key in intervals
-                else row[key]
+                with_interval(row[key], row[f"{key}_low"], row[f"{key}_high"]) if key in intervals else row[key]
                 for key in columns
             ],
             "main" if main and row[main] else "",
@@ -135,11 +129,7 @@ RUN_COLUMNS = (
 
 def runs_table(cells: Sequence[Cell]) -> Table:
     """Every run of the study, as it ended and as it was measured."""
-    rows = [
-        line(run_values(cell, run), "" if run["accurate"] else "bad")
-        for cell in cells
-        for run in cell["runs"]
-    ]
+    rows = [line(run_values(cell, run), "" if run["accurate"] else "bad") for cell in cells for run in cell["runs"]]
     note = "Runs with a mark at their left are not accurate in range: exact match below 0.9 at some scale."
     return Table("every-run", f"{len(rows)} runs", RUN_COLUMNS, rows, note, "The table has no run.")
 

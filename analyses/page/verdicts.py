@@ -13,9 +13,7 @@ from lengthlens.analyses.per_run import MissingError
 def verdict_tables(found: Outcome | None) -> list[Table]:
     """How often which outcome followed which verdict, and every cell that went against its own."""
     if found is None:
-        return [
-            Table("confusion", "Verdicts and outcomes", [], [], empty="The table has no verdict on any run.")
-        ]
+        return [Table("confusion", "Verdicts and outcomes", [], [], empty="The table has no verdict on any run.")]
     counted = found.confusion.rename_axis("verdict").reset_index()
     return [
         frame_table(

@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from lengthlens.errors import Registry, UserError, unknown
 from lengthlens.models.schemes.absolute import Learned, NoPosition, Shortformer, Sinusoidal
 from lengthlens.models.schemes.contextual import Cope, RpeSquare
+from lengthlens.models.schemes.distance_bias import T5, Alibi, Relative
+from lengthlens.models.schemes.distance_kernels import Fire, KerpleLog, KerplePower
+from lengthlens.models.schemes.distance_vectors import Shaw, TransformerXL, Urpe
 from lengthlens.models.schemes.ideal import Ideal
-from lengthlens.models.schemes.kernels import Fire, KerpleLog, KerplePower
-from lengthlens.models.schemes.learned import LearnedRelation
+from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.schemes.options import later_options, option_names, read_options
-from lengthlens.models.schemes.relative import T5, Alibi, Relative
 from lengthlens.models.schemes.rotary import Rope, RopeInterpolated, RopeNtk, RopeYarn
 from lengthlens.models.schemes.scheme import Frame, PositionScheme, Sizes
 from lengthlens.models.schemes.taskgiven import Abacus, Coupled
-from lengthlens.models.schemes.vectors import Shaw, TransformerXL, Urpe
 from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Wrapper
-from lengthlens.registry import Registry, UserError, unknown
 from lengthlens.tasks import Task
 
 SCHEMES: Registry[type[PositionScheme]] = Registry(

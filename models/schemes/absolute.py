@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lengthlens.errors import UserError
 from lengthlens.models.schemes.anchor import Anchorable
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
-from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
 
@@ -74,9 +74,7 @@ class _Table(Anchorable):
         length = frame.limit or frame.tokens.shape[1]
         n_ctx = self.sizes.n_ctx
         if length > n_ctx:
-            raise UserError(
-                f"scheme '{self.name}' has {n_ctx} positions and cannot process a sequence of {length}"
-            )
+            raise UserError(f"scheme '{self.name}' has {n_ctx} positions and cannot process a sequence of {length}")
         if not self.anchored:
             return self.W_pos[frame.position]
         assert frame.scale is not None

@@ -123,8 +123,6 @@ def _counts(looking: Tensor, k: Tensor, position: Tensor) -> Tensor:
     Attention over tokens, turned around so that entry c of position i is the weight of the token at i−c.
     """
     scores = torch.einsum("bqhd,bkhd->bhqk", looking, k)
-    back = position[:, None] - torch.arange(
-        k.shape[1], device=k.device
-    )  # [pos, count]: the token that far back
+    back = position[:, None] - torch.arange(k.shape[1], device=k.device)  # [pos, count]: the token that far back
     turned = scores.gather(-1, back.clamp(min=0).expand_as(scores))
     return turned.masked_fill(back < 0, -torch.inf).softmax(-1)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 
 LARGEST_FACTOR = 1000  # factor of a form
 MOST_FORMS = 64

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lengthlens.errors import UserError
 from lengthlens.models.schemes.crowd import crowd
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
-from lengthlens.registry import UserError
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED
 
@@ -68,13 +68,9 @@ def reads_of(circuit: Circuit) -> Reads:
     role = np.zeros_like(first)
     role[one] = of_one
     for group in np.flatnonzero(~one):
-        several = Role(
-            names[circuit.operator[step[first[group]]]], tuple(slot[first[group] : last[group]].tolist())
-        )
+        several = Role(names[circuit.operator[step[first[group]]]], tuple(slot[first[group] : last[group]].tolist()))
         role[group] = place.setdefault(several, len(place))
-    return Reads(
-        torch.from_numpy(query[first]), torch.from_numpy(key[first]), torch.from_numpy(role), list(place)
-    )
+    return Reads(torch.from_numpy(query[first]), torch.from_numpy(key[first]), torch.from_numpy(role), list(place))
 
 
 class Ideal(PositionScheme):
@@ -105,9 +101,7 @@ class Ideal(PositionScheme):
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
         super().__init__(sizes, options, task)
         if task is None:
-            raise UserError(
-                "scheme 'ideal' is derived from the circuit of a task: build the model for a task"
-            )
+            raise UserError("scheme 'ideal' is derived from the circuit of a task: build the model for a task")
         if task.family == "content-addressed":
             raise UserError(
                 f"scheme 'ideal' needs sources that follow from position and scale, and in the content-addressed task "
@@ -174,9 +168,7 @@ class Ideal(PositionScheme):
         found = []
         for row, scale in enumerate(self._read(scales)):
             reads = self.circuits.reads(scale)
-            place = torch.tensor([self.catalogue.get(role, 0) - 1 for role in reads.roles], device="cpu")[
-                reads.role
-            ]
+            place = torch.tensor([self.catalogue.get(role, 0) - 1 for role in reads.roles], device="cpu")[reads.role]
             inside = (reads.query >= rows.start) & (reads.query < rows.stop) & (place >= 0)
             query = row * (rows.stop - rows.start) + reads.query[inside] - rows.start
             found.append(torch.stack([query * rows.stop + reads.key[inside], place[inside]]))

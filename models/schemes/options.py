@@ -6,22 +6,14 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from lengthlens.registry import UserError, unknown
+from lengthlens.errors import UserError, unknown
 
 LARGEST = 1_000_000  # of any option that sizes a table: more is a slip of the hand, or a hostile file
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-KINDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    str: "a text",
-    NoneType: "none",
-}
+KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", NoneType: "none"}
 
 
-def option(
-    default: Any, at_least: float | None = None, at_most: float | None = None, later: bool = False
-) -> Any:
+def option(default: Any, at_least: float | None = None, at_most: float | None = None, later: bool = False) -> Any:
     """A field of an `Options` dataclass whose numbers are bounded (bounds included).
 
     One that was added `later`, when runs had been stored without it, has a default that means what they did: at that
@@ -56,9 +48,7 @@ def read_options(scheme: str, kind: type, given: Mapping[str, Any]) -> Any:
     for name, value in given.items():
         if name not in fields:
             raise unknown(f"option of scheme '{scheme}'", name, fields)
-        values[name] = _read(
-            f"option '{name}' of scheme '{scheme}'", types[name], fields[name].metadata, value
-        )
+        values[name] = _read(f"option '{name}' of scheme '{scheme}'", types[name], fields[name].metadata, value)
     return kind(**values)
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lengthlens.errors import UserError
 from lengthlens.models.schemes.options import LARGEST, option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
-from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
 STRETCHES = "it stretches the lengths of training to longer ones, and random positions already cover those"
@@ -153,9 +153,7 @@ class RopeNtk(_Stretched):
     relation_in_words = "i−j, at the base that the length asks for"
 
     def frequencies(self, length: int, device: torch.device) -> Tensor:
-        exponent = (
-            self.dim / (self.dim - 2) if self.dim > 2 else 1.0
-        )  # one pair has no slowest other than the fastest
+        exponent = self.dim / (self.dim - 2) if self.dim > 2 else 1.0  # one pair has no slowest other than the fastest
         return rope_frequencies(self.options.base * self.stretch(length) ** exponent, self.dim, device)
 
 

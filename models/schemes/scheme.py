@@ -8,13 +8,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lengthlens.registry import UserError
+from lengthlens.errors import UserError
 from lengthlens.tasks import Task
 
 Made = TypeVar("Made")
-Family = Literal[
-    "none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"
-]
+Family = Literal["none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"]
 
 
 @dataclass(frozen=True)
@@ -156,9 +154,7 @@ class PositionScheme(nn.Module, ABC):
         """The scale of each row, [row]; [1] if all rows have the same, which makes one bias do for all of them."""
         if scale is None:
             if self.task is None:
-                raise UserError(
-                    f"scheme '{self.name}' needs the scale: give it, or build the model for a task"
-                )
+                raise UserError(f"scheme '{self.name}' needs the scale: give it, or build the model for a task")
             scale = self.task.scale_of(tokens)
         scale = scale.reshape(-1).to(tokens.device)
         if len(scale) not in (1, len(tokens)):

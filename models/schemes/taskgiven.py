@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lengthlens.errors import UserError
 from lengthlens.models.schemes.options import LARGEST, option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
-from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
 KEPT_SCALES = 64
@@ -73,9 +73,7 @@ class _TaskGiven(PositionScheme):
     def __init__(self, sizes: Sizes, options: object, task: Task | None, ids: int) -> None:
         super().__init__(sizes, options, task)
         if task is None:
-            raise UserError(
-                f"scheme '{self.name}' takes its position ids from a task: build the model for a task"
-            )
+            raise UserError(f"scheme '{self.name}' takes its position ids from a task: build the model for a task")
         self.ids = self.Ids(task)
         self.W_pos = nn.Parameter(torch.empty(ids, sizes.d_model))
         nn.init.normal_(self.W_pos, std=0.02)

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lengthlens.errors import UserError
 from lengthlens.models.schemes.anchor import Anchorable
 from lengthlens.models.schemes.options import LARGEST, option
 from lengthlens.models.schemes.scheme import CodeTable, Frame, NoOptions, PositionScheme, Sizes
-from lengthlens.registry import UserError
 from lengthlens.tasks import Task
 
 

@@ -1,0 +1,167 @@
+"""The model's weights and tokens under the names that HookedTransformer's users know."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformer_lens.FactoredMatrix import FactoredMatrix
+
+from lengthlens.errors import UserError
+from lengthlens.models.block import Block, stack
+from lengthlens.models.config import LensConfig
+from lengthlens.models.layers import Embed, Unembed
+from lengthlens.tasks import Task
+
+
+class WeightNames:
+    """Weights of all layers stacked, and the products of them that circuits are read from."""
+
+    cfg: LensConfig
+    embed: Embed
+    unembed: Unembed
+    blocks: nn.ModuleList
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, as what they are."""
+        return [cast(Block, block) for block in self.blocks]
+
+    @property
+    def W_E(self) -> Tensor:
+        return self.embed.W_E
+
+    @property
+    def W_U(self) -> Tensor:
+        return self.unembed.W_U
+
+    @property
+    def b_U(self) -> Tensor:
+        return self.unembed.b_U
+
+    @property
+    def W_Q(self) -> Tensor:
+        return stack(self.blocks, "attn", "W_Q")
+
+    @property
+    def W_K(self) -> Tensor:
+        return stack(self.blocks, "attn", "W_K")
+
+    @property
+    def W_V(self) -> Tensor:
+        return stack(self.blocks, "attn", "W_V")
+
+    @property
+    def W_O(self) -> Tensor:
+        return stack(self.blocks, "attn", "W_O")
+
+    @property
+    def b_Q(self) -> Tensor:
+        return stack(self.blocks, "attn", "b_Q")
+
+    @property
+    def b_K(self) -> Tensor:
+        return stack(self.blocks, "attn", "b_K")
+
+    @property
+    def b_V(self) -> Tensor:
+        return stack(self.blocks, "attn", "b_V")
+
+    @property
+    def b_O(self) -> Tensor:
+        return stack(self.blocks, "attn", "b_O")
+
+    @property
+    def W_in(self) -> Tensor:
+        return stack(self.blocks, "mlp", "W_in")
+
+    @property
+    def b_in(self) -> Tensor:
+        return stack(self.blocks, "mlp", "b_in")
+
+    @property
+    def W_out(self) -> Tensor:
+        return stack(self.blocks, "mlp", "W_out")
+
+    @property
+    def b_out(self) -> Tensor:
+        return stack(self.blocks, "mlp", "b_out")
+
+    @property
+    def QK(self) -> FactoredMatrix:
+        """[layer, head, d_model, d_model]"""
+        return FactoredMatrix(self.W_Q, self.W_K.transpose(-2, -1))
+
+    @property
+    def OV(self) -> FactoredMatrix:
+        """[layer, head, d_model, d_model]"""
+        return FactoredMatrix(self.W_V, self.W_O)
+
+    def all_head_labels(self) -> list[str]:
+        """``L0H0``, ``L0H1``, …"""
+        return [f"L{layer}H{head}" for layer in range(self.cfg.n_layers) for head in range(self.cfg.n_heads)]
+
+    def accumulated_bias(self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True) -> Tensor:
+        """The biases that were added to the residual stream before `layer` (or before its MLP), [d_model]."""
+        total = torch.zeros(self.cfg.d_model, device=self.cfg.device, dtype=self.cfg.dtype)
+        for block in self.layers[:layer]:
+            total = total + block.attn.b_O
+            if include_mlp_biases and not self.cfg.attn_only:
+                total = total + block.mlp.b_out
+        return total + self.layers[layer].attn.b_O if mlp_input else total
+
+
+class TokenNames:
+    """Text and token ids, by the task's own vocabulary."""
+
+    cfg: LensConfig
+    task: Task | None
+    unembed: Unembed
+
+    def _task(self) -> Task:
+        if self.task is None:
+            raise UserError("the model was built without a task, so it has no words: give token ids")
+        return self.task
+
+    def to_tokens(self, text: str | Sequence[str] | Tensor, **_: object) -> Tensor:
+        """``"^ 1 0 ="`` to ids [1, pos]; lines of equal length to [row, pos]; ids stay as they are.
+
+        HookedTransformer's further arguments are taken and mean nothing here: ``^`` is written out in the text.
+        """
+        if isinstance(text, Tensor):
+            return text
+        lines = [text] if isinstance(text, str) else list(text)
+        rows = [[self.to_single_token(word) for word in line.split()] for line in lines]
+        if not rows or len({len(row) for row in rows}) != 1:
+            raise UserError(f"lines of equal length are needed, not of {[len(row) for row in rows]} tokens")
+        return torch.tensor(rows, device=self.cfg.device)
+
+    def to_single_token(self, text: str) -> int:
+        task = self._task()
+        if text not in task.ids:
+            raise UserError(f"'{text}' is not a token of task '{task.name}', whose tokens are: {' '.join(task.vocab)}")
+        return task.ids[text]
+
+    def to_single_str_token(self, token: int) -> str:
+        return self._task().vocab[int(token)]
+
+    def to_str_tokens(self, text: str | Tensor, **_: object) -> list[str]:
+        """The tokens of one line or one row of ids, as texts."""
+        tokens = self.to_tokens(text)
+        if tokens.dim() == 2 and len(tokens) != 1:
+            raise UserError(f"one row is needed, not {len(tokens)}")
+        return [self.to_single_str_token(token) for token in tokens.flatten().tolist()]
+
+    def to_string(self, tokens: Tensor) -> str | list[str]:
+        """One row of ids as a line, or rows as lines."""
+        if tokens.dim() == 2:
+            return [" ".join(self.to_str_tokens(row)) for row in tokens]
+        return " ".join(self.to_str_tokens(tokens))
+
+    def tokens_to_residual_directions(self, tokens: str | int | Tensor) -> Tensor:
+        """The columns of W_U of these tokens, [..., d_model]: what the residual stream is dotted with."""
+        if isinstance(tokens, str):
+            tokens = self.to_single_token(tokens)
+        if isinstance(tokens, Tensor) and tokens.numel() == 1:
+            tokens = int(tokens)
+        return self.unembed.W_U.t()[tokens]

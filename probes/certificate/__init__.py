@@ -1,0 +1,1 @@
+"""Lengths up to which a run cannot go wrong."""

@@ -1,0 +1,201 @@
+"""Up to which length leaked attention cannot change an answer: a certificate for a trained model.
+
+What is proven from the weights, for every instance: which keys a step can tell apart by position, that long sequences
+hold no kinds of steps that short ones do not, and how much attention can leak to all other keys (`certify_leak`).
+
+What follows from it for the answer is one of
+
+- ``proven``: the answer is right at every step of every instance up to the length. For models in which logits are
+  linear in what heads read (`certify_proof`), in exact arithmetic.
+- ``conditional``: the worst leak that was found keeps a reserve of margin at every length that was looked at. An
+  adversary chooses, at each position by itself, what all other keys hold (`certify_search`): more than any instance
+  could. Its worst choice is searched for and not proven to be the worst, and the certificate says so.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.models.transformer import HookedModel
+from lengthlens.probes.certificate.climb import RESERVE, Climb
+from lengthlens.probes.certificate.leak import leak_bound
+from lengthlens.probes.certificate.places import Places, check_scheme, settled_scale, weighs_as_one
+from lengthlens.probes.certificate.proof import proof, provable
+from lengthlens.runs.evaluation import exact_match
+from lengthlens.runs.run import Run
+from lengthlens.tasks import Task
+
+Report = Callable[[str], None]
+Leaks = dict[int, list[list[float]]]
+
+MAX_LENGTH = 1_000_000
+LEAK_LENGTHS = (10, 100, 1000, 10_000)
+SHORT_ROWS = 50  # instances of each length below the settled one, on which the model itself is run
+NOTHING_LONGER = "no longer length was asked for"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known about a model at lengths it was never run on."""
+
+    length: int  # 0 if none
+    kind: Literal["proven", "conditional", "none"]
+    limit: bool  # whether it ends there only because nothing longer was asked for
+    reason: str  # in a sentence: what ends it, or why there is none
+    assumes: str  # what it rests on besides exact arithmetic; empty if nothing
+    settled: int  # the scale from which on no new kinds of steps come
+    margin: float | None  # usual lead of the right logit, where it was looked at
+    worst: dict[int, float]  # the least margin by length: found, or for a proof, a bound for all lengths up to it
+    weakest_step: str
+    weakest_head: str
+    leak: Leaks  # the most that can leak, by length: [layer][head]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def certify_run(run: Run, max_length: int = MAX_LENGTH, report: Report | None = None) -> Certificate:
+    """The certificate of a trained run."""
+    return certify_model(run.model("cpu"), run.config.task_object, max_length, report=report)
+
+
+def certify_model(
+    model: HookedModel,
+    task: Task | None = None,
+    max_length: int = MAX_LENGTH,
+    *,
+    seed: int = 0,
+    report: Report | None = None,
+) -> Certificate:
+    """Up to which length (scale), `max_length` at most, leaked attention cannot change any answer.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> found = certify_model(copy_by_hand("lbpe"), max_length=10_000)
+    >>> found.kind, found.length, found.limit
+    ('proven', 10000, True)
+    """
+    task = checked(model, task or model.task, max_length)
+    tell = report or (lambda text: None)
+    tell("kinds of steps")
+    settled = settled_scale(model.pos_embed, task)
+    leaks = {n: leak_at(model, task, settled, n).tolist() for n in LEAK_LENGTHS}
+    if provable(model):
+        tell("proof")
+        return proven(model, task, settled, max_length, leaks)
+    return searched(model, task, settled, max_length, leaks, seed, tell)
+
+
+def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
+    """The task, if the theory covers it and the model."""
+    check_scheme(model.pos_embed)
+    if weighs_as_one(model.pos_embed) and model.config.score_scaling != "none":
+        raise UserError(
+            f"scheme '{model.pos_embed.name}' with other=one can be certified without length-scaled scores only: with "
+            "them, keys that weigh as one at one length do not at another"
+        )
+    if task is None:
+        raise UserError("a certificate is about the answers of a task, and the model names none")
+    if task.family != "position-addressed":
+        raise UserError(
+            f"task '{task.name}' is {task.family}: a length can be certified only where each answer token follows from "
+            f"a fixed number of tokens, at places that position and scale give"
+        )
+    if model.cfg.n_layers > 2:
+        raise UserError(f"models of one or two layers can be certified, not of {model.cfg.n_layers}")
+    if max_length < task.min_scale:
+        raise UserError(f"max_length must be at least {task.min_scale}, not {max_length}")
+    return task
+
+
+def proven(model: HookedModel, task: Task, settled: int, limit: int, leaks: Leaks) -> Certificate:
+    found = proof(model, task, settled, limit)
+    step = found.weakest
+    outweighed = "from there on keys that are not to be read can outweigh the one that is"
+    return Certificate(
+        length=found.length,
+        kind="proven" if found.length else "none",
+        limit=step is None,
+        reason=NOTHING_LONGER if step is None else outweighed,
+        assumes="",
+        settled=settled,
+        margin=None,
+        worst={found.length: found.least} if found.length else {},
+        weakest_step="" if step is None else f"the step that writes '{task.vocab[int(step.target[0])]}'",
+        weakest_head=leakiest(leaks),
+        leak=leaks,
+    )
+
+
+def searched(
+    model: HookedModel, task: Task, settled: int, limit: int, leaks: Leaks, seed: int, tell: Report
+) -> Certificate:
+    def made(length: int, reason: str, assumes: str = "", climb: Climb | None = None, at: int = 0) -> Certificate:
+        weakest = climb.weakest[at] if climb and at else None
+        return Certificate(
+            length=length,
+            kind="conditional" if length else "none",
+            limit=reason == NOTHING_LONGER,
+            reason=reason,
+            assumes=assumes,
+            settled=settled,
+            margin=climb.usual if climb else None,
+            worst={n: found.margin for n, found in sorted(climb.weakest.items())} if climb else {},
+            weakest_step=weakest.step if weakest else "",
+            weakest_head=weakest.head if weakest else leakiest(leaks),
+            leak=leaks,
+        )
+
+    short = min(settled - 1, limit)
+    wrong = first_wrong(model, task, short, seed, tell)
+    if wrong is not None:
+        return made(0, f"at n = {wrong} the model itself is wrong on some of {SHORT_ROWS} instances")
+    run_on = f"up to n = {short} the model was run on {SHORT_ROWS} instances of each length"
+    if short == limit:
+        return made(limit, NOTHING_LONGER, run_on)
+    climb, both = Climb(model, task, settled, seed, tell), f"n = {settled} and {settled + 1}"
+    if climb.wrong:
+        reason = f"the model itself is wrong on {climb.wrong} of {climb.screened} instances of {both}"
+        return made(0, reason, "", climb)
+    run_on += f", and on {climb.screened} of {both}"
+    if limit <= settled + 1:
+        return made(limit, NOTHING_LONGER, run_on, climb)
+    length, failed = climb.up_to(settled + 1, limit)
+    looked_at = ", ".join(str(n) for n in sorted(climb.weakest) if n <= length)
+    if looked_at:
+        run_on += (
+            f"; beyond, the worst leak was searched for and not proven to be the worst, at n = {looked_at}, "
+            f"on {climb.steps} steps, the weakest among them, and each keeps {RESERVE:.0%} of the usual margin or more"
+        )
+    if failed is None:
+        return made(length, NOTHING_LONGER, run_on, climb, min(climb.weakest, key=climb.weakest.__getitem__))
+    margin = climb.weakest[failed].margin
+    reason = f"at n = {failed} a leak was found that leaves a margin of {margin:.2f}, below {RESERVE:.0%} of the usual"
+    return made(length, reason, run_on, climb, failed)
+
+
+def leak_at(model: HookedModel, task: Task, settled: int, length: int) -> Tensor:
+    """The most that can leak at a length, from all kinds of steps that there are. [layer, head]"""
+    scales = (length,) if length < settled else (settled, settled + 1)
+    steps = [Places(model.pos_embed, task, scale) for scale in scales]
+    return torch.stack([leak_bound(model, task, each, length) for each in steps]).amax(0)
+
+
+def first_wrong(model: HookedModel, task: Task, last: int, seed: int, tell: Report) -> int | None:
+    """The least scale, up to `last`, at which the model itself errs."""
+    for scale in range(task.min_scale, last + 1):
+        tell(f"the model at n = {scale}")
+        (score,) = exact_match(model, task, [scale], samples=SHORT_ROWS, seed=seed)
+        if score.exact_match < 1:
+            return scale
+    return None
+
+
+def leakiest(leaks: Leaks) -> str:
+    """The head that can leak the most at the longest length."""
+    table = torch.tensor(leaks[max(leaks)])
+    layer, head = divmod(int(table.argmax()), table.shape[1])
+    return f"layer {layer} head {head}"

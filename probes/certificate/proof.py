@@ -1,0 +1,210 @@
+"""A proof for models in which logits are linear in what heads read: one layer of attention, no norm, no MLP.
+
+There the right token's lead over another is a sum over heads of weighted means Σ w g / Σ w, with one term for each
+key: g is what the key's token adds to the lead, and w is e^score, divided by the size of the crowd for keys that weigh
+together as one. Named keys that the circuit reads hold known tokens. All other keys may hold any symbol; the least
+value of such a quotient is found by Dinkelbach's method, head by head.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.models.transformer import HookedModel
+from lengthlens.probes.certificate.leak import score_table, temperature
+from lengthlens.probes.certificate.places import Places, weighs_as_one
+from lengthlens.tasks import Task
+
+ROUNDS = 8  # of the iteration, which converges quadratically; a bound holds after any of them
+MOST_CASES = 100_000  # combinations of tokens that a step may read
+FINE = 1.002  # ratio of the ends of a range of positions that is not halved any more
+
+
+class Step(NamedTuple):
+    """An answer query: what it names, and all that the circuit may find there."""
+
+    query: int
+    key: Tensor  # [name]
+    bias: Tensor  # [head, name]
+    crowd: Tensor  # [head, name], whether it weighs together with the rest as one key
+    token: Tensor  # [case, name], −1 where it may be any symbol
+    target: Tensor  # [case]
+
+
+def provable(model: HookedModel) -> bool:
+    cfg = model.cfg
+    return cfg.n_layers == 1 and cfg.attn_only and cfg.normalization_type is None
+
+
+def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterator[Step]:
+    """The steps of one scale, with all combinations of tokens; if `seen` is given, one of each kind not in it."""
+    circuit = {step.query: step for step in task.circuit(places.scale)}
+    functions = task.circuit(places.scale).functions
+    for query, kind in zip(places.answer_queries.tolist(), places.types.tolist()):
+        if seen is not None and kind in seen:
+            continue
+        if seen is not None:
+            seen.add(kind)
+        step = circuit[query]
+        known = list(dict.fromkeys([*step.sources, query]))
+        choices = [range(len(task.symbols)) if places.symbol[k] else [int(places.tokens[k])] for k in known]
+        if math.prod(map(len, choices)) > MOST_CASES:
+            raise UserError(
+                f"a step of task '{task.name}' may read any of {MOST_CASES} combinations of tokens or more: too many"
+            )
+        cases = list(itertools.product(*choices))
+        key = places.named.key[query]
+        token = torch.full((len(cases), len(key)), -1)
+        target = []
+        for row, case in enumerate(cases):
+            held = dict(zip(known, case))
+            target.append(task.ids[functions[step.operator].function(*(task.vocab[held[s]] for s in step.sources))])
+            for name, position in enumerate(key.tolist()):
+                if position >= 0 and not places.symbol[position]:
+                    token[row, name] = places.tokens[position]
+                if position in held:
+                    token[row, name] = held[position]
+        exists = key >= 0
+        yield Step(
+            query,
+            key[exists],
+            places.named.bias[0][:, query][:, exists],
+            places.named.crowd[0][:, query][:, exists],
+            token[:, exists],
+            torch.tensor(target),
+        )
+
+
+@torch.no_grad()
+def least_lead(model: HookedModel, task: Task, step: Step, first: Tensor, last: Tensor) -> Tensor:
+    """A lower bound on the lead of the right token at a step, at any position from `first` to `last`. [range]
+
+    Both [range], in float64: rounding apart, the bound holds for every instance.
+    """
+    heat = torch.stack([temperature(model, end).double() for end in (first, last)])  # [2, range]
+    ends = torch.stack([first, last]).double()
+    rest = (ends + 1 - len(step.key)).clamp(min=0)  # how many other keys
+    symbols, tokens = len(task.symbols), len(task.vocab)
+    scores = score_table(model).double()  # [head, query token, key token]
+    attn = model.layers[0].attn
+    value = torch.einsum("tm,hmd->htd", model.embed.W_E, attn.W_V) + attn.b_V[:, None]
+    logits = (torch.einsum("htd,hdm->htm", value, attn.W_O) @ model.unembed.W_U).double()  # [head, token, logit]
+    alone = (model.embed.W_E + attn.b_O) @ model.unembed.W_U + model.unembed.b_U
+    own = step.token[:, (step.key == step.query).nonzero()[0, 0]]  # [case]
+    right = step.target[:, None]
+    lead = alone[own].gather(1, right) - alone[own]  # [case, logit]
+    total = lead.double()[None].expand(len(first), -1, -1).clone()
+    any_symbol, as_one = torch.arange(tokens) < symbols, weighs_as_one(model.pos_embed)
+    possible = torch.where(step.token[..., None] < 0, any_symbol, torch.arange(tokens) == step.token[..., None])
+    for head in range(model.cfg.n_heads):
+        gain = logits[head][:, step.target].T[:, None] - logits[head].T[None]  # [case, logit, token]
+        named = scores[head][own][:, None] + step.bias[head][:, None]  # [case, name, token]
+        top = named.masked_fill(~possible, -math.inf).amax((1, 2), keepdim=True)
+        low, high = _weights(named - top, heat)  # [range, case, name, token]
+        other_low, other_high = _weights((scores[head][own] - top[..., 0])[:, None], heat)
+        each, count = rest, torch.ones_like(rest)
+        if as_one:
+            count = (ends + 1 - (~step.crowd[head]).sum()).clamp(min=1)  # keys in the crowd
+            each = rest / count
+        share = torch.where(step.crowd[head], 1 / count[..., None], 1.0)[:, :, None, :, None]  # [2, range, 1, name, 1]
+        low, high = low * share.amin(0), high * share.amax(0)
+        low = torch.cat([low, other_low * each.amin(0)[:, None, None, None]], 2)
+        high = torch.cat([high, other_high * each.amax(0)[:, None, None, None]], 2)
+        may = torch.cat([possible, any_symbol.expand(len(own), 1, -1)], 1)
+        total += _least_mean(low, high, may, gain)
+    return total.scatter(2, right.expand(len(first), -1, -1), math.inf).amin((1, 2))
+
+
+def _weights(score: Tensor, heat: Tensor) -> tuple[Tensor, Tensor]:
+    """e^(heat·score) at its least and greatest while heat goes from one end to the other. [range, *]"""
+    both = (heat.view(*heat.shape, 1, 1, 1) * score).exp()
+    return both.amin(0), both.amax(0)
+
+
+def _least_mean(low: Tensor, high: Tensor, may: Tensor, gain: Tensor) -> Tensor:
+    """The least of Σ w g / Σ w where each key chooses one of the tokens it `may` hold, and w between its bounds.
+
+    `low`, `high` [range, case, key, token], `may` [case, key, token], `gain` [case, logit, token]; out [range, case,
+    logit]. With F(ρ) = min Σ w·(g−ρ) the least mean is at least ρ + F(ρ) / Σ low, for any ρ.
+    """
+    low, high = low[:, :, None], high[:, :, None]  # [range, case, 1, key, token]
+    may, gain = may[None, :, None], gain[None, :, :, None]
+    least_sum = low.masked_fill(~may, math.inf).amin(-1).sum(-1)
+    rho = gain.masked_fill(~may, -math.inf).amax((3, 4)).expand(*low.shape[:2], -1)
+    for _ in range(ROUNDS):
+        excess = gain - rho[..., None, None]
+        weight = torch.where(excess < 0, high, low)
+        term = (weight * excess).masked_fill(~may, math.inf)
+        least, which = term.min(-1)
+        short = least.sum(-1)
+        chosen = weight.gather(-1, which[..., None])[..., 0]
+        bound = rho + short.clamp(max=0) / least_sum
+        rho = rho + short / chosen.sum(-1)
+    return bound
+
+
+class Proof(NamedTuple):
+    """Up to which position every step is right, and the step that is not certain behind it."""
+
+    length: int
+    weakest: Step | None  # None if the limit was reached
+    least: float  # the least lead up to that length
+
+
+def proof(model: HookedModel, task: Task, settled: int, limit: int) -> Proof:
+    """The largest scale up to `limit` at which the right token leads at every step of every instance.
+
+    Steps of scales up to `settled` are looked at where they are; the kinds of steps that there are from then on, at
+    every position at which any of them could be.
+    """
+    least = math.inf
+    for scale in range(task.min_scale, min(settled, limit + 1)):
+        for step in steps_of(task, Places(model.pos_embed, task, scale)):
+            here = torch.tensor([step.query])
+            lead = float(least_lead(model, task, step, here, here))
+            if lead <= 0:
+                return Proof(scale - 1, step, least)
+            least = min(least, lead)
+    if limit < settled:
+        return Proof(limit, None, least)
+    seen: set[int] = set()
+    lasting = [s for n in (settled, settled + 1) for s in steps_of(task, Places(model.pos_embed, task, n), seen)]
+    end, weakest = task.length(limit) - 2, None
+    for step in lasting:
+        good, lead = certain_up_to(model, task, step, task.prompt_length(settled) - 1, end)
+        if good < end:
+            weakest, end = step, good
+        least = min(least, lead)
+    return Proof(largest_scale(task, end, settled - 1, limit), weakest, least)
+
+
+def certain_up_to(model: HookedModel, task: Task, step: Step, first: int, last: int) -> tuple[int, float]:
+    """The last position up to which a step's right token leads wherever it may be, and the least lead on the way.
+
+    Ranges of positions are halved where the bound for all of a range at once fails.
+    """
+    least, at = math.inf, first
+    ends = [min(last, 2 * at)]
+    while at <= last:
+        end = ends.pop() if ends else min(last, 2 * at)
+        lead = float(least_lead(model, task, step, torch.tensor([at]), torch.tensor([end])))
+        if lead > 0:
+            least, at = min(least, lead), end + 1
+        elif end == at or end <= at * FINE:
+            return at - 1, least
+        else:
+            ends += [end, (at + end) // 2]
+    return last, least
+
+
+def largest_scale(task: Task, position: int, low: int, high: int) -> int:
+    """The largest scale from `low`, which is taken for granted, to `high` whose last query is not behind a position."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if task.length(middle) - 2 <= position else (low, middle - 1)
+    return low

@@ -1,0 +1,246 @@
+"""The worst that leaked attention can do to a step, looked for by gradient descent on everything that is free.
+
+At a step of a long sequence the keys that are named hold what they hold in a short one. The rest enters a head only
+through how many keys there are, the query's temperature, and which tokens (in layer 1: which residual vectors) they
+have. So a step at any length is played on the named keys of a short instance: the number of other keys and the
+temperature are those of the length in question, and what the other keys are is left to an adversary, for every position
+by itself. True instances are among its choices (up to the bank below); most of its choices are no true instances.
+
+In layer 1 the other keys are taken from a bank: residual vectors of positions of all kinds, with random other keys of
+their own. The adversary decides how often each occurs.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lengthlens.models.block import Block
+from lengthlens.models.transformer import HookedModel
+from lengthlens.probes.certificate.leak import score_table, temperature
+from lengthlens.probes.certificate.places import Places, carried, weighs_as_one
+from lengthlens.tasks import Task
+
+BANK = 192  # residual vectors that the rest of layer 1 is made of
+ROUNDS = 40  # of gradient descent; margins found hardly fall behind
+RATE = 0.5  # of Adam, on logits
+FEW = 1e-6  # what stands for no other key, under a logarithm
+
+
+class Scene(NamedTuple):
+    """Steps as they look from a query: the places that it names (itself first), and what each of those names."""
+
+    position: Tensor  # [step, place] in the short instance; the first is the query
+    token: Tensor  # [step, place]
+    exists: Tensor  # [step, place]
+    bias: Tensor  # [step, head, place], of the second layer at the query; empty in a model of one layer
+    crowd: Tensor  # [step, head, place], whether it weighs together with the rest as one key there
+    near: Tensor  # [step, place, name, token], one-hot: the token at each key that a place names
+    near_bias: Tensor  # [step, place, head, name], of the first layer; −inf where there is no key
+    near_crowd: Tensor  # [step, place, head, name], whether it weighs together with the rest as one key there
+    target: Tensor  # [step], the token to be written
+    scale: Tensor  # [step], of the short instance
+
+    def rows(self, which: Tensor) -> "Scene":
+        return Scene(*(part[which] for part in self))
+
+    def at_query(self) -> "Scene":
+        """The same steps without the places that the query names: all that the first layer there needs."""
+        parts = ("position", "token", "exists", "near", "near_bias", "near_crowd")
+        return self._replace(**{name: getattr(self, name)[:, :1] for name in parts})
+
+
+class Leak(NamedTuple):
+    """The adversary's choices, as logits."""
+
+    tokens: Tensor  # [step, place, symbol], of the other keys of each place, in layer 0
+    bank: Tensor  # [step, bank], of the other keys of the query, in layer 1
+
+
+def scene(model: HookedModel, task: Task, places: Places, tokens: Tensor, row: Tensor, query: Tensor) -> Scene:
+    """The steps at `query` [step] in the instances `row` [step] of `tokens` [row, pos]; places of one scale."""
+    named, two = places.named, model.cfg.n_layers > 1
+    key = named.key[query]  # [step, name]
+    own = key == query[:, None]
+    order = (~own).long().sort(dim=1, stable=True).indices  # the query itself first
+    order = order if two else order[:, :1]
+    position = key.gather(1, order)
+    exists, position = position >= 0, position.clamp(min=0)
+    bias, crowd = (  # [step, head, place]
+        part[-1][:, query].gather(2, order.expand(part.shape[1], -1, -1)).transpose(0, 1)
+        for part in (named.bias, named.crowd)
+    )
+    near_key = named.key[position]  # [step, place, name]
+    near_token = tokens[row[:, None, None], near_key.clamp(min=0)]
+    near_bias, near_crowd = (part[0][:, position].permute(1, 2, 0, 3) for part in (named.bias, named.crowd))
+    return Scene(
+        position,
+        tokens[row[:, None], position],
+        exists,
+        bias if two else bias[..., :0],
+        crowd if two else crowd[..., :0],
+        torch.nn.functional.one_hot(near_token, len(task.vocab)).float(),
+        near_bias.masked_fill((near_key < 0)[:, :, None], -math.inf),
+        near_crowd,
+        tokens[row, query + 1],
+        torch.full_like(query, places.scale),
+    )
+
+
+class Game:
+    """A model's steps at any length, with an adversary in the place of what is not named."""
+
+    def __init__(
+        self, model: HookedModel, task: Task, bank: Scene, mixture: Tensor, generator: torch.Generator
+    ) -> None:
+        """`bank`: the positions whose residual vectors make the rest of layer 1, and the logits of their own rest."""
+        self.model, self.symbols = model, len(task.symbols)
+        self.blocks: list[Block] = list(model.layers)
+        self.generator = generator
+        with torch.no_grad():
+            first = self.blocks[0]
+            self.qk = score_table(model)
+            self.ov = torch.einsum("thd,hdm->htm", projections(first, model.embed.W_E)[2], first.attn.W_O)
+        self._bank_scene, self._bank_mixture = bank, mixture
+        self._banks: dict[int, tuple[Tensor, Tensor]] = {}
+
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    def margins(self, steps: Scene, length: int, leak: Leak, cut: tuple[int, int] | None = None) -> Tensor:
+        """By how much the right token's logit exceeds the best other one, [step]. Under `cut` (layer, head) the head's
+        other keys are taken away."""
+        x = self._first(steps, length, leak.tokens, cut[1] if cut and cut[0] == 0 else None)
+        if len(self.blocks) > 1:
+            x = self._second(steps, length, x, leak.bank, cut[1] if cut and cut[0] == 1 else None)
+        else:
+            x = x[:, 0]
+        logits = self.model.unembed(self.model.ln_final(x)[None])[0]
+        right = logits.gather(1, steps.target[:, None])[:, 0]
+        others = logits.scatter(1, steps.target[:, None], -math.inf)
+        margins: Tensor = right - others.amax(1)
+        return margins
+
+    def _first(self, steps: Scene, length: int, mixture: Tensor, cut: int | None) -> Tensor:
+        """The residual stream behind layer 0 at every place, [step, place, d_model]."""
+        where = self._where(steps, length)
+        heat = temperature(self.model, where)[..., None, None]
+        scores = self.qk[:, steps.token].permute(1, 2, 0, 3)  # [step, place, head, token]
+        exists = steps.near_bias > -math.inf
+        shared = self._shared(where[..., None], exists & ~steps.near_crowd)  # [step, place, head, 1]
+        near = torch.einsum("spht,spnt->sphn", scores, steps.near) + steps.near_bias - steps.near_crowd * shared
+        count = where + 1 - exists[:, :, 0].sum(-1)
+        rest = (scores[..., : self.symbols] - shared) * heat
+        rest = rest + _rest_logits(count[..., None, None], mixture[:, :, None])
+        rest = _without(rest, cut, 2)
+        pattern = torch.cat([near * heat, rest], -1).softmax(-1)
+        names = near.shape[-1]
+        by_token = torch.einsum("sphn,spnt->spht", pattern[..., :names], steps.near)
+        by_token = by_token + torch.nn.functional.pad(pattern[..., names:], (0, by_token.shape[-1] - self.symbols))
+        mixed = torch.einsum("spht,htm->spm", by_token, self.ov)
+        return after(self.blocks[0], self.model.embed.W_E[steps.token] + mixed)
+
+    def _second(self, steps: Scene, length: int, x: Tensor, mixture: Tensor, cut: int | None) -> Tensor:
+        """The residual stream behind layer 1 at the query, [step, d_model]."""
+        block, scale = self.blocks[1], self.model.cfg.attn_scale
+        where = self._where(steps, length)[:, 0]
+        heat = temperature(self.model, where)[:, None, None]
+        q, k, v = projections(block, x)  # [step, place, head, d_head]
+        bank_k, bank_v = self._bank(length)  # [bank, head, d_head]
+        shared = self._shared(where[:, None], steps.exists[:, None] & ~steps.crowd)  # [step, head, 1]
+        named = torch.einsum("shd,sphd->shp", q[:, 0], k) / scale + steps.bias - steps.crowd * shared
+        named = (named * heat).masked_fill(~steps.exists[:, None], -math.inf)
+        rest = (torch.einsum("shd,bhd->shb", q[:, 0], bank_k) / scale - shared) * heat
+        count = where + 1 - steps.exists.sum(1)
+        rest = _without(rest + _rest_logits(count[:, None, None], mixture[:, None]), cut, 1)
+        pattern = torch.cat([named, rest], -1).softmax(-1)
+        places = named.shape[-1]
+        z = torch.einsum("shp,sphd->shd", pattern[..., :places], v)
+        z = z + torch.einsum("shb,bhd->shd", pattern[..., places:], bank_v)
+        return after(block, x[:, 0] + torch.einsum("shd,hdm->sm", z, block.attn.W_O))
+
+    def _shared(self, where: Tensor, apart: Tensor) -> Tensor:
+        """What is taken off the scores of a crowd that weighs as one: the log of their number; else 0.
+
+        `where` [*, 1], `apart` [*, head, name] the named keys that are not in it; out [*, head, 1].
+        """
+        if not weighs_as_one(self.model.pos_embed):
+            return torch.zeros(())
+        return (where + 1 - apart.sum(-1)).clamp(min=1).log()[..., None]
+
+    def _bank(self, length: int) -> tuple[Tensor, Tensor]:
+        if length not in self._banks:
+            with torch.no_grad():
+                x = self._first(self._bank_scene, length, self._bank_mixture, None)[:, 0]
+                self._banks[length] = projections(self.blocks[1], x)[1:]
+        return self._banks[length]
+
+    def _where(self, steps: Scene, length: int) -> Tensor:
+        """The positions in a sequence of scale `length`, [step, place]."""
+        (scale,) = steps.scale.unique().tolist()
+        return carried(steps.position, scale, length)
+
+    # -- the adversary -------------------------------------------------------------------------------------------
+
+    def random_leak(self, steps: Scene) -> Leak:
+        shape = (*steps.token.shape, self.symbols)
+        bank = (len(steps.token), len(self._bank_scene.token))
+        return Leak(any_mixture(shape, self.generator), any_mixture(bank, self.generator))
+
+    @torch.no_grad()
+    def tried(self, steps: Scene, length: int) -> Tensor:
+        """Margins under a random leak, [step]: which steps are worth a search."""
+        return self.margins(steps, length, self.random_leak(steps))
+
+    def worst(self, steps: Scene, length: int, rounds: int = ROUNDS) -> tuple[Tensor, Leak]:
+        """The least margin that was found for each step, [step], and the leak that gives it."""
+        free = Leak(*(part.requires_grad_() for part in self.random_leak(steps)))
+        optimizer = torch.optim.Adam(free, lr=RATE)
+        least = torch.full((len(steps.target),), math.inf)
+        found = Leak(*(part.detach().clone() for part in free))
+        for _ in range(rounds + 1):
+            margins = self.margins(steps, length, free)
+            better = margins.detach() < least
+            least = torch.where(better, margins.detach(), least)
+            for kept, now in zip(found, free):
+                kept[better] = now.detach()[better]
+            optimizer.zero_grad()
+            margins.sum().backward()
+            optimizer.step()
+        return least, found
+
+
+def any_mixture(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Logits of mixtures from nearly even to nearly pure."""
+    spread = torch.rand(*shape[:-1], 1, generator=generator) * 6
+    return torch.randn(shape, generator=generator) * spread
+
+
+def projections(block: Block, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, [*, head, d_head] each."""
+    attn, y = block.attn, block.ln1(x)
+    q, k, v = (
+        torch.einsum("...m,hmd->...hd", y, w) + b
+        for w, b in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K), (attn.W_V, attn.b_V))
+    )
+    return q, k, v
+
+
+def after(block: Block, x: Tensor) -> Tensor:
+    """The residual stream behind a block, from that with what its heads wrote."""
+    x = x + block.attn.b_O
+    if block.cfg.attn_only:
+        return x
+    out: Tensor = x + block.mlp(block.ln2(x))
+    return out
+
+
+def _rest_logits(count: Tensor, mixture: Tensor) -> Tensor:
+    """The logarithm of how many of the other keys are of each kind."""
+    return count.clamp(min=FEW).log() + mixture.log_softmax(-1)
+
+
+def _without(scores: Tensor, head: int | None, dim: int) -> Tensor:
+    if head is None:
+        return scores
+    return scores.index_fill(dim, torch.tensor([head]), -math.inf)

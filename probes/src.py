@@ -1,0 +1,220 @@
+"""Measured SRC: how many readouts explain every step of a trained model in terms of its own position codes.
+
+We define (the paper's SRC is that of a task: the least number of operators of a circuit for it):
+
+- The *sources* of an answer query are the keys whose replacement changes the prediction there, by more than
+  `threshold` in total variation (`probes/influence.py`). Keys that have the same token in all instances of a scale
+  (marks, ``^``) count only where no others do: putting a symbol there makes an input that is no instance, and shows
+  what disturbs a model (an attention sink, say), not what it reads. The *signature* of the step is the codes of its
+  sources under the model's own relation; the query's own token, which is in the residual stream without any attention,
+  has a code of its own.
+- A *readout* is a table from the tokens in the roles of a signature to the next token: an operator with its arguments
+  named by codes. It explains a step if the step behaves by it **under intervention**: tokens are put in the
+  roles, all else is a random instance, and the model's arg-max next token is what the table says, in at least a
+  share `fidelity` of the trials. What a table does not know yet is learned from the step; what it knows is tested on
+  the step. So every later step, and every larger scale, is held out when it is tested.
+- A role is known by its code alone. So tokens are put not where the source is but at random among all keys that have
+  its code (and where the same tokens occur in real instances): if one code marks a key that is read and others that
+  are not, no readout explains the step. Under ``none`` all keys share one code, and signatures alone would look
+  invariant.
+- A step that no known readout explains opens a new one; one that no readout by codes can explain counts by itself.
+
+SRC_M(n) is the number of readouts for all steps at scales ≤ n. Worked example: a perfect copier that reads the key n
+back. Under i−j−n, one readout: the token at code 0, or ``$`` for ``=``. Under i−j one for each distance: SRC_M(n) = n.
+Under (i, j) one for each step: SRC_M(n) = 2 + 3 + … + (n+1).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.probes.influence import ROWS, influence
+from lengthlens.probes.interventions import Code, Key, Roles, assignments, keys_of, placed, supports
+from lengthlens.probes.pruning import own_relation
+from lengthlens.probes.relations import Relation, RelationLike
+from lengthlens.probes.subject import Subject, answer_queries, scales_up_to, task_of
+from lengthlens.tasks import Task
+
+Signature: TypeAlias = tuple[Code, ...]
+Step: TypeAlias = tuple[int, tuple[int, ...]]  # a query, and the keys that are its sources
+
+# Fixed on parity-cot and copy: sources there have an influence of 0.4 and more, other keys of less than 0.2.
+THRESHOLD = 0.25
+FIDELITY = 0.9
+BASES = 8  # random instances for each assignment at least: half to learn a table from, half to test it on
+TRIALS = 256  # of each step at least, so that its agreement is known to about 0.02
+
+
+@dataclass(frozen=True)
+class StepBehaviour:
+    """What a model does at one answer query when tokens are put in the roles of its sources."""
+
+    scale: int
+    query: int
+    sources: tuple[int, ...]
+    signature: Signature
+    keys: list[Key] = field(repr=False)  # of each assignment: the tokens by role
+    outputs: Tensor = field(repr=False)  # [assignment, base], the next token
+
+    def table(self, bases: slice = slice(None)) -> dict[Key, int]:
+        """The most frequent next token for each tokens-by-role."""
+        votes: dict[Key, Counter[int]] = {}
+        for key, row in zip(self.keys, self.outputs[:, bases].tolist()):
+            votes.setdefault(key, Counter()).update(row)
+        return {key: count.most_common(1)[0][0] for key, count in votes.items()}
+
+    def agreement(self, table: dict[Key, int], bases: slice = slice(None)) -> float | None:
+        """The share of trials in which the step does what the table says, None if the table knows none of them."""
+        known = [k for k, key in enumerate(self.keys) if key in table]
+        if not known:
+            return None
+        said = torch.tensor([table[self.keys[k]] for k in known])[:, None]
+        return float((self.outputs[known][:, bases] == said).double().mean())
+
+    def own_agreement(self) -> float:
+        """Of the best table for this step alone, learned from one half of the instances and tested on the other."""
+        half = self.outputs.shape[1] // 2
+        found = self.agreement(self.table(slice(half)), slice(half, None))
+        return 1.0 if found is None else found
+
+
+@dataclass(frozen=True)
+class MeasuredSrc:
+    """The behaviour of every step up to the largest training scale, and what follows from it."""
+
+    behaviours: list[StepBehaviour] = field(repr=False)
+    relation: str
+    threshold: float = THRESHOLD
+    fidelity: float = FIDELITY
+
+    def steps(self, fidelity: float | None = None) -> pd.DataFrame:
+        """Each step with its readout: columns scale, query, sources, signature, readout (a number), agreement."""
+        return group(self.behaviours, self.fidelity if fidelity is None else fidelity)
+
+    def curve_at(self, fidelity: float | None = None) -> dict[int, int]:
+        """SRC_M by scale. Another bar of fidelity costs no new run of the model."""
+        steps = self.steps(fidelity)
+        scales = sorted(steps["scale"].unique())
+        return {int(n): int(steps.loc[steps["scale"] <= n, "readout"].nunique()) for n in scales}
+
+    @property
+    def curve(self) -> dict[int, int]:
+        return self.curve_at()
+
+
+def measured_src(
+    model: Callable[..., Any] | Subject,
+    task: Task | None = None,
+    train_max: int = 10,
+    *,
+    relation: RelationLike | None = None,
+    threshold: float = THRESHOLD,
+    fidelity: float = FIDELITY,
+    rows: int = ROWS,
+    bases: int = BASES,
+    generator: torch.Generator | None = None,
+) -> MeasuredSrc:
+    """Find the sources of every step at scales up to `train_max`, intervene, and count readouts."""
+    return measured_src_at([threshold], model, task, train_max, relation, fidelity, rows, bases, generator)[0]
+
+
+def measured_src_at(
+    thresholds: Sequence[float],
+    model: Callable[..., Any] | Subject,
+    task: Task | None = None,
+    train_max: int = 10,
+    relation: RelationLike | None = None,
+    fidelity: float = FIDELITY,
+    rows: int = ROWS,
+    bases: int = BASES,
+    generator: torch.Generator | None = None,
+) -> list[MeasuredSrc]:
+    """The same for several thresholds, from one measurement of influence.
+
+    Most steps have the same sources at all of them, and are intervened on once.
+    """
+    if bases < 2:
+        raise UserError(f"{bases} base instances are too few: one to learn from and one to test on are needed")
+    task = task_of(model, task)
+    subject, known = own_relation(model, task, train_max, relation)
+    generator = generator or torch.Generator().manual_seed(0)
+    found: list[list[StepBehaviour]] = [[] for _ in thresholds]
+    for scale in scales_up_to(task, train_max):
+        change = influence(subject, task, scale, rows, generator)
+        steps = [steps_of(task, scale, change > threshold) for threshold in thresholds]
+        distinct = list(dict.fromkeys(step for each in steps for step in each))
+        behaviour = dict(zip(distinct, behave(subject, task, known, scale, distinct, bases, generator)))
+        for own, each in zip(found, steps):
+            own += [behaviour[step] for step in each]
+    return [MeasuredSrc(steps, known.words, threshold, fidelity) for steps, threshold in zip(found, thresholds)]
+
+
+# -- behaviour -----------------------------------------------------------------------------------------------
+
+
+def steps_of(task: Task, scale: int, reads: Tensor) -> list[Step]:
+    """Every answer query with its sources; `reads` [query, key] says which keys they are."""
+    return [(query, tuple(row.nonzero()[:, 0].tolist())) for query, row in zip(answer_queries(task, scale), reads)]
+
+
+def behave(
+    subject: Subject,
+    task: Task,
+    relation: Relation,
+    scale: int,
+    steps: Sequence[Step],
+    bases: int,
+    generator: torch.Generator,
+) -> list[StepBehaviour]:
+    """What the model does at each of these steps of one scale, in one batch of instances."""
+    queries = answer_queries(task, scale)
+    codes = relation.codes(queries, range(queries.stop), scale)
+    occurring = supports(task, scale, generator)
+    all_roles = [Roles.of(codes[query - queries.start], occurring, query, list(sources)) for query, sources in steps]
+    drawn = [assignments(roles) for roles in all_roles]
+    times = [max(bases, TRIALS // len(given)) for given in drawn]
+    base = task.sample(scale, max(times), generator).tokens
+    tokens = [placed(roles, given, base[:k], generator) for roles, given, k in zip(all_roles, drawn, times)]
+    query = torch.cat([torch.full((len(t),), q) for t, (q, _) in zip(tokens, steps)])
+    outputs = subject.next_tokens(torch.cat(tokens).to(subject.device), scale, query.to(subject.device)).cpu()
+    each = outputs.split([len(t) for t in tokens])
+    return [
+        StepBehaviour(scale, q, roles.sources, roles.signature, keys_of(roles, given), out.view(len(given), -1))
+        for (q, _), roles, given, out in zip(steps, all_roles, drawn, each)
+    ]
+
+
+# -- readouts ------------------------------------------------------------------------------------------------
+
+
+def group(behaviours: Sequence[StepBehaviour], fidelity: float) -> pd.DataFrame:
+    """Give each step, in the order of scale and query, the first readout of its signature that explains it."""
+    tables: dict[Signature, list[tuple[int, dict[Key, int]]]] = {}
+    rows, count = [], 0
+    for step in behaviours:
+        agreement, readout = step.own_agreement(), None
+        if agreement >= fidelity:
+            readout = _explaining(step, tables.setdefault(step.signature, []), fidelity)
+            if readout is None:
+                tables[step.signature].append((count, step.table()))
+        if readout is None:
+            readout, count = count, count + 1
+        rows.append((step.scale, step.query, step.sources, step.signature, readout, agreement))
+    return pd.DataFrame(rows, columns=["scale", "query", "sources", "signature", "readout", "agreement"])
+
+
+def _explaining(step: StepBehaviour, readouts: list[tuple[int, dict[Key, int]]], fidelity: float) -> int | None:
+    """The number of the readout that explains a step; its table learns from the step what it did not know."""
+    for number, table in readouts:
+        agreement = step.agreement(table)
+        if agreement is None or agreement >= fidelity:
+            for key, token in step.table().items():
+                table.setdefault(key, token)
+            return number
+    return None

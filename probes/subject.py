@@ -1,0 +1,163 @@
+"""A network as the probes see it: tokens of one scale in, logits or hooked activations out."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lengthlens.errors import UserError, unknown
+from lengthlens.tasks import Task
+
+# Tokens of one forward pass: large enough that overhead does not count, small enough for a processor's cache.
+CHUNK_TOKENS = 1 << 14
+EVERYWHERE = slice(None)
+
+
+class Subject:
+    """Any model that can be asked for logits, and, if it has hooks, for activations.
+
+    `model` is a HookedModel of this project, another model with `run_with_cache` (a TransformerBridge, say), or a
+    plain function from ids [row, pos] to logits [row, pos, token]. Whoever has a parameter `scale` is told the scale
+    of the instances, so that tokens may be replaced without hiding it. Nothing here has gradients, and a model that
+    has a training mode is taken out of it meanwhile.
+
+    >>> logits = Subject(lambda tokens: torch.nn.functional.one_hot(tokens, 14).float()).logits
+    >>> logits(torch.tensor([[3, 1]]), scale=1).argmax(-1)
+    tensor([[3, 1]])
+    """
+
+    def __init__(self, model: Callable[..., Any]) -> None:
+        self.model = model
+        call = model.forward if isinstance(model, nn.Module) else model
+        self.takes_scale = "scale" in inspect.signature(call).parameters
+        first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        self.device = torch.device("cpu") if first is None else first.device
+
+    def logits(self, tokens: Tensor, scale: int, at: slice = EVERYWHERE) -> Tensor:
+        """[row, pos] to [row, pos, token], at some of the positions."""
+        with still(self.model):
+            parts = [self.model(part, **self._scale(scale))[:, at].float() for part in chunks(tokens)]
+        return torch.cat(parts)
+
+    def next_tokens(self, tokens: Tensor, scale: int, query: Tensor) -> Tensor:
+        """The arg-max next token of each row at its own `query` [row]. [row]"""
+        found = []
+        with still(self.model):
+            for part, at in zip(chunks(tokens), query.split(len(chunks(tokens)[0]))):
+                logits = self.model(part, **self._scale(scale))
+                found.append(logits[torch.arange(len(part), device=logits.device), at].argmax(-1))
+        return torch.cat(found)
+
+    def activations(self, tokens: Tensor, scale: int, names: Sequence[str]) -> dict[str, Tensor]:
+        """What each hook point sees, by name, [row, pos, …]."""
+        run = self._run_with_cache()
+        found: dict[str, list[Tensor]] = {name: [] for name in names}
+        with still(self.model):
+            for part in chunks(tokens):
+                cache = self._cached(run, part, scale, names)
+                for name in names:
+                    found[name].append(cache[name])
+        return {name: torch.cat(parts).float() for name, parts in found.items()}
+
+    def _cached(self, run: Any, tokens: Tensor, scale: int, names: Sequence[str]) -> Any:
+        """What the hook points saw. A name that is none is an error for one library and nothing for another."""
+        try:
+            cache = run(tokens, names_filter=list(names), **self._scale(scale))[1]
+        except KeyError:
+            cache = {}
+        for name in names:
+            if name not in cache:
+                known = run(tokens[:1], **self._scale(scale))[1].keys()
+                raise unknown("hook point", name, known)
+        return cache
+
+    def layers(self, chosen: Sequence[int] | None) -> list[int]:
+        """The layers asked for, or all of them."""
+        self._run_with_cache()
+        count = getattr(getattr(self.model, "cfg", None), "n_layers", None)
+        if count is None:
+            if chosen is None:
+                raise UserError("the model does not say how many layers it has (cfg.n_layers): name the layers")
+            return list(chosen)
+        for layer in chosen or ():
+            if not 0 <= layer < count:
+                raise UserError(f"there is no layer {layer}: the model has layers 0 to {count - 1}")
+        return list(range(count)) if chosen is None else list(chosen)
+
+    def _run_with_cache(self) -> Any:
+        run = getattr(self.model, "run_with_cache", None)
+        if run is None:
+            raise UserError("this probe reads activations, and the model has no hooks (no run_with_cache)")
+        return run
+
+    def _scale(self, scale: int) -> dict[str, int]:
+        return {"scale": scale} if self.takes_scale else {}
+
+
+@contextmanager
+def still(model: Callable[..., Any]) -> Iterator[None]:
+    """No gradients, and evaluation mode where there is one; as it was afterwards."""
+    training = isinstance(model, nn.Module) and model.training
+    if isinstance(model, nn.Module):
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        if isinstance(model, nn.Module):
+            model.train(training)
+
+
+def chunks(tokens: Tensor) -> list[Tensor]:
+    """Rows, a chunk at a time."""
+    return list(tokens.split(max(1, CHUNK_TOKENS // tokens.shape[1])))
+
+
+def subject_of(model: Callable[..., Any] | Subject) -> Subject:
+    return model if isinstance(model, Subject) else Subject(model)
+
+
+def task_of(model: Callable[..., Any] | Subject, task: Task | None) -> Task:
+    """The task given, or the one that the model was built for."""
+    own = getattr(subject_of(model).model, "task", None) if task is None else task
+    if not isinstance(own, Task):
+        raise UserError("the model does not name its task: give it, e.g. task=TASKS['copy']")
+    return own
+
+
+def scales_up_to(task: Task, train_max: int) -> range:
+    """Every scale of the task up to `train_max`."""
+    task.checked_scale(train_max)
+    return range(task.min_scale, train_max + 1)
+
+
+def answer_queries(task: Task, scale: int) -> range:
+    """The positions at which a token of the answer is predicted.
+
+    >>> from lengthlens.tasks import TASKS
+    >>> answer_queries(TASKS["copy"], 2)  # ^ 7 3 = 7 3 $
+    range(3, 6)
+    """
+    return range(task.prompt_length(scale) - 1, task.length(scale) - 1)
+
+
+def exact_by_scale(
+    model: Callable[..., Any] | Subject,
+    task: Task,
+    scales: Sequence[int],
+    rows: int = 256,
+    generator: torch.Generator | None = None,
+) -> dict[int, float]:
+    """The share of random instances with every answer token right (teacher-forced arg-max), for each scale."""
+    subject = subject_of(model)
+    generator = generator or torch.Generator().manual_seed(0)
+    found = {}
+    for scale in scales:
+        batch = task.sample(scale, rows, generator)
+        best = subject.logits(batch.tokens.to(subject.device), scale)[:, :-1].argmax(-1).cpu()
+        right = (best == batch.tokens[:, 1:]) | ~batch.query_mask
+        found[scale] = float(right.all(1).double().mean())
+    return found

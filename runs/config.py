@@ -1,0 +1,202 @@
+"""Every choice about one training run, and the name that follows from it."""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lengthlens.models.config import SCORE_SCALINGS, ModelConfig
+from lengthlens.models.schemes import scheme_kind
+from lengthlens.models.schemes.options import option_names, read_options
+from lengthlens.errors import UserError, unknown
+from lengthlens.tasks import TASKS, Task
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = ("float32", "bfloat16")
+MIXES = ("one", "mixed")
+
+# How and where the numbers are computed, not which numbers: they do not enter a run's name. On another device or with
+# another number of threads sums are taken in another order, so results then agree up to rounding, not bit for bit.
+EXECUTION = ("device", "threads", "compile")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A training run: the same config is the same run.
+
+    >>> config = RunConfig(task="copy", scheme="relative", scheme_options={"max_distance": "3"})
+    >>> RunConfig.from_json(config.to_json()) == config
+    True
+    >>> config.scheme_options
+    {'max_distance': 3}
+    >>> dataclasses.replace(config, device="cpu").id == config.id
+    True
+    """
+
+    task: str  # a name in TASKS
+    scheme: str  # a name of a scheme, such as "rope" or "hinted:relative"
+    scheme_options: Mapping[str, Any] = field(default_factory=dict)  # completed by the scheme's own defaults
+    n_layers: int = 2  # the least depth in which heads compose, enough for one circuit step
+    n_heads: int = 4  # an operator of the tasks here has up to four sources
+    d_model: int = 64  # learns the tasks here in about a minute on one core
+    d_mlp: int | None = None  # 4 d_model if None, as everywhere
+    n_ctx: int = 2048  # the longest sequence for schemes with a table entry per position
+    initializer_range: float | None = None  # 0.8 / sqrt(d_model); with 0.03 addition stayed on a plateau
+    score_scaling: str = (
+        "log"  # without it softmax spreads over ever more keys, and even the ideal scheme decays
+    )
+    train_max: int = (
+        10  # the largest scale in training: room enough to see growth, and to go 100 times beyond
+    )
+    steps: int = 4000  # at most; copying by plain distances takes nearly all of them, most runs settle before
+    batch: int = 32  # instances a step; in a few trials on parity-cot, four times as many converged no sooner
+    lengths: str = "one"  # one scale for each batch wastes nothing on padding; "mixed" draws one for each row
+    lr: float = 2e-3  # AdamW's usual rate for so small a model
+    pe_lr_factor: float = 15.0  # biases of scores must become large, which weights of a network must not
+    label_smoothing: float = (
+        0.1  # wants fixed logits, so that leaking attention keeps costing; see trainer.py
+    )
+    weight_decay: float = 0.01  # of weight matrices; position tables, biases and norms have none
+    beta2: float = 0.98  # a shorter memory than 0.999, since scales alternate between batches
+    clip: float = 1.0  # the largest norm of a gradient, so that no single batch can throw a run off
+    warmup: int = 100  # steps in which the rate rises to lr, while AdamW's averages are still poor
+    cooldown: float = 0.5  # share of the run, at its end, in which the rate falls to zero along a cosine
+    check_every: int = 100  # steps between looks at in-range exact match; a run is resumed from one of them
+    patience: int = 5  # perfect looks in a row, with a margin at rest, before the cool-down starts early
+    seed: int = 0  # of initial weights and data
+    precision: str = "float32"  # "bfloat16" is for CUDA
+    device: str = "auto"  # cuda where there is one, else cpu; mps only if asked for
+    threads: int = (
+        1  # of the CPU; these matrices are too small for more, and one gives the same bits everywhere
+    )
+    compile: bool = False  # compiling takes longer than most runs here
+
+    def __post_init__(self) -> None:
+        for name in ("task", "scheme"):
+            if not isinstance(getattr(self, name), str):
+                raise UserError(f"{name} must be a name, not {getattr(self, name)!r}")
+        TASKS[self.task]
+        object.__setattr__(self, "scheme_options", complete_options(self.scheme, self.scheme_options))
+        self._check_choices()
+        self._check_numbers()
+        self.task_object.checked_scale(self.train_max)
+        self.model_config()
+
+    def _check_choices(self) -> None:
+        choices = {
+            "device": DEVICES,
+            "precision": PRECISIONS,
+            "lengths": MIXES,
+            "score_scaling": SCORE_SCALINGS,
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise UserError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+        if type(self.compile) is not bool:
+            raise UserError(f"compile must be true or false, not {self.compile!r}")
+
+    def _check_numbers(self) -> None:
+        positive = ("train_max", "steps", "batch", "check_every", "patience", "threads")
+        for name in (*positive, "warmup", "seed"):
+            value, least = getattr(self, name), 1 if name in positive else 0
+            if type(value) is not int or not least <= value < 2**31:
+                raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        for name in ("lr", "pe_lr_factor", "weight_decay", "beta2", "clip", "cooldown", "label_smoothing"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+                raise UserError(f"{name} must be a number of at least 0, not {value!r}")
+            object.__setattr__(self, name, float(value))  # 1 and 1.0 are one run
+        for name in ("beta2", "cooldown", "label_smoothing"):
+            if getattr(self, name) >= 1:
+                raise UserError(f"{name} must be below 1, not {getattr(self, name)}")
+
+    @property
+    def task_object(self) -> Task:
+        return TASKS[self.task]
+
+    def model_config(self) -> ModelConfig:
+        """The model that is trained."""
+        return ModelConfig(
+            task=self.task,
+            scheme=self.scheme,
+            scheme_options=self.scheme_options,
+            n_layers=self.n_layers,
+            n_heads=self.n_heads,
+            d_model=self.d_model,
+            d_mlp=self.d_mlp,
+            n_ctx=self.n_ctx,
+            train_ctx=self.task_object.length(self.train_max),
+            initializer_range=self.initializer_range,
+            score_scaling=self.score_scaling,
+            seed=self.seed,
+        )
+
+    # -- name ----------------------------------------------------------------------------------------------------
+
+    def identity(self) -> dict[str, Any]:
+        """The choices that decide the result: all but `EXECUTION`."""
+        values = {name: value for name, value in self.to_dict().items() if name not in EXECUTION}
+        return {**values, "scheme_options": scheme_kind(self.scheme).identifying(self.scheme_options)}
+
+    @property
+    def id(self) -> str:
+        """Task, scheme and seed to read, and a hash of all choices that decide the result: copy_rope_s0_1a2b3c4d."""
+        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return f"{self.task}_{self.scheme.replace(':', '-')}_s{self.seed}_{digest}"
+
+    # -- JSON ----------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by field."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**values, "scheme_options": dict(self.scheme_options)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """The config with these values; a field that does not exist is refused by name."""
+        names = [f.name for f in dataclasses.fields(cls)]
+        for name in values:
+            if name not in names:
+                raise unknown("field of a run config", str(name), names)
+        for name in ("task", "scheme"):
+            if name not in values:
+                raise UserError(f"a run config needs a {name}")
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, text: str) -> "RunConfig":
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"the run config is not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise UserError(f"a run config is a JSON object, not {type(values).__name__}")
+        return cls.from_dict(values)
+
+
+def complete_options(scheme: str, given: object) -> dict[str, Any]:
+    """All options of a scheme, read and with its defaults, so that one scheme has one spelling.
+
+    >>> complete_options("t5", {"num_buckets": "16"})
+    {'num_buckets': 16, 'max_distance': 128}
+    """
+    if not isinstance(given, Mapping):
+        raise UserError(f"scheme_options must map names to values, not {given!r}")
+    kind = scheme_kind(scheme)
+    for name in given:
+        if name not in kind.options:
+            raise unknown(f"option of scheme '{scheme}'", str(name), kind.options)
+    parts = [kind.scheme.Options, *([kind.wrapper.Options] if kind.wrapper else [])]
+    read: dict[str, Any] = {}
+    for part in parts:
+        own = {name: given[name] for name in option_names(part) if name in given}
+        read |= dataclasses.asdict(read_options(scheme, part, own))
+    plain: dict[str, Any] = json.loads(json.dumps(read))  # tuples become lists, as they do on disk
+    return plain

@@ -1,0 +1,291 @@
+"""One run on disk: files that are whole and listed with their checksums, written by one process at a time."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from filelock import FileLock, Timeout
+
+from lengthlens.files import (
+    PARTIAL,
+    StorageError,
+    append_line,
+    cannot,
+    make_directory,
+    read_whole,
+    remove_partial,
+    remove_quietly,
+    sha256,
+    write_whole,
+)
+from lengthlens.runs.config import RunConfig
+from lengthlens.errors import UserError
+
+if TYPE_CHECKING:
+    from lengthlens.models.transformer import HookedModel
+
+FORMAT = 1  # of a run directory; raised when an older version of this code could misread it
+CONFIG, STATUS, MANIFEST, LOG, LOCK = "config.json", "status.json", "manifest.json", "log.jsonl", ".lock"
+MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
+METRICS, EVALUATION, VERSIONS = "metrics.jsonl", "evaluation.json", "versions.json"
+UNLISTED = (
+    MANIFEST,
+    LOG,
+    LOCK,
+)  # the manifest cannot list itself; a log that only grows is not worth a checksum a line
+
+State = Literal["new", "running", "interrupted", "converged", "not-converged", "diverged", "failed"]
+FINISHED: tuple[State, ...] = ("converged", "not-converged", "diverged")
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a run is. `seconds` is the time spent training, all sittings together."""
+
+    status: State = "new"
+    steps: int = 0
+    in_range_exact_match: float | None = None
+    seconds: float = 0.0
+    reason: str | None = None  # why it failed, diverged or did not converge
+
+    @property
+    def finished(self) -> bool:
+        return self.status in FINISHED
+
+    @property
+    def has_model(self) -> bool:
+        return self.status in ("converged", "not-converged")
+
+
+class Run:
+    """The directory of one run.
+
+    Reading needs nothing. Writing needs the lock, which the system gives back when its holder dies, however it dies:
+
+    ``with run.locked(): run.write("notes.txt", b"...")``
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    # -- one writer ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self, wait: bool = False) -> Iterator[None]:
+        """Be the only one who writes; if someone else is, wait or refuse."""
+        make_directory(self.path)
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=-1 if wait else 0)
+        except Timeout:
+            raise UserError(f"run '{self.id}' is being worked on by another process") from None
+        except OSError as error:
+            raise cannot("write in", self.path, error) from None
+        try:
+            remove_partial(self.path)
+            yield
+        finally:
+            lock.release()
+
+    def busy(self) -> bool:
+        """Whether a process holds the lock at this moment."""
+        if not (self.path / LOCK).exists():
+            return False
+        try:
+            with FileLock(self.path / LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
+        except OSError:
+            return False  # a store that cannot be written has no one who writes
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file whole, and list it.
+
+        The manifest says first what is coming, so that at whatever moment the power goes, each file is as listed:
+        as it was ("before") or as it should be ("sha256").
+        """
+        manifest = self.manifest()
+        before = manifest.get(name, {}).get("sha256")
+        self._list({**manifest, name: {"sha256": sha256(data), "before": before}})
+        write_whole(self.path / name, data)
+        self._list({**manifest, name: {"sha256": sha256(data)}})
+
+    def remove(self, name: str) -> None:
+        """Remove a file and its entry in the manifest."""
+        manifest = self.manifest()
+        if name in manifest:
+            self._list({**manifest, name: {"sha256": None, "before": manifest[name]["sha256"]}})
+            remove_quietly(self.path / name)
+            self._list({key: entry for key, entry in manifest.items() if key != name})
+
+    def _list(self, entries: dict[str, Any]) -> None:
+        text = json.dumps({"format": FORMAT, "files": entries}, indent=1, sort_keys=True)
+        write_whole(self.path / MANIFEST, text.encode())
+
+    def manifest(self) -> dict[str, Any]:
+        """The entry of each file: its checksum, and what it was before if a write was cut off."""
+        if not (self.path / MANIFEST).exists():
+            return {}
+        listed = self._json(MANIFEST, read_whole(self.path / MANIFEST))
+        known = listed.get("format") if isinstance(listed, dict) else None
+        if not isinstance(known, int) or not isinstance(listed.get("files"), dict):
+            raise self._damaged(MANIFEST, "is not a manifest")
+        if known > FORMAT:
+            raise UserError(
+                f"run '{self.id}' was made by a newer version of lengthlens: "
+                f"it has format {known}, and this version knows formats up to {FORMAT}"
+            )
+        files: dict[str, Any] = listed["files"]
+        return files
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def read(self, name: str) -> bytes:
+        """A file's bytes, if they are the ones that were written."""
+        entry, data = self.manifest().get(name), read_whole(self.path / name)
+        if entry is None:
+            raise self._damaged(name, "is not listed in the manifest")
+        if sha256(data) not in (entry["sha256"], entry.get("before")):
+            raise self._damaged(name, "is not what was written (its checksum differs)")
+        return data
+
+    def read_json(self, name: str) -> Any:
+        return self._json(name, self.read(name))
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write(name, json.dumps(value, indent=1).encode())
+
+    def _json(self, name: str, data: bytes) -> Any:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            raise self._damaged(name, "is not JSON") from None
+
+    def _damaged(self, name: str, how: str) -> StorageError:
+        return StorageError(f"run '{self.id}' is damaged: {name} {how}")
+
+    def log(self, event: str, **facts: Any) -> None:
+        """Note an event, with the time; the log only ever grows."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        append_line(self.path / LOG, json.dumps({"time": moment, "event": event, **facts}))
+
+    def events(self) -> list[dict[str, Any]]:
+        """The log; a last line that a power cut tore is left out."""
+        if not self.has(LOG):
+            return []
+        lines = read_whole(self.path / LOG).decode(errors="replace").splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    # -- what the files mean -------------------------------------------------------------------------------------
+
+    @cached_property
+    def config(self) -> RunConfig:
+        return RunConfig.from_json(self.read(CONFIG).decode())
+
+    def status(self) -> Status:
+        """How far the run is; one that says "running" and is not has been interrupted."""
+        if not self.has(STATUS):
+            return Status()
+        names = {field.name for field in fields(Status)}
+        stored = {key: value for key, value in self.read_json(STATUS).items() if key in names}
+        if stored["status"] == "running" and not self.busy():
+            stored["status"] = "interrupted"
+        return Status(**stored)
+
+    def set_status(self, status: Status) -> None:
+        self.write_json(STATUS, asdict(status))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """What was noted in training: step, loss, in_range_exact_match, …"""
+        if not self.has(METRICS):
+            return []
+        return [json.loads(line) for line in self.read(METRICS).decode().splitlines()]
+
+    def evaluation(self) -> list[dict[str, Any]]:
+        """One row for each length evaluated so far."""
+        rows: list[dict[str, Any]] = self.read_json(EVALUATION) if self.has(EVALUATION) else []
+        return rows
+
+    def add_evaluation(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Add rows, each in place of one of the same length, samples and seed if there is one. Needs the lock."""
+        merged = {(row["length"], row["samples"], row["seed"]): row for row in [*self.evaluation(), *rows]}
+        self.write_json(EVALUATION, [merged[key] for key in sorted(merged)])
+
+    def model(self, device: str = "cpu") -> "HookedModel":
+        """The trained model, ready for evaluation."""
+        from safetensors.torch import load
+
+        from lengthlens.models.transformer import build
+
+        status = self.status()
+        if not self.has(MODEL):
+            raise UserError(f"run '{self.id}' has no model: it is {status.status}")
+        model = build(self.config.model_config())
+        model.load_state_dict(load(self.read(MODEL)))
+        return model.to(device).eval()  # type: ignore[no-any-return]
+
+    def facts(self) -> dict[str, Any]:
+        """Everything there is to say about the run, in plain values."""
+        return {
+            "run": self.id,
+            "config": self.config.to_dict(),
+            "status": asdict(self.status()),
+            "metrics": self.metrics(),
+            "evaluation": self.evaluation(),
+            "versions": self.read_json(VERSIONS) if self.has(VERSIONS) else {},
+            "log": self.events(),
+        }
+
+    # -- checking ------------------------------------------------------------------------------------------------
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with the files, a sentence each; nothing for a run that is sound."""
+        try:
+            manifest = self.manifest()
+        except UserError as error:
+            return [str(error)]
+        found = [text for name, entry in sorted(manifest.items()) if (text := self._problem(name, entry))]
+        for path in sorted(self.path.rglob("*")):
+            name = str(path.relative_to(self.path))
+            if (
+                path.is_file()
+                and name not in manifest
+                and name not in UNLISTED
+                and not name.endswith(PARTIAL)
+            ):
+                found.append(f"run '{self.id}': {name} is not listed in the manifest")
+        return found or self._contradictions()
+
+    def _problem(self, name: str, entry: dict[str, Any]) -> str | None:
+        allowed = {entry["sha256"], *([entry["before"]] if "before" in entry else [])}
+        if not self.has(name):
+            return None if None in allowed else f"run '{self.id}': {name} is missing"
+        if sha256(read_whole(self.path / name)) not in allowed:
+            return f"run '{self.id}': {name} is not what was written (its checksum differs)"
+        return None
+
+    def _contradictions(self) -> list[str]:
+        """Whether the files, each sound in itself, agree with each other."""
+        if not self.has(CONFIG):
+            return []  # killed before anything was written: as good as new
+        try:
+            if self.config.id != self.id:
+                return [f"run '{self.id}': its config belongs to run '{self.config.id}'"]
+            if self.status().has_model and not self.has(MODEL):
+                return [f"run '{self.id}': it is {self.status().status} and has no model"]
+        except UserError as error:
+            return [str(error)]
+        return []

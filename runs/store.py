@@ -1,0 +1,187 @@
+"""All runs in one directory: find, list, check, and put into one table."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lengthlens.files import make_directory, write_whole
+from lengthlens.runs.run import CONFIG, LOG, MANIFEST, Run
+from lengthlens.runs.config import EXECUTION, RunConfig
+from lengthlens.errors import UserError, unknown
+
+INTEGERS = ("length", "samples", "d_mlp")  # columns that may be empty and are whole numbers otherwise
+
+
+ACCURATE = 0.9  # least exact match, at every scale in range, of a run whose complexity means something
+
+
+class RunStore:
+    """A directory with a subdirectory for each run; any number of processes may use it at once.
+
+    >>> import tempfile
+    >>> store = RunStore(tempfile.mkdtemp())
+    >>> run = store.create(RunConfig(task="copy", scheme="rope"))
+    >>> run.status().status, store.find("copy_rope").id == run.id
+    ('new', True)
+    """
+
+    def __init__(self, path: str | Path = "runs") -> None:
+        self.path = Path(path)
+
+    def run(self, config: RunConfig) -> Run:
+        """The run of a config, whether it is there or not."""
+        return Run(self.path / config.id)
+
+    def create(self, config: RunConfig, wait: bool = False) -> Run:
+        """The run of a config, with its config on disk."""
+        run = self.run(config)
+        if not self._known(run, config):
+            with run.locked(wait):
+                if not self._known(run, config):
+                    run.write(CONFIG, config.to_json().encode())
+        return run
+
+    def _known(self, run: Run, config: RunConfig) -> bool:
+        """Whether the run's config is there; another config under the same name is refused."""
+        run.manifest()  # refuses a run of a newer version
+        if not run.has(CONFIG):
+            return False
+        if run.config.identity() != config.identity():
+            raise UserError(f"run '{run.id}' has another config than the one asked for: use another store")
+        return True
+
+    def runs(self) -> Iterator[Run]:
+        """Every run, by name."""
+        if self.path.is_dir():
+            for path in sorted(self.path.iterdir()):
+                if path.is_dir() and any((path / name).exists() for name in (CONFIG, MANIFEST, LOG)):
+                    yield Run(path)
+
+    def find(self, name: str) -> Run:
+        """The run of this name, or whose name alone begins so, or whose directory it is."""
+        if (Path(name) / CONFIG).exists():
+            return Run(Path(name).resolve())
+        names = [run.id for run in self.runs()]
+        matching = [known for known in names if known.startswith(name)] if name not in names else [name]
+        if len(matching) == 1:
+            return Run(self.path / matching[0])
+        if matching:
+            raise UserError(f"'{name}' may mean any of {len(matching)} runs: {', '.join(matching[:8])}")
+        if not names:
+            raise UserError(f"there are no runs in '{self.path}': make one with `lengthlens train`")
+        raise unknown("run", name, names[:20])
+
+    def check(self) -> list[str]:
+        """Everything that is wrong with any run, a sentence each."""
+        return [problem for run in self.runs() for problem in run.problems()]
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def listing(
+        self, task: str | None = None, scheme: str | None = None, status: str | None = None
+    ) -> list[dict[str, Any]]:
+        """One row for each run, of one task, scheme or status if given. A run that cannot be read says why."""
+        rows = [listed(run) for run in self.runs()]
+        wanted = {"task": task, "scheme": scheme, "status": status}
+        return [
+            row for row in rows if all(value is None or row[key] == value for key, value in wanted.items())
+        ]
+
+    def table(self) -> pd.DataFrame:
+        """One row for each run and length: the run's choices, how it ended, and its scores.
+
+        A run that was not evaluated has one row without a length. Nothing in it depends on when or how often the
+        run was interrupted.
+        """
+        frame = pd.DataFrame([row for run in self.runs() for row in rows_of(run)], columns=columns())
+        for name in INTEGERS:
+            frame[name] = frame[name].astype("Int64")
+        return frame
+
+    def write_table(self, path: Path) -> list[Path]:
+        """The table as parquet and csv, beside each other under one name; the files written."""
+        table, stem = self.table(), path.with_suffix("") if path.suffix in (".parquet", ".csv") else path
+        make_directory(stem.parent)
+        parquet, csv = stem.with_name(f"{stem.name}.parquet"), stem.with_name(f"{stem.name}.csv")
+        write_whole(parquet, table.to_parquet(None, index=False))
+        write_whole(csv, table.to_csv(index=False).encode())
+        return [parquet, csv]
+
+
+def listed(run: Run) -> dict[str, Any]:
+    """The row of a run in a listing."""
+    try:
+        config, status = run.config, run.status()
+    except UserError as error:
+        empty = {"task": None, "scheme": None, "seed": None, "status": "unreadable", "steps": None}
+        return {"run": run.id, **empty, "in_range_exact_match": None, "seconds": None, "reason": str(error)}
+    return {
+        "run": run.id,
+        "task": config.task,
+        "scheme": config.scheme,
+        "seed": config.seed,
+        "status": status.status,
+        "steps": status.steps,
+        "in_range_exact_match": status.in_range_exact_match,
+        "seconds": status.seconds,
+        "reason": status.reason,
+    }
+
+
+CHOICES = [f.name for f in dataclasses.fields(RunConfig) if f.name not in EXECUTION]
+OUTCOME = ["status", "trained_steps", "in_range_exact_match"]
+SCORES = [
+    "length",
+    "samples",
+    "exact_match",
+    "exact_match_low",
+    "exact_match_high",
+    "exact_match_no_end",
+    "exact_match_no_end_low",
+    "exact_match_no_end_high",
+    "token_accuracy",
+    "evaluation_seed",
+    "reason",
+]
+
+
+def columns() -> list[str]:
+    """The columns of the table, in order."""
+    return ["run", *CHOICES, *OUTCOME, *SCORES]
+
+
+def rows_of(run: Run) -> list[dict[str, Any]]:
+    """The rows of one run in the table."""
+    config, status = run.config, run.status()
+    options = json.dumps(config.scheme_options, sort_keys=True)
+    about = {"run": run.id, **config.identity(), "scheme_options": options}
+    outcome = {
+        "status": status.status,
+        "trained_steps": status.steps,
+        "in_range_exact_match": status.in_range_exact_match,
+        "reason": status.reason,
+    }
+    scores = [{**row, "evaluation_seed": row["seed"]} for row in best_rows(run.evaluation())] or [{}]
+    return [{**outcome, **{key: row.get(key) for key in SCORES if key in row}, **about} for row in scores]
+
+
+def best_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each length the row with the most samples, of the lowest seed.
+
+    >>> rows = [{"length": 5, "samples": s, "seed": 0} for s in (10, 1000, 200)]
+    >>> best_rows(rows)
+    [{'length': 5, 'samples': 1000, 'seed': 0}]
+    """
+    ranked = sorted(rows, key=lambda row: (row["length"], row["samples"], -row["seed"]))
+    return list({row["length"]: row for row in ranked}.values())
+
+
+def is_accurate(config: RunConfig, scores: Sequence[dict[str, Any]]) -> bool:
+    """Whether exact match is high enough at every scale of the training range."""
+    found = {row["length"]: row.get("exact_match") for row in scores}
+    in_range = [found.get(n) for n in range(config.task_object.min_scale, config.train_max + 1)]
+    return all(value is not None and value >= ACCURATE for value in in_range)

@@ -1,0 +1,381 @@
+"""Many runs at once: a grid of configs, worked off by processes here or by the workers of a cluster."""
+
+import math
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from joblib import Parallel, cpu_count, delayed, parallel_config
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from lengthlens.runs.evaluation import MEMORY, SAMPLES
+from lengthlens.runs.run import Run
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.store import RunStore, best_rows
+from lengthlens.runs.trainer import Trainer, cpu_threads
+from lengthlens.runs.training import CHECKPOINT_SECONDS, train
+from lengthlens.errors import UserError, unknown
+
+ENGINES = ("local", "dask")
+BUSY = "busy"  # the status of a run that another process has in hand
+DEATHS = 5  # workers that may die without any run being finished in between, before a sweep gives up
+TRIAL_STEPS = 10  # for an estimate
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run to train, and how many instances of each length (scale) it is to be evaluated at."""
+
+    config: RunConfig
+    samples: Mapping[int, int]
+    hopeless: float = (
+        1.0  # share of the instances of a length that do once none of a shorter length was right
+    )
+
+    def next_look(self, rows: Sequence[dict[str, Any]]) -> tuple[int, int] | None:
+        """The shortest length that the rows of an evaluation do not have yet, and its number of instances.
+
+        >>> plan = Planned(RunConfig("copy", "rope"), {20: 100, 50: 100}, hopeless=0.1)
+        >>> plan.next_look([]), plan.next_look([{"length": 20, "samples": 100, "seed": 0, "exact_match": 0.0}])
+        ((20, 100), (50, 10))
+        """
+        best = {row["length"]: row for row in best_rows([row for row in rows if row["seed"] == 0])}
+        share = 1.0
+        for length, samples in sorted(self.samples.items()):
+            wanted = math.ceil(share * samples)
+            if length not in best or best[length]["samples"] < wanted:
+                return length, wanted
+            if not best[length].get("exact_match"):
+                share = self.hopeless
+        return None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tasks × schemes × seeds, and what all runs have in common.
+
+    >>> grid = Grid(["copy"], [("rope", {}), ("relative", {"max_distance": 3})], [0, 1], settings={"steps": 5})
+    >>> [config.scheme for config in grid.configs()]
+    ['rope', 'rope', 'relative', 'relative']
+    """
+
+    tasks: Sequence[str]
+    schemes: Sequence[tuple[str, Mapping[str, Any]]]  # names, with options
+    seeds: Sequence[int] = (0,)
+    lengths: Sequence[int] = ()  # evaluated after training, beside every length in range
+    samples: int = SAMPLES
+    settings: Mapping[str, Any] = field(default_factory=dict)  # further fields of RunConfig
+
+    def configs(self) -> list[RunConfig]:
+        """One config for each cell, each once."""
+        if not (self.tasks and self.schemes and self.seeds):
+            raise UserError("a sweep needs at least one task, one scheme and one seed")
+        cells = [
+            RunConfig.from_dict(
+                {**self.settings, "task": task, "scheme": name, "scheme_options": options, "seed": seed}
+            )
+            for task, (name, options), seed in product(self.tasks, self.schemes, self.seeds)
+        ]
+        return list({config.id: config for config in cells}.values())
+
+    def planned(self) -> list[Planned]:
+        """The same, with what each is evaluated at."""
+        return [Planned(config, dict.fromkeys(self.lengths, self.samples)) for config in self.configs()]
+
+
+def read_grid(path: Path) -> Grid:
+    """A grid from a TOML file::
+
+    tasks = ["copy", "parity-cot"]
+    schemes = ["ideal", { name = "hinted:relative", max_distance = 3 }]
+    seeds = [0, 1, 2]
+    lengths = [20, 100]
+    [settings]
+    steps = 2000
+    """
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"cannot read '{path}': {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"'{path}' is not TOML: {error}") from None
+    known = ("tasks", "schemes", "seeds", "lengths", "samples", "settings")
+    for name in values:
+        if name not in known:
+            raise unknown(f"entry of '{path}'", name, known)
+    schemes = [_scheme_entry(entry) for entry in values.pop("schemes", [])]
+    return Grid(values.pop("tasks", []), schemes, values.pop("seeds", [0]), **values)
+
+
+def _scheme_entry(entry: object) -> tuple[str, dict[str, Any]]:
+    if isinstance(entry, str):
+        return read_scheme(entry)
+    if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+        return entry["name"], {key: value for key, value in entry.items() if key != "name"}
+    raise UserError(f"a scheme is a name or a table with a name, not {entry!r}")
+
+
+def read_scheme(text: str) -> tuple[str, dict[str, Any]]:
+    """A scheme with its options in one word.
+
+    >>> read_scheme("hinted:relative/max_distance=3")
+    ('hinted:relative', {'max_distance': '3'})
+    """
+    name, *parts = text.split("/")
+    options = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise UserError(f"'{part}' in '{text}' is no option: write scheme/option=value")
+        options[key] = value
+    return name, options
+
+
+def read_numbers(text: str) -> list[int]:
+    """Whole numbers and ranges.
+
+    >>> read_numbers("10,20,50"), read_numbers("0-3,7")
+    ([10, 20, 50], [0, 1, 2, 3, 7])
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise UserError(f"'{part}' in '{text}' is no whole number or range such as 0-4")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+# -- one run -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep, in plain values that travel to any worker."""
+
+    config: dict[str, Any]
+    store: str
+    samples: dict[int, int]
+    hopeless: float
+    checkpoint_seconds: float
+    wait: bool = False  # for another process that has the run in hand
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one run. `trained` is false if there was nothing left to train."""
+
+    run: str
+    status: str
+    reason: str | None = None
+    trained: bool = True
+
+    @property
+    def failed(self) -> bool:
+        return self.status == "failed"
+
+
+def work(job: Job) -> Outcome:
+    """Train and evaluate one run. Whatever goes wrong with it is its outcome, and no other run's."""
+    config, store = RunConfig.from_dict(job.config), RunStore(job.store)
+    run = store.run(config)
+    try:
+        if not job.wait and run.busy():
+            return Outcome(run.id, BUSY)
+        finished = run.status().finished
+        trained = train(config, store, checkpoint_seconds=job.checkpoint_seconds, wait=True)
+        if trained.status.has_model:
+            _evaluate(run, Planned(config, job.samples, job.hopeless))
+        return Outcome(run.id, trained.status.status, trained.status.reason, not finished)
+    except Exception as error:
+        return Outcome(run.id, "failed", str(error) or type(error).__name__)
+
+
+def _evaluate(run: Run, plan: Planned) -> None:
+    """One length after the other, each kept before the next begins."""
+    from lengthlens.runs.evaluate import evaluate
+
+    with cpu_threads(plan.config.threads):
+        while look := plan.next_look(run.evaluation()):
+            length, samples = look
+            evaluate(run, [length], samples=samples, memory=MEMORY, wait=True)
+
+
+def pending(grid: Grid | Sequence[Planned], store: RunStore) -> list[RunConfig]:
+    """The configs of a grid with something left to train or to evaluate."""
+    return [plan.config for plan in _plans(grid) if not _complete(plan, store)]
+
+
+def _plans(grid: Grid | Sequence[Planned]) -> Sequence[Planned]:
+    return grid.planned() if isinstance(grid, Grid) else grid
+
+
+def _complete(plan: Planned, store: RunStore) -> bool:
+    run = store.run(plan.config)
+    try:
+        status = run.status()
+        if not status.has_model:
+            return status.finished
+        return plan.next_look(run.evaluation()) is None
+    except UserError:
+        return False  # let the attempt say what is wrong with it
+
+
+# -- all of them -------------------------------------------------------------------------------------------------
+
+
+def sweep(
+    grid: Grid | Sequence[Planned],
+    store: RunStore,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    report: Callable[[Outcome], None] | None = None,
+) -> list[Outcome]:
+    """Train and evaluate every run of a grid, or of plans, that is not finished; the outcomes, in the same order.
+
+    `engine` "local" takes `workers` processes (as many as there are cores); "dask" takes the workers of the Dask
+    scheduler at `address`, which must see the store under the same path, each with `resources` such as {"GPU": 1}.
+    A worker that dies is replaced and its run is taken up where it was. Runs that other processes have in hand come
+    last, and are waited for.
+    """
+    plans = _plans(grid)
+    known = {plan.config.id: plan for plan in plans}
+    outcomes = _already(plans, store)
+    for outcome in outcomes.values():
+        _tell(report, outcome)
+    with on_engine(engine, workers, address, resources) as run_all:
+        for wait in (False, True):
+            left = [plan for name, plan in known.items() if name not in outcomes]
+            jobs = {plan.config.id: _job(plan, store, checkpoint_seconds, wait) for plan in left}
+            for outcome in persistently(jobs, run_all):
+                if outcome.status != BUSY:
+                    outcomes[outcome.run] = outcome
+                    _tell(report, outcome)
+    return [outcomes[plan.config.id] for plan in plans]
+
+
+def _already(plans: Sequence[Planned], store: RunStore) -> dict[str, Outcome]:
+    left = {config.id for config in pending(plans, store)}
+    done = [store.run(plan.config) for plan in plans if plan.config.id not in left]
+    return {run.id: Outcome(run.id, (s := run.status()).status, s.reason, trained=False) for run in done}
+
+
+def _job(plan: Planned, store: RunStore, checkpoint_seconds: float, wait: bool) -> Job:
+    place = str(store.path.resolve())
+    return Job(plan.config.to_dict(), place, dict(plan.samples), plan.hopeless, checkpoint_seconds, wait)
+
+
+def _tell(report: Callable[[Outcome], None] | None, outcome: Outcome) -> None:
+    if report:
+        report(outcome)
+
+
+RunAll = Callable[[Sequence[Job]], Iterator[Outcome]]
+
+
+class Ended(Protocol):
+    """What a worker gives back for a run."""
+
+    @property
+    def run(self) -> str: ...
+
+
+Work = TypeVar("Work")
+Result = TypeVar("Result", bound=Ended)
+
+
+def persistently(
+    work: Mapping[str, Work], run_all: Callable[[Sequence[Work]], Iterator[Result]]
+) -> Iterator[Result]:
+    """The outcomes of work by run, as they come. A dead worker takes the pool with it: go on with a new one."""
+    left, deaths = dict(work), 0
+    while left:
+        try:
+            for outcome in run_all(list(left.values())):
+                del left[outcome.run]
+                deaths = 0
+                yield outcome
+        except TerminatedWorkerError:
+            deaths += 1
+            if deaths == DEATHS:
+                raise UserError(
+                    f"{DEATHS} workers in a row were killed, perhaps for want of memory: use fewer with --workers"
+                ) from None
+
+
+@contextmanager
+def on_engine(
+    engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None
+) -> Iterator[RunAll]:
+    """joblib on the engine asked for: what is called in `Parallel` inside runs there, too."""
+
+    def run_all(jobs: Sequence[Job]) -> Iterator[Outcome]:
+        parallel = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
+        outcomes: Iterator[Outcome] = parallel(delayed(work)(job) for job in jobs)
+        return outcomes
+
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if workers is not None and workers < 1:
+        raise UserError(f"workers must be at least 1, not {workers}")
+    if engine == "local":
+        if address or resources:
+            raise UserError("--address and --resources are for --engine dask")
+        with parallel_config(backend="loky", n_jobs=workers or cpu_count(), inner_max_num_threads=1):
+            yield run_all
+    else:
+        with (
+            _dask_client(address) as client,
+            parallel_config(
+                backend="dask", n_jobs=-1, client=client, resources=dict(resources or {}), pure=False
+            ),
+        ):
+            yield run_all
+
+
+@contextmanager
+def _dask_client(address: str | None) -> Iterator[Any]:
+    if address is None:
+        raise UserError("--engine dask needs the scheduler's --address, such as tcp://10.0.0.1:8786")
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UserError("--engine dask needs Dask: pip install 'lengthlens[cluster]'") from None
+    try:
+        client = Client(address, timeout=20)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise UserError(f"no Dask scheduler answers at '{address}': {error}") from None
+    with client:
+        yield client
+
+
+def estimate(configs: Sequence[RunConfig], workers: int) -> float:
+    """Seconds that the runs will take at most, from a few steps of one run of each scheme."""
+    total = 0.0
+    paces: dict[tuple[str, str], float] = {}
+    for config in configs:
+        kind = (config.task, config.scheme)
+        if kind not in paces:
+            paces[kind] = _seconds_per_step(config)
+        total += paces[kind] * config.steps
+    return total / max(1, min(workers, len(configs)))
+
+
+def _seconds_per_step(config: RunConfig) -> float:
+    short = replace(config, steps=TRIAL_STEPS, check_every=TRIAL_STEPS)
+    try:
+        with cpu_threads(config.threads):
+            trainer, start = Trainer(short), time.monotonic()
+            trainer.advance()
+            return (time.monotonic() - start) / TRIAL_STEPS
+    except UserError:
+        return 0.0  # it will fail at once

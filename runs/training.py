@@ -1,0 +1,234 @@
+"""From a config to a trained run: in memory, or on disk where it survives being killed at any moment."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import safetensors
+from safetensors.torch import load, save
+
+from lengthlens.runs.evaluation import exact_match
+from lengthlens.files import StorageError
+from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, VERSIONS, Run, Status
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.trainer import Look, Trainer, cpu_threads
+from lengthlens.models.transformer import HookedModel
+
+CONVERGED = 0.99  # in-range exact match from which a run counts as converged
+FINAL_SAMPLES = 200  # of each scale in range, for the figure that a run ends with
+CHECKPOINT_SECONDS = 10.0  # at most that much work is lost to a kill; writing takes a few milliseconds
+LIBRARIES = ("lengthlens", "torch", "numpy", "safetensors", "transformer-lens")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a run is doing, for a progress line."""
+
+    run: str
+    look: Look
+    end: int  # the step at which it will end, as far as is known now
+    tokens_per_second: float
+
+    @property
+    def seconds_left(self) -> float:
+        """By the pace so far."""
+        per_step = self.look.tokens / max(1, self.look.step)
+        return (self.end - self.look.step) * per_step / max(1e-9, self.tokens_per_second)
+
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gives. A diverged run has no model; one without a store has no run."""
+
+    config: RunConfig
+    status: Status
+    model: HookedModel | None
+    run: Run | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """What `lengthlens train --json` prints."""
+        return {
+            "run": self.config.id,
+            "status": self.status.status,
+            "steps": self.status.steps,
+            "in_range_exact_match": self.status.in_range_exact_match,
+            "seconds": self.status.seconds,
+            "reason": self.status.reason,
+            "path": str(self.run.path) if self.run else None,
+        }
+
+
+def train(
+    config: RunConfig,
+    store: RunStore | None = None,
+    *,
+    reports: Iterable[Report] = (),
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    wait: bool = False,
+) -> Trained:
+    """Train a run, or continue it where it was left, or give it back if it is finished.
+
+    Without a `store` nothing is written. With one, `wait` says what to do while another process trains the same
+    run: wait for it, or refuse. Each of `reports` is called at every look.
+
+    >>> trained = train(RunConfig(task="copy", scheme="rope", steps=2, batch=2, train_max=2))
+    >>> trained.status.status, trained.status.steps
+    ('not-converged', 2)
+    """
+    listeners = list(reports)
+    if store is None:
+        with cpu_threads(config.threads):
+            return _finished_in_memory(config, listeners)
+    run = store.create(config, wait)
+    with run.locked(wait), cpu_threads(config.threads):
+        if not run.status().finished:
+            _train_on_disk(run, config, listeners, checkpoint_seconds)
+        if run.has(CHECKPOINT):
+            run.remove(CHECKPOINT)
+    status = run.status()
+    return Trained(config, status, run.model() if status.has_model else None, run)
+
+
+def _finished_in_memory(config: RunConfig, reports: list[Report]) -> Trained:
+    trainer, start = Trainer(config), time.monotonic()
+    while not trainer.done:
+        trainer.advance()
+        _tell(trainer, reports, trainer.tokens / (time.monotonic() - start))
+    status, _ = outcome(trainer)
+    status = replace(status, seconds=round(time.monotonic() - start, 3))
+    return Trained(config, status, trainer.model.eval() if status.has_model else None)
+
+
+def _tell(trainer: Trainer, reports: list[Report], speed: float) -> None:
+    for report in reports:
+        report(Progress(trainer.config.id, trainer.looks[-1], trainer.end, speed))
+
+
+def outcome(trainer: Trainer) -> tuple[Status, list[dict[str, Any]]]:
+    """How a run that is done ended, and its scores at each scale in range."""
+    if trainer.diverged:
+        loss = trainer.looks[-1].loss
+        return Status("diverged", trainer.step, None, 0.0, f"the loss became {loss:.4g}"), []
+    scales = range(trainer.task.min_scale, trainer.config.train_max + 1)
+    scores = exact_match(trainer.model, trainer.task, scales, samples=FINAL_SAMPLES)
+    mean = sum(score.exact_match for score in scores) / len(scores)
+    rows = [score.to_dict() for score in scores]
+    if mean >= CONVERGED:
+        return Status("converged", trainer.step, mean), rows
+    reason = f"in-range exact match is {mean:.3f} after {trainer.step} steps, below {CONVERGED}"
+    return Status("not-converged", trainer.step, mean, 0.0, reason), rows
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------
+
+
+def _train_on_disk(run: Run, config: RunConfig, reports: list[Report], checkpoint_seconds: float) -> None:
+    """Train a run whose lock is held. What happens to it is written into its status."""
+    sitting = Sitting(run, checkpoint_seconds)
+    try:
+        sitting.train(Trainer(config), reports)
+    except KeyboardInterrupt:
+        run.set_status(replace(sitting.status(), status="interrupted"))
+        raise
+    except StorageError:
+        raise  # nothing can be written now; the last checkpoint stays
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        run.set_status(replace(sitting.status(), status="failed", reason=reason))
+        run.log("failed", reason=reason)
+        raise
+
+
+class Sitting:
+    """One process's stretch of work on a run."""
+
+    def __init__(self, run: Run, checkpoint_seconds: float) -> None:
+        self.run = run
+        self.checkpoint_seconds = checkpoint_seconds
+        self.before = run.status()
+        self.start = self.saved = time.monotonic()
+        self.step = self.before.steps
+
+    def status(self) -> Status:
+        seconds = self.before.seconds + time.monotonic() - self.start
+        return Status("running", self.step, self.before.in_range_exact_match, round(seconds, 3))
+
+    def train(self, trainer: Trainer, reports: list[Report]) -> None:
+        self._resume(trainer)
+        self.run.set_status(self.status())
+        self.run.write_json(VERSIONS, library_versions())
+        self.run.log("start", step=trainer.step, host=platform.node(), pid=os.getpid())
+        first = trainer.tokens
+        while not trainer.done:
+            trainer.advance()
+            _tell(trainer, reports, (trainer.tokens - first) / (time.monotonic() - self.start))
+            if not trainer.done and time.monotonic() - self.saved >= self.checkpoint_seconds:
+                self._checkpoint(trainer)
+        self._finish(trainer)
+
+    def _resume(self, trainer: Trainer) -> None:
+        """Take up the last checkpoint. A damaged one is put aside, and the run starts again, with the same result."""
+        if not self.run.has(CHECKPOINT):
+            return
+        try:
+            trainer.load(*decode_checkpoint(self.run.read(CHECKPOINT)))
+        except (StorageError, safetensors.SafetensorError) as error:
+            self.run.log("damaged checkpoint", reason=str(error))
+            data = (self.run.path / CHECKPOINT).read_bytes()
+            self.run.write(f"{CHECKPOINT}.damaged", data)
+            self.run.remove(CHECKPOINT)
+        self.step = trainer.step
+
+    def _checkpoint(self, trainer: Trainer) -> None:
+        self.step = trainer.step
+        self.run.write(CHECKPOINT, encode_checkpoint(trainer))
+        self.run.write(METRICS, metrics_lines(trainer.looks))
+        self.run.set_status(
+            replace(self.status(), in_range_exact_match=trainer.looks[-1].in_range_exact_match)
+        )
+        self.saved = time.monotonic()
+
+    def _finish(self, trainer: Trainer) -> None:
+        """The status comes last: once it says that the run is finished, all else is there."""
+        status, scores = outcome(trainer)
+        self.step = trainer.step
+        self.run.write(METRICS, metrics_lines(trainer.looks))
+        if status.has_model:
+            state = {name: value.cpu().contiguous() for name, value in trainer.model.state_dict().items()}
+            self.run.write(MODEL, save(state))
+            self.run.add_evaluation(scores)
+        self.run.set_status(replace(status, seconds=self.status().seconds))
+        self.run.log("finish", step=trainer.step, status=status.status)
+
+
+def encode_checkpoint(trainer: Trainer) -> bytes:
+    """The state as one safetensors file, all that is no tensor as JSON in its header. Nothing is pickled."""
+    tensors, facts = trainer.state()
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    return save(plain, {"facts": json.dumps(facts)})
+
+
+def decode_checkpoint(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `encode_checkpoint` was given."""
+    tensors = load(data)
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return tensors, json.loads(header["__metadata__"]["facts"])
+
+
+def metrics_lines(looks: list[Look]) -> bytes:
+    """One JSON object a line."""
+    return "".join(json.dumps(look._asdict()) + "\n" for look in looks).encode()
+
+
+def library_versions() -> dict[str, str]:
+    """What the run was made with."""
+    return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}

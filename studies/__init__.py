@@ -1,0 +1,1 @@
+"""Many runs as one table, and everything that is made of it."""

@@ -1,0 +1,310 @@
+"""A study: all that is known about many runs in one tidy table, one row for each measurement, with its provenance.
+
+Analyses, figures and the page read this one file and nothing else. Where a row belongs to a task and a scheme rather
+than to a run (the verdict before training, say), `run` is empty and `seed` missing.
+
+=================================  =================================================================================
+exact_match, exact_match_no_end,   per length (`scale`), with interval and samples; where the scheme cannot process a
+token_accuracy                     length the value is missing and `text` says why
+in_range_exact_match, train_loss,  how training ended; the loss and the margin are those of the last look; `converged`
+margin, steps, seconds, converged  is 1 or 0, and its `text` the status
+lrc, r2, src, signatures,          what the probes measured, as `lengthlens.probes.table` has it; their own exact match
+transfer, cover, iota_…, pruned…   is called probe_exact_match
+verdict                            before training: `text` is the verdict, `relation` the reasons, `scale` how far
+declared_src                       operators of the task's own circuit up to each scale
+relation                           what `lbpe` goes by after pruning, a line in words for each; `value` is the bias
+pola_…                             position-only linear attention: errors, energy and LRC at scale N
+=================================  =================================================================================
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pandas as pd
+import torch
+
+from lengthlens.analyses.table import COLUMNS, as_study
+from lengthlens.errors import UserError
+from lengthlens.models.schemes import scheme_kind
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.run import Run
+from lengthlens.runs.store import RunStore, best_rows, is_accurate
+from lengthlens.tasks import Task
+from lengthlens.tasks.complexity import src_curve
+from lengthlens.theory.pola import pola_table
+from lengthlens.theory.verdict import Case, RefusedError, Verdict
+
+VERDICT_REACH = 4  # times the training range: as far as `lengthlens verdict` looks when nothing is said
+SCORES = ("exact_match", "exact_match_no_end", "token_accuracy")
+RELATION_FILE = "relation.json"
+
+# The worked values of the theory: one target of each kind, under the schemes that tell them apart.
+POLA_TARGETS = ("shift-by-one", "prefix-sum", "alternating-sign", "running-mean", "first-token")
+POLA_SCHEMES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("ideal", {}),
+    ("relative", {}),
+    ("relative", {"max_distance": 4}),
+    ("learned", {}),
+    ("none", {}),
+)
+POLA_TRAIN_MAX, POLA_TEST_MAX = 8, 64
+
+Row = dict[str, Any]
+Report = Callable[[str], None]
+
+
+def study(
+    store: RunStore,
+    runs: Iterable[Run | str] | None = None,
+    *,
+    test_max: int | None = None,
+    pola_targets: Sequence[str] = POLA_TARGETS,
+    report: Report | None = None,
+) -> pd.DataFrame:
+    """Everything that a store knows, as one table with the columns `COLUMNS`; of all runs that ended, or of some.
+
+    Verdicts look at scales up to `test_max`, four times the training range by default. The same store gives the same
+    table: runs come by name, then the cells in the order of the runs, then POLA.
+    """
+    tell = report or (lambda text: None)
+    chosen = ended(store, runs)
+    rows: list[Row] = []
+    for run in chosen:
+        tell(run.id)
+        rows += run_rows(run)
+    cells = {(c.task, scheme_label(c), c.train_max): c for c in (run.config for run in chosen)}
+    cases: dict[tuple[str, int], Case] = {}
+    for config in cells.values():
+        tell(f"verdict on {config.task} under {scheme_label(config)}")
+        rows += cell_rows(config, test_max or VERDICT_REACH * config.train_max, cases)
+    for target in pola_targets:
+        tell(f"position-only linear attention: {target}")
+        rows += pola_rows(target)
+    return as_study(pd.DataFrame(rows, columns=list(COLUMNS)))
+
+
+def ended(store: RunStore, runs: Iterable[Run | str] | None = None) -> list[Run]:
+    """The runs asked for, or all in the store, that are no longer under way; by name."""
+    found = store.runs() if runs is None else [r if isinstance(r, Run) else store.find(r) for r in runs]
+    by_name = {run.id: run for run in found}
+    over = [run for _, run in sorted(by_name.items()) if _is_over(run)]
+    if not over:
+        raise UserError(f"no run in '{store.path}' has ended yet: train some with `lengthlens train` or `sweep`")
+    return over
+
+
+def _is_over(run: Run) -> bool:
+    status = run.status()
+    return status.finished or status.status == "failed"
+
+
+def scheme_label(config: RunConfig) -> str:
+    """The scheme as tables and figures name it: with those of its options that are not the default.
+
+    >>> scheme_label(RunConfig(task="copy", scheme="hinted:relative", scheme_options={"max_distance": 3}))
+    'hinted:relative/max_distance=3'
+    >>> scheme_label(RunConfig(task="copy", scheme="lbpe", score_scaling="none"))
+    'lbpe/score_scaling=none'
+    """
+    own: dict[str, Any] = dict(config.scheme_options)
+    if config.score_scaling != RunConfig.score_scaling:
+        own["score_scaling"] = config.score_scaling
+    return _label(config.scheme, own)
+
+
+def _label(scheme: str, options: Mapping[str, Any]) -> str:
+    usual = json.loads(json.dumps(scheme_kind(scheme).options))  # tuples are lists in a config
+    unusual = [f"{name}={value}" for name, value in options.items() if usual.get(name) != value]
+    return "/".join([scheme, *unusual])
+
+
+# -- a run -------------------------------------------------------------------------------------------------------
+
+
+def run_rows(run: Run) -> list[Row]:
+    """All rows of one run: how it was trained, scored and probed."""
+    config, scores = run.config, best_rows(run.evaluation())
+    about = {
+        "run": run.id,
+        "task": config.task,
+        "scheme": scheme_label(config),
+        "seed": config.seed,
+        "train_max": config.train_max,
+        "accurate": is_accurate(config, scores),
+    }
+    rows = [*training_rows(run), *score_rows(scores), *probe_rows(run), *relation_rows(run)]
+    return [{**row, **about} for row in rows]
+
+
+def training_rows(run: Run) -> list[Row]:
+    status, looks = run.status(), run.metrics()
+    last = looks[-1] if looks else {}
+    values = {
+        "in_range_exact_match": status.in_range_exact_match,
+        "train_loss": last.get("loss"),
+        "margin": last.get("margin"),
+        "steps": status.steps,
+        "seconds": status.seconds,
+    }
+    rows: list[Row] = [{"measure": name, "value": value} for name, value in values.items()]
+    converged = {"measure": "converged", "value": float(status.status == "converged"), "text": status.status}
+    return [*rows, {**converged, "relation": status.reason}]
+
+
+def score_rows(scores: Sequence[Row]) -> list[Row]:
+    """Exact match and its kin at each length."""
+    return [
+        {
+            "measure": name,
+            "scale": row["length"],
+            "value": row.get(name),
+            "low": row.get(f"{name}_low"),
+            "high": row.get(f"{name}_high"),
+            "samples": row["samples"],
+            "text": row.get("reason"),
+        }
+        for name in SCORES
+        for row in scores
+    ]
+
+
+def probe_rows(run: Run) -> list[Row]:
+    """The rows that are kept with a run since it was probed; none if it was not."""
+    from lengthlens.probes.table import stored  # imports TransformerLens, which reading a study does without
+
+    found = stored(run)
+    if found is None:
+        return []
+    found = found.replace({"measure": {"exact_match": "probe_exact_match"}})
+    plain = found.astype(object).where(found.notna(), None)
+    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
+
+
+# -- what lbpe learned -------------------------------------------------------------------------------------------
+
+
+def relation_rows(run: Run) -> list[Row]:
+    """What the heads of an ``lbpe`` run go by, strongest first; pruned as for the probes. Kept with the run."""
+    if run.config.scheme != "lbpe" or run.config.scheme_options["variant"] != "forms":
+        return []
+    if not run.status().has_model:
+        return []
+    if run.has(RELATION_FILE):
+        kept: list[Row] = run.read_json(RELATION_FILE)
+        return kept
+    rows = learned_relation(run)
+    with suppress(UserError), run.locked():  # a store that cannot be written is read all the same
+        run.write_json(RELATION_FILE, rows)
+    return rows
+
+
+def learned_relation(run: Run) -> list[Row]:
+    from lengthlens.probes.pruning import pruned_forms
+    from lengthlens.probes.subject import subject_of
+
+    config = run.config
+    subject, relation = pruned_forms(subject_of(run.model()), config.task_object, config.train_max)
+    model: Any = subject.model
+    return [
+        {
+            "measure": "relation",
+            "layer": entry.layer,
+            "head": entry.head,
+            "value": round(entry.bias, 6),
+            "relation": relation.words,
+            "text": entry.in_words().rpartition(" (")[0],
+        }
+        for entry in model.pos_embed.readable()
+    ]
+
+
+# -- a cell ------------------------------------------------------------------------------------------------------
+
+
+def cell_rows(config: RunConfig, test_max: int, cases: dict[tuple[str, int], Case] | None = None) -> list[Row]:
+    """What is known of a task under a scheme before training: the verdict, and the declared SRC.
+
+    `cases` keeps what does not depend on the scheme from one call to the next.
+    """
+    task = config.task_object
+    cases = {} if cases is None else cases
+    key = (config.task, config.train_max)
+    if key not in cases:
+        cases[key] = Case(task, config.train_max, test_max)
+    found = judged(cases[key], config)
+    about = {"run": "", "task": config.task, "scheme": scheme_label(config), "train_max": config.train_max}
+    verdict = {"measure": "verdict", "scale": test_max, "text": found.verdict, "relation": "; ".join(found.reasons)}
+    return [{**row, **about} for row in [verdict, *declared_rows(task, config.train_max, test_max)]]
+
+
+def judged(case: Case, config: RunConfig) -> Verdict:
+    options = dict(config.scheme_options)
+    try:
+        return case.verdict(config.scheme, options, helps=False)
+    except RefusedError as refusal:
+        return case.result(config.scheme, options, "refused", [str(refusal)], [])
+
+
+def declared_rows(task: Task, train_max: int, test_max: int) -> list[Row]:
+    """Declared SRC at every scale of the training range, and at `test_max`."""
+    curve = dict(enumerate(src_curve(task, test_max), task.min_scale))
+    scales = [*range(task.min_scale, train_max + 1), *([test_max] if test_max > train_max else [])]
+    return [{"measure": "declared_src", "scale": n, "value": curve[n]} for n in scales]
+
+
+# -- position-only linear attention ------------------------------------------------------------------------------
+
+
+def pola_rows(target: str) -> list[Row]:
+    """Errors and complexity of one target under each scheme of `POLA_SCHEMES`, predicted and trained."""
+    measures = ("predicted_error", "trained_error", "target_energy", "lrc", "lrc_under")
+    rows = []
+    for scheme, options in POLA_SCHEMES:
+        generator = torch.Generator().manual_seed(0)  # of the inputs, so that the same bits come out every time
+        table = pola_table(target, scheme, POLA_TRAIN_MAX, POLA_TEST_MAX, True, options, generator)
+        about = {"run": "", "task": f"pola:{target}", "scheme": _label(scheme, options)}
+        for measure in measures:
+            rows += [
+                {"measure": f"pola_{measure}", "scale": int(n), "value": _rounded(value), **about}
+                | {"train_max": POLA_TRAIN_MAX}
+                for n, value in zip(table["scale"], table[measure])
+            ]
+    return rows
+
+
+def _rounded(value: float) -> float:
+    """To nine digits: what lies below is the order of summation, which differs between machines."""
+    return float(f"{value:.9g}") if abs(value) > 1e-9 else 0.0
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------
+
+
+def provenance(
+    store: RunStore, runs: Iterable[Run | str] | None, made: str, command: str, held_out: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Where a study comes from: date, versions, class of machine, the config of every run, and the command.
+
+    `held_out` are the tasks on which nothing was chosen: analyses report them apart. `made` is a date as ISO has it
+    (2030-01-31); it is asked for, so that the same store can give the same bytes.
+    """
+    from lengthlens.runs.training import library_versions
+
+    return {
+        "made": made,
+        "command": command,
+        "machine": machine_class(),
+        "versions": library_versions(),
+        "held_out": list(held_out),
+        "configs": {run.id: run.config.to_dict() for run in ended(store, runs)},
+    }
+
+
+def machine_class() -> str:
+    """What kind of machine this is, and not which one: "2 CPU cores, no GPU"."""
+    cores, gpus = os.cpu_count() or 1, torch.cuda.device_count()
+    names = sorted({torch.cuda.get_device_name(k) for k in range(gpus)})
+    return f"{cores} CPU core{'s' if cores > 1 else ''}, {f'{gpus} × ' + ', '.join(names) if gpus else 'no GPU'}"

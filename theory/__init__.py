@@ -1,0 +1,1 @@
+"""What can be said without training: position-only linear attention, and the verdict."""
