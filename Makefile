@@ -8,7 +8,7 @@ JOBS ?= auto
 PRESET ?= quick
 CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py theory/pola/*.py analyses/*.py)
 
-.PHONY: reproduce test lint types check bench clean
+.PHONY: reproduce test test-slow lint types check bench clean
 
 # From nothing to the page, in ten minutes on two cores: train, evaluate, probe, judge, draw. Results go to out/; what is
 # there already is not done again. PRESET=smoke is a minute, PRESET=full is for a GPU or a cluster.
@@ -35,7 +35,11 @@ types: $(INSTALLED)
 
 # One thread for each worker: two single-threaded workers are quicker than one with two threads.
 check: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) --doctest-modules --ignore tests/fixtures tests tasks models theory runs probes analyses studies commands errors.py files.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m "not slow" --doctest-modules --ignore tests/fixtures tests tasks models theory runs probes analyses studies commands errors.py files.py
+
+# Stress: many kills, every verdict. Minutes.
+test-slow: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m slow tests
 
 # Side by side with peers; prints ratios and peak memory. See the head of each file for its options.
 bench: $(INSTALLED)
