@@ -30,11 +30,23 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UnknownNameError:
 
 
 class Registry(Mapping[str, Value]):
-    """A read-only mapping from public names to values; a wrong key raises `UserError` with the nearest name."""
+    """A mapping from public names to values; a wrong key raises `UserError` with the nearest name.
+
+    >>> fruits = Registry("fruit", {"apple": 1})
+    >>> fruits.add("pear", 2)
+    >>> list(fruits)
+    ['apple', 'pear']
+    """
 
     def __init__(self, kind: str, entries: Mapping[str, Value]) -> None:
         self._kind = kind
         self._entries = dict(entries)
+
+    def add(self, name: str, value: Value) -> None:
+        """Add an entry; a name that is taken is refused."""
+        if name in self._entries:
+            raise UserError(f"there is a {self._kind} '{name}' already")
+        self._entries[name] = value
 
     def __getitem__(self, name: str) -> Value:
         try:
