@@ -11,7 +11,7 @@ from lengthlens.analyses import theme
 
 
 def plot_src(rows: list[dict[str, Any]]) -> Figure:
-    """SRC against n from the rows of `lengthlens.tasks.listing.src_rows`: declared, and searched where it was.
+    """SRC against n from the rows of `lengthlens.tasks.complexity.src_rows`: declared, and searched where it was.
 
     A scale at which no operators of the arity suffice has infinite SRC and is marked at the upper edge.
     """

@@ -11,9 +11,10 @@ from lengthlens.commands.terminal import as_json, plot_file, print_json, print_t
 @as_json
 def tasks(as_json: bool) -> None:
     """List the tasks: an example at n = 4, vocabulary, sequence length and declared SRC."""
-    from lengthlens.tasks.listing import task_rows
+    from lengthlens.tasks import TASKS
+    from lengthlens.tasks.complexity import task_rows
 
-    rows = task_rows()
+    rows = task_rows(TASKS.values())
     if as_json:
         print_json(rows)
         return
@@ -59,7 +60,7 @@ def sample(task: str, scale: int, batch: int, seed: int, as_json: bool) -> None:
 def steps(task: str, instance: str, as_json: bool) -> None:
     """The circuit of TASK on one INSTANCE, e.g. copy "^ 7 3 =": which operator writes each token, from where."""
     from lengthlens.tasks import TASKS
-    from lengthlens.tasks.listing import step_rows
+    from lengthlens.tasks.task import step_rows
 
     rows = step_rows(TASKS[task], instance)
     print_json(rows) if as_json else print_table(rows)
@@ -75,7 +76,7 @@ def steps(task: str, instance: str, as_json: bool) -> None:
 def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, as_json: bool) -> None:
     """The sequential representation complexity of TASK at every scale up to --max-scale."""
     from lengthlens.tasks import TASKS
-    from lengthlens.tasks.listing import src_rows
+    from lengthlens.tasks.complexity import src_rows
 
     with progress("searching") as report:
         rows = src_rows(TASKS[task], max_scale, arity if search else None, report)

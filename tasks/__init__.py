@@ -1,13 +1,25 @@
-"""What is to be computed: tasks on which length generalization is studied, and their sequential complexity."""
+"""What is to be computed: tasks on which length generalization is studied, and their sequential complexity.
+
+`TASKS` maps names to tasks. A task is a `Task`: it draws instances of any scale n (`sample`), says the answer
+(`answer`) and the circuit that computes it (`circuit`), and translates between tokens and text (`parse`, `render`). A
+name that is not there is a `UserError` with the nearest name. A task of your own is one class and one line:
+
+>>> from lengthlens.tasks.copying import Shift
+>>> class ShiftByTwo(Shift):
+...     name = "shift-by-two"
+>>> "shift-by-two" in TASKS  # TASKS.add("shift-by-two", ShiftByTwo(by=2)) makes it known everywhere
+False
+>>> ShiftByTwo(by=2).render(ShiftByTwo(by=2).parse("^ 7 3 5 =").tokens[0])
+'^ 7 3 5 = 5 7 3 $'
+"""
 
 from lengthlens.errors import Registry
 from lengthlens.tasks.arithmetic import Addition, AdditionMsb, Multiplication, MultiplicationByDigit
-from lengthlens.tasks.circuit import Circuit, Operator, Step
 from lengthlens.tasks.complexity import search_src, src_curve, src_declared, src_searched
 from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift
 from lengthlens.tasks.counting import ModularSum, ModularSumCoT, Parity, ParityCoT
 from lengthlens.tasks.retrieval import AntiInduction, Count, Induction, Majority, Mode, Sort
-from lengthlens.tasks.task import Batch, Task
+from lengthlens.tasks.task import Batch, Circuit, Operator, Step, Task
 
 TASKS: Registry[Task] = Registry(
     "task",

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthlens.tasks.circuit import Circuit, Ints, Operator
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.counting import stops_at_equals, value
-from lengthlens.tasks.task import BEGIN, END, Family, Task
+from lengthlens.tasks.task import BEGIN, END, Circuit, Family, Ints, Operator, Task
 
 
 def add_step(a: str, b: str, a_before: str, b_before: str, sum_before: str) -> str:

@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from lengthlens.tasks.circuit import Circuit, Ints, Operator
-from lengthlens.tasks.task import BEGIN, END, Family, Task
+from lengthlens.tasks.task import BEGIN, END, Circuit, Family, Ints, Operator, Task
 
 DIGITS = tuple("0123456789")
 

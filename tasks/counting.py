@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from lengthlens.tasks.circuit import Circuit, Ints, Operator
-from lengthlens.tasks.task import END, Family, Task
+from lengthlens.tasks.task import END, Circuit, Family, Ints, Operator, Task
 
 
 def value(token: str) -> int:

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import COPY
-from lengthlens.tasks.task import BEGIN, END, Family, Task
+from lengthlens.tasks.task import BEGIN, END, Circuit, Family, Operator, Task
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lengthlens.errors import UserError
 from lengthlens.tasks import TASKS, search_src, src_curve, src_declared, src_searched
-from lengthlens.tasks.search import Problem, cover
+from lengthlens.tasks.complexity import Problem, cover
 
 CONSTANT = [name for name in TASKS if TASKS[name].family == "position-addressed"]
 GROWING = [name for name in TASKS if TASKS[name].family == "growing"]

@@ -19,7 +19,7 @@ from lengthlens.models.schemes.crowd import crowd
 from lengthlens.models.schemes.options import option
 from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
 from lengthlens.tasks import Circuit, Task
-from lengthlens.tasks.circuit import UNUSED
+from lengthlens.tasks.task import UNUSED
 
 OTHER = 0
 KEPT_SCALES = 32  # circuits kept in memory; a scale of 10,000 takes about a megabyte
