@@ -9,7 +9,6 @@ from transformer_lens.FactoredMatrix import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from lengthlens.models.config import LensConfig
-from lengthlens.models.kernels import SHORT, mix, packed_mix, usable
 from lengthlens.models.layers import affine, watched
 from lengthlens.models.schemes import Frame, PositionScheme
 
@@ -29,14 +28,6 @@ class Places:
         self.rotates = "rotate" in acts
         self.scores = "score" in acts
         self.factors = "factor" in acts
-        self._mask: tuple[slice, Tensor] | None = None
-
-    def mask(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        """0 where a query of the block may look, −inf after it, [query, key]; kept for the next layer."""
-        if self._mask is None or self._mask[0] != rows:
-            blocked = later(rows, self.frame.tokens.device)
-            self._mask = rows, torch.zeros_like(blocked, dtype=dtype).masked_fill_(blocked, -math.inf)
-        return self._mask[1]
 
 
 def log_temperature(length: int, train_ctx: int, device: torch.device) -> Tensor:
@@ -96,10 +87,10 @@ class Attention(nn.Module):
         """Inputs [row, pos, d_model], or [row, pos, head, d_model] if each head has its own; out as the former."""
         shared = query_input is key_input and key_input is value_input and query_input.dim() == 3
         seen = self.explicit or watched(self.hook_attn_scores, self.hook_pattern)
-        joint = self._joint(query_input) if shared and not watched(self.hook_q, self.hook_k, self.hook_v) else None
-        if joint is not None and not seen and self._packs(joint, places):
-            return self._output(self.hook_z(self._packed(joint, places)))
-        q, k, v = joint.unbind(2) if joint is not None else self._separate(query_input, key_input, value_input)
+        if shared and not watched(self.hook_q, self.hook_k, self.hook_v):
+            q, k, v = self._joint(query_input)
+        else:
+            q, k, v = self._separate(query_input, key_input, value_input)
         if places.rotates:
             q = self.hook_rot_q(places.scheme.rotate(q, places.frame))
             k = self.hook_rot_k(places.scheme.rotate(k, places.frame))
@@ -116,12 +107,12 @@ class Attention(nn.Module):
             self.hook_v(per_head(value_input, self.W_V, self.b_V)),
         )
 
-    def _joint(self, x: Tensor) -> Tensor:
-        """All three in one product, [row, pos, 3, head, d_head]."""
+    def _joint(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The same in one product."""
         weight = torch.cat((self.W_Q, self.W_K, self.W_V))  # [3 head, d_model, d_head]
         bias = torch.cat((self.b_Q, self.b_K, self.b_V)).flatten()
         qkv = affine(x, weight.transpose(0, 1).flatten(1), bias)
-        return qkv.view(*x.shape[:2], 3, *self.b_Q.shape)
+        return qkv.view(*x.shape[:2], 3, *self.b_Q.shape).unbind(2)
 
     def _output(self, z: Tensor) -> Tensor:
         if self.cfg.use_attn_result:
@@ -151,9 +142,6 @@ class Attention(nn.Module):
     def _kernel(self, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
         """The scheme does not touch the scores: fused causal attention, linear in memory by itself."""
         q, k, v = same_dtype(q, k, v)
-        rows = slice(0, q.shape[1])
-        if rows.stop <= SHORT and usable(q):
-            return mix(q, k, v, self._multiplier(places, rows), places.mask(rows, q.dtype), None)
         if places.temperature is not None:
             q = q * places.temperature[:, None, None].to(q.dtype)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -161,37 +149,9 @@ class Attention(nn.Module):
 
     def _block(self, q: Tensor, k: Tensor, v: Tensor, places: Places, rows: slice) -> Tensor:
         """A block of queries with all keys up to its end."""
-        if usable(v) and q.dtype == v.dtype and not places.factors:
-            bias, multiplier = self._bias(q, k, places, rows), self._multiplier(places, rows)
-            return mix(q[:, rows], k, v, multiplier, places.mask(rows, q.dtype), bias)
         scores = self._scores(q, k, places, rows)
         pattern = self._reweighted(scores.softmax(-1), places, rows)
         return (pattern.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2)
-
-    def _packs(self, qkv: Tensor, places: Places) -> bool:
-        """Whether the short way serves: nothing comes between the joint product and the scores."""
-        rows, length, _, heads, _ = qkv.shape
-        short = rows * heads * length * length <= self.block_elements if places.scores else length <= SHORT
-        return short and not places.rotates and not places.factors and usable(qkv)
-
-    def _packed(self, qkv: Tensor, places: Places) -> Tensor:
-        rows = slice(0, qkv.shape[1])
-        q, k, _ = qkv.unbind(2)
-        bias, multiplier = self._bias(q, k, places, rows), self._multiplier(places, rows)
-        return packed_mix(qkv, multiplier, places.mask(rows, qkv.dtype), bias)
-
-    def _multiplier(self, places: Places, rows: slice) -> float | Tensor:
-        """What q · k is multiplied by: a number, or [query, 1]."""
-        if places.temperature is None:
-            return 1 / self.cfg.attn_scale
-        return places.temperature[rows, None] / self.cfg.attn_scale
-
-    def _bias(self, q: Tensor, k: Tensor, places: Places, rows: slice) -> Tensor | None:
-        """The scheme's part of the scores of a block, [1|row, 1|head, query, key]."""
-        if not places.scores:
-            return None
-        bias = places.scheme.score(self.layer, places.frame, rows, q[:, rows] / self.cfg.attn_scale, k)
-        return bias if bias is None or places.temperature is None else bias * places.temperature[rows, None]
 
     def _scores(self, q: Tensor, k: Tensor, places: Places, rows: slice) -> Tensor:
         """Scores of a block of queries with all keys up to its end, [row, head, query, key]."""

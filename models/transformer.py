@@ -1,5 +1,6 @@
 """A decoder-only Transformer with any position embedding, under HookedTransformer's names."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
@@ -87,7 +88,7 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         start_at_layer: int | None = None,
         stop_at_layer: int | None = None,
         tokens: Tensor | None = None,
-        **_: object,
+        **misspelt: object,
     ) -> Any:
         """Logits [row, pos, d_vocab], the next-token loss, both, or nothing.
 
@@ -98,6 +99,8 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         `start_at_layer` takes the residual stream before that layer as input (and `tokens` beside it, for a loss or
         a scheme that looks at the tokens); `stop_at_layer` returns the residual stream before that layer.
         """
+        for keyword in misspelt:
+            raise unknown("argument of a model", keyword, ARGUMENTS)
         if start_at_layer is None:
             tokens = self._checked_tokens(input)
             residual, places = self._embedded(tokens, scale)
@@ -328,6 +331,10 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         from lengthlens.models.pretrained import push_to_hub
 
         return push_to_hub(self, repo, **options)
+
+
+# What a call of a model understands, in the order of the signature.
+ARGUMENTS = tuple(inspect.signature(HookedModel.forward).parameters)[1:-1]
 
 
 class Cache(ActivationCache):

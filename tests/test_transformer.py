@@ -8,7 +8,6 @@ import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.kernels import mix
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks import TASKS
@@ -116,20 +115,9 @@ def test_cuda(name: str, small_model: Small, mixed_batch: Mixed) -> None:
     torch.testing.assert_close(logits.cpu(), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_gradients_of_the_short_kernel() -> None:
-    draw = torch.Generator().manual_seed(0)
-    q, k, v, bias = (
-        torch.randn(shape, dtype=torch.double, generator=draw, requires_grad=True)
-        for shape in ((2, 3, 2, 4), (2, 5, 2, 4), (2, 5, 2, 4), (1, 2, 3, 5))
-    )
-    mask = torch.zeros(3, 5, dtype=torch.double).masked_fill(torch.ones(3, 5).triu(3) > 0, -torch.inf)
-    warmth = torch.tensor([[0.5], [0.7], [0.9]], dtype=torch.double)
-    assert torch.autograd.gradcheck(lambda *x: mix(*x[:3], warmth, mask, x[3]), (q, k, v, bias))
-
-
 @pytest.mark.parametrize("name", ["none", "relative", "shaw"])
 def test_gradients_in_double_precision(name: str, small_model: Small, mixed_batch: Mixed) -> None:
-    """The short kernels' own backward pass against finite differences."""
+    """The backward pass, rounding aside, against finite differences."""
     model = small_model(name, n_layers=1, score_scaling="log").double()
     tokens, scale = mixed_batch(5, rows=2)
     weights = [model.layers[0].attn.W_Q, model.layers[0].attn.W_V, model.layers[0].attn.W_K]
@@ -297,6 +285,8 @@ def test_bad_inputs_are_refused_in_one_sentence(model: HookedModel, small_model:
             model(bad)
     with pytest.raises(UserError, match="one scale for each of 1 rows"):
         small_model("ideal")("^ 1 =", torch.tensor([1, 2]))
+    with pytest.raises(UserError, match="unknown argument of a model 'retrun_type': did you mean 'return_type'"):
+        model("^ 1 =", retrun_type="loss")
     with pytest.raises(UserError, match="return_type must be"):
         model("^ 1 =", return_type="logit")
 
