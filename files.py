@@ -57,6 +57,14 @@ def read_whole(path: Path) -> bytes:
         raise cannot("read", path, error) from None
 
 
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot("remove", path, error) from None
+
+
 def remove_partial(directory: Path) -> None:
     """Remove what a killed process left half-written."""
     for partial in directory.glob(f".*{PARTIAL}"):

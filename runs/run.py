@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -19,7 +19,7 @@ from lengthlens.files import (
     make_directory,
     read_whole,
     remove_partial,
-    remove_quietly,
+    remove_file,
     sha256,
     write_whole,
 )
@@ -38,6 +38,9 @@ UNLISTED = (
     LOG,
     LOCK,
 )  # the manifest cannot list itself; a log that only grows is not worth a checksum a line
+
+NOT_LISTED = "is not listed in the manifest"
+DIFFERS = "is not what was written (its checksum differs)"
 
 State = Literal["new", "running", "interrupted", "converged", "not-converged", "diverged", "failed"]
 FINISHED: tuple[State, ...] = ("converged", "not-converged", "diverged")
@@ -117,8 +120,7 @@ class Run:
         as it was ("before") or as it should be ("sha256").
         """
         manifest = self.manifest()
-        before = manifest.get(name, {}).get("sha256")
-        self._list({**manifest, name: {"sha256": sha256(data), "before": before}})
+        self._list({**manifest, name: {"sha256": sha256(data), "before": self._before(name, manifest)}})
         write_whole(self.path / name, data)
         self._list({**manifest, name: {"sha256": sha256(data)}})
 
@@ -126,9 +128,19 @@ class Run:
         """Remove a file and its entry in the manifest."""
         manifest = self.manifest()
         if name in manifest:
-            self._list({**manifest, name: {"sha256": None, "before": manifest[name]["sha256"]}})
-            remove_quietly(self.path / name)
+            self._list({**manifest, name: {"sha256": None, "before": self._before(name, manifest)}})
+            remove_file(self.path / name)
             self._list({key: entry for key, entry in manifest.items() if key != name})
+
+    def _before(self, name: str, manifest: dict[str, Any]) -> str | None:
+        """The checksum of what is about to be replaced, None for no file.
+
+        After a write that was cut off only the disk knows which of the listed contents is there. A content that is
+        not listed is damage, and stays so until it is replaced.
+        """
+        listed = acceptable(manifest.get(name))
+        found = sha256(read_whole(self.path / name)) if self.has(name) else None
+        return found if found in listed else listed[0]
 
     def _list(self, entries: dict[str, Any]) -> None:
         text = json.dumps({"format": FORMAT, "files": entries}, indent=1, sort_keys=True)
@@ -155,12 +167,12 @@ class Run:
 
     def read(self, name: str) -> bytes:
         """A file's bytes, if they are the ones that were written."""
-        entry, data = self.manifest().get(name), read_whole(self.path / name)
-        if entry is None:
-            raise self._damaged(name, "is not listed in the manifest")
-        if sha256(data) not in (entry["sha256"], entry.get("before")):
-            raise self._damaged(name, "is not what was written (its checksum differs)")
-        return data
+        while True:
+            entry, data = self.manifest().get(name), read_whole(self.path / name)
+            if entry is not None and sha256(data) in acceptable(entry):
+                return data
+            if self.manifest().get(name) == entry:  # else someone wrote it meanwhile
+                raise self._damaged(name, NOT_LISTED if entry is None else DIFFERS)
 
     def read_json(self, name: str) -> Any:
         return self._json(name, self.read(name))
@@ -266,16 +278,14 @@ class Run:
                 and name not in UNLISTED
                 and not name.endswith(PARTIAL)
             ):
-                found.append(f"run '{self.id}': {name} is not listed in the manifest")
+                found.append(f"run '{self.id}': {name} {NOT_LISTED}")
         return found or self._contradictions()
 
     def _problem(self, name: str, entry: dict[str, Any]) -> str | None:
-        allowed = {entry["sha256"], *([entry["before"]] if "before" in entry else [])}
-        if not self.has(name):
-            return None if None in allowed else f"run '{self.id}': {name} is missing"
-        if sha256(read_whole(self.path / name)) not in allowed:
-            return f"run '{self.id}': {name} is not what was written (its checksum differs)"
-        return None
+        data = read_whole(self.path / name) if self.has(name) else None
+        if (sha256(data) if data is not None else None) in acceptable(entry):
+            return None
+        return f"run '{self.id}': {name} {'is missing' if data is None else DIFFERS}"
 
     def _contradictions(self) -> list[str]:
         """Whether the files, each sound in itself, agree with each other."""
@@ -289,3 +299,14 @@ class Run:
         except UserError as error:
             return [str(error)]
         return []
+
+
+def acceptable(entry: Mapping[str, Any] | None) -> list[str | None]:
+    """The checksums that a file may have by its entry in the manifest; None stands for no file.
+
+    >>> acceptable({"sha256": "a"}), acceptable({"sha256": "b", "before": None}), acceptable(None)
+    (['a'], ['b', None], [None])
+    """
+    if entry is None:
+        return [None]
+    return [entry["sha256"], *([entry["before"]] if "before" in entry else [])]

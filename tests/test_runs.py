@@ -181,28 +181,92 @@ def test_a_run_of_a_newer_version_is_refused_and_left_alone(run: Run) -> None:
     assert {path: path.read_bytes() for path in run.path.iterdir()} == before
 
 
+@contextlib.contextmanager
+def killed_after(monkeypatch: pytest.MonkeyPatch, allowed: int) -> Iterator[None]:
+    """What is written inside is cut off after so many changes of the directory: renames and removals."""
+    left = [True] * allowed
+
+    def cut(original: Callable[..., object]) -> Callable[..., object]:
+        def change(*arguments: object, **options: object) -> object:
+            if not left:
+                raise KeyboardInterrupt
+            left.pop()
+            return original(*arguments, **options)
+
+        return change
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        for name in ("replace", "unlink"):
+            patch.setattr(Path, name, cut(getattr(Path, name)))
+        yield
+
+
 @pytest.mark.parametrize("victim", ["versions.json", "new.json"])
-@pytest.mark.parametrize("allowed", range(6))
+@pytest.mark.parametrize("allowed", range(7))
 def test_whenever_a_write_is_cut_off_the_files_are_as_listed(
     run: Run, monkeypatch: pytest.MonkeyPatch, victim: str, allowed: int
 ) -> None:
-    """Stop `write` and `remove` before one of their renames: the run is sound, whichever it is."""
-    original, done = Path.replace, 0
-
-    def replace(self: Path, target: Path) -> Path:
-        nonlocal done
-        if done == allowed:
-            raise KeyboardInterrupt
-        done += 1
-        return original(self, target)
-
-    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(Path, "replace", replace)
+    """Stop `write` and `remove` before one of their changes: the run is sound, whichever it is."""
+    with killed_after(monkeypatch, allowed):
         run.write(victim, b"{}")
         run.remove(victim)
     assert run.problems() == []
     with run.locked():
         assert not list(run.path.glob(f".*{PARTIAL}"))
+
+
+@pytest.mark.parametrize("victim", ["versions.json", "new.json"])
+@pytest.mark.parametrize("first", range(3))
+@pytest.mark.parametrize("second", range(3))
+@pytest.mark.parametrize("removed", [False, True])
+def test_two_kills_in_a_row_leave_the_files_as_listed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, victim: str, first: int, second: int, removed: bool
+) -> None:
+    with killed_after(monkeypatch, first):
+        run.write(victim, b"[1]")
+    with killed_after(monkeypatch, second):
+        run.remove(victim) if removed else run.write(victim, b"[2]")
+    assert run.problems() == []
+    if run.has(victim):
+        run.read_json(victim)
+    run.write(victim, b"[3]")
+    assert run.read_json(victim) == [3]
+    assert run.problems() == []
+
+
+@pytest.mark.parametrize("kills", [[], [1], [1, 1]])
+@pytest.mark.parametrize("early", [False, True])
+def test_damage_is_found_between_and_after_kills(
+    run: Run, monkeypatch: pytest.MonkeyPatch, kills: list[int], early: bool
+) -> None:
+    """A write that was only announced does not make a damaged file a good one."""
+    name = "versions.json"
+    if early:
+        (run.path / name).write_bytes(b"[0]")
+    for k, allowed in enumerate(kills):
+        with killed_after(monkeypatch, allowed):
+            run.write(name, f"[{k + 1}]".encode())
+    if not early:
+        (run.path / name).write_bytes(b"[0]")
+    (problem,) = run.problems()
+    assert name in problem and "checksum" in problem
+    with pytest.raises(StorageError, match="damaged"):
+        run.read(name)
+    run.write(name, b"[9]")
+    assert run.problems() == []
+
+
+def test_a_file_written_while_it_is_read_is_not_damaged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, writes = Run.manifest, iter([b"[1]"])
+
+    def manifest(self: Run) -> dict[str, object]:
+        listed = original(self)
+        for data in writes:  # once, between reading the manifest and the file
+            self.write("versions.json", data)
+        return listed
+
+    monkeypatch.setattr(Run, "manifest", manifest)
+    assert run.read_json("versions.json") == [1]
 
 
 def test_a_config_of_another_run_is_noticed(run: Run, store: RunStore) -> None:
