@@ -1,0 +1,1 @@
+"""From a config to a trained run on disk: training, evaluation, the store of all runs, sweeps."""
