@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lengthlens.runs.sweep import sweep
     from lengthlens.runs.training import train
     from lengthlens.studies.build import study
+    from lengthlens.studies.drawing import draw
+    from lengthlens.studies.reproduce import reproduce
     from lengthlens.tasks import TASKS
     from lengthlens.theory.verdict import verdict
 
@@ -46,12 +48,14 @@ HOMES = {
     "invariance_index": "probes.invariance",
     "prune": "probes.pruning",
     "study": "studies.build",
+    "reproduce": "studies.reproduce",
+    "draw": "studies.drawing",
 }
 
 __all__ = [
-    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "exact_match",
-    "invariance_index", "load", "measured_lrc", "measured_src", "prune", "readout_transfer", "study", "sweep", "train",
-    "verdict",
+    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "draw",
+    "exact_match", "invariance_index", "load", "measured_lrc", "measured_src", "prune", "readout_transfer",
+    "reproduce", "study", "sweep", "train", "verdict",
 ]  # fmt: skip
 
 

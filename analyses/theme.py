@@ -4,15 +4,19 @@ Colours are those of Okabe and Ito, which readers with any form of colour blindn
 a family of schemes; within a family, line style and marker tell them apart, so that nothing hangs on colour alone.
 """
 
+import io
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from lengthlens.errors import UserError
+from lengthlens.files import make_directory, write_whole
 from lengthlens.models.schemes import SCHEMES, WRAPPERS
 from lengthlens.tasks import TASKS
 
@@ -198,3 +202,16 @@ def saying(sentence: str, width: float = COLUMN) -> Figure:
         text = literal(textwrap.fill(sentence, int(width * 16)))
         axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, color="#555555")
     return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure whole or not at all, at the resolution of all figures; the same figure is the same bytes."""
+    kind, formats = path.suffix[1:], figure.canvas.get_supported_filetypes()
+    if kind not in formats:
+        raise UserError(f"cannot draw into '{path}': the formats are {', '.join(sorted(formats))}")
+    data = io.BytesIO()
+    without_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
+    with style():  # resolution and fonts are decided here
+        figure.savefig(data, format=kind, metadata=without_date)
+    make_directory(path.parent)
+    write_whole(path, data.getvalue())

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,22 +136,8 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def save_figure(figure: "Figure", path: Path) -> None:
-    """Write a figure whole or not at all, at the resolution of all figures."""
+    """Write a figure, and say where."""
     from lengthlens.analyses import theme
 
-    formats = figure.canvas.get_supported_filetypes()
-    if path.suffix[1:] not in formats:
-        raise UserError(f"cannot draw into '{path}': the formats are {', '.join(sorted(formats))}")
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # No dates inside, so that the same table gives the same bytes.
-        metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(path.suffix[1:])
-        with theme.style():  # resolution and fonts are decided here
-            figure.savefig(partial, format=path.suffix[1:], metadata=metadata)
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise UserError(f"cannot write '{path}': {error.strerror}") from None
+    theme.save(figure, path)
     click.echo(f"drawn: {path}", err=True)

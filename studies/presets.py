@@ -1,6 +1,7 @@
 """The studies that `lengthlens reproduce` knows by name: which runs, and how far each is trained and evaluated."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lengthlens.errors import Registry
@@ -8,7 +9,7 @@ from lengthlens.models.schemes import scheme_names
 from lengthlens.runs.sweep import Grid, Planned, read_scheme
 from lengthlens.tasks import TASKS
 
-HOPELESS = 0.1  # share of the instances that do for a length, once none was right at a shorter one
+FEWER = 0.1  # share of the instances that do for a length, once none was right at a shorter one
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,18 @@ class Preset:
     grids: tuple[Grid, ...]
     pola_targets: tuple[str, ...]  # of position-only linear attention, which needs no runs
     held_out: tuple[str, ...] = ()  # tasks on which neither recipe nor thresholds were chosen
+    instances: Mapping[int, int] = field(default_factory=dict)  # of a length, where not what its grid says
+    probed: bool = True  # whether its runs are probed
+    figures: tuple[str, ...] = ()  # those that it has something for; all if empty
 
     def plans(self) -> list[Planned]:
         """Every run, with what it is evaluated at; those that may take longest first, so that none is left alone."""
-        plans = [replace(plan, hopeless=HOPELESS) for grid in self.grids for plan in grid.planned()]
+        plans = [self._counted(plan) for grid in self.grids for plan in grid.planned()]
         return sorted(plans, key=lambda plan: -plan.config.steps)
+
+    def _counted(self, plan: Planned) -> Planned:
+        samples = {length: self.instances.get(length, number) for length, number in plan.samples.items()}
+        return replace(plan, samples=samples, hopeless=FEWER)
 
 
 def grid(tasks: str, schemes: str, seeds: int, lengths: tuple[int, ...], samples: int, **settings: Any) -> Grid:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from lengthlens.analyses.table import read_study
 from lengthlens.cli import main
 from lengthlens.commands.stages import Stages
 from lengthlens.runs.store import RunStore
+from lengthlens.studies.drawing import Drawn
 from lengthlens.studies.presets import PRESETS, Preset, grid
+from lengthlens.studies.reproduce import Work, is_shown, write_stamp
 
 PATIENCE = 300  # seconds for a machine that is busy with other things
 
@@ -84,12 +87,38 @@ def test_a_second_call_does_nothing(smoke: tuple[Path, dict[str, Any]]) -> None:
     assert result.stdout.splitlines()[-1] == str(out / "index.html")
 
 
+@pytest.mark.parametrize(
+    "spoil", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:100])], ids=["deleted", "cut"]
+)
+@pytest.mark.parametrize("name", ["study.parquet", "figures/front.png", "figures/tables/cells.md", "index.html"])
+def test_what_is_there_was_looked_at(tmp_path: Path, name: str, spoil: Callable[[Path], object]) -> None:
+    """What was deleted or cut since is not said to be there."""
+    names = ("study.parquet", "figures/front.png", "figures/tables/cells.md", "index.html")
+    for each in names:
+        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / each).write_bytes(each.encode() * 50)
+    write_stamp(tmp_path, "made of this", [tmp_path / each for each in names])
+    assert is_shown(tmp_path, "made of this") and not is_shown(tmp_path, "made of that")
+    spoil(tmp_path / name)
+    assert not is_shown(tmp_path, "made of this")
+
+
+def test_outputs_that_were_spoilt_are_made_again(smoke: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = smoke
+    figure, page = out / "figures" / "front.png", out / "index.html"
+    before = figure.read_bytes(), page.read_bytes()
+    figure.unlink()
+    page.write_bytes(page.read_bytes()[:1000])
+    reproduce(out, "--preset", "smoke")
+    assert (figure.read_bytes(), page.read_bytes()) == before
+
+
 def test_a_failed_run_is_shown_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = {"train_max": 2, "n_heads": 2, "d_model": 8, "batch": 2, "steps": 4, "check_every": 4}
     preset = Preset("one that works and one that cannot", (grid("parity", "none coupled", 1, (4,), 10, **tiny),), ())
-    monkeypatch.setattr("lengthlens.studies.presets.PRESETS", {"mine": preset})
+    monkeypatch.setattr("lengthlens.studies.reproduce.PRESETS", {"mine": preset})
     monkeypatch.setattr("lengthlens.analyses.report.pictures", lambda gallery: [])
-    monkeypatch.setattr("lengthlens.commands.reproduce.draw", lambda gallery, **options: [])
+    monkeypatch.setattr("lengthlens.studies.reproduce.draw", lambda *given, **options: Drawn([], {}))
     result = reproduce(tmp_path, "--preset", "mine")
     (failed,) = [line for line in result.stdout.splitlines() if line.startswith("failed:")]
     assert "parity_coupled" in failed and "couples no positions" in failed
@@ -127,12 +156,13 @@ def test_every_preset_looks_at_twice_and_ten_times_the_range(name: str) -> None:
 
 def test_the_time_left_goes_by_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 5.0, 10.0, 10.0])
-    stages = Stages({"training": 20.0, "page": 20.0}, clock=lambda: next(times))
-    stages.begin("training", 3, free=1)
-    stages.step("finished before")
-    stages.step("trained")  # half of the training, a quarter of all, in 5 seconds
-    stages.step("trained")
-    stages.begin("page")
+    show = Stages(clock=lambda: next(times))
+    work = Work({"training": 20.0, "page": 20.0}, show)
+    work.begin("training", 3, free=1)
+    work.step("finished before")
+    work.step("trained")  # half of the training, a quarter of all, in 5 seconds
+    work.step("trained")
+    work.begin("page")
     lines = capsys.readouterr().err.splitlines()
     assert lines[1] == "training 1 of 3: finished before"
     assert lines[2].endswith("about 0:15 left") and lines[3].endswith("about 0:10 left")

@@ -1,0 +1,88 @@
+"""Figures and tables of a study as files."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from lengthlens.analyses import theme
+from lengthlens.analyses.gallery import FIGURES, Gallery
+from lengthlens.errors import UserError, unknown
+from lengthlens.files import make_directory, write_whole
+
+FORMATS = ("pdf", "png", "svg")
+TABLES = "tables"  # the name that asks for all tables
+
+
+class Drawn(NamedTuple):
+    """The files that were written, and by name a sentence for each figure or table that has nothing to show."""
+
+    files: list[Path]
+    missing: dict[str, str]
+
+
+def draw(
+    table: pd.DataFrame | Gallery,
+    names: Sequence[str] = (),
+    out: str | Path = "figures",
+    formats: Sequence[str] = ("pdf", "png"),
+    *,
+    held_out: Sequence[str] = (),
+    report: Callable[[str], None] | None = None,
+) -> Drawn:
+    """Write the figures and tables of a study, in seconds; the same study gives the same bytes.
+
+    `table` is a study, as `ll.study` makes it and `read_study` reads it. `names` are figures, and "tables" stands for
+    all tables; none means everything. Figures go to `out` in each of the `formats` (pdf, png, svg), tables to
+    `out`/tables in Markdown and LaTeX. Tasks `held_out` are reported on their own, too. `report` is told each name.
+
+    A figure for which the study lacks something says so in its place, and in `missing`. A name or a format that does
+    not exist is a `UserError`.
+
+        table = ll.study(ll.RunStore("out/runs"))
+        ll.draw(table, ["front", "tables"], out="figures", formats=["png"]).missing
+    """
+    check(names, formats)
+    gallery = table if isinstance(table, Gallery) else Gallery(table, held_out)
+    tell, files = report or (lambda name: None), list[Path]()
+    for name in FIGURES:
+        if not names or name in names:
+            tell(name)
+            files += figure_files(gallery, name, Path(out), formats)
+    if not names or TABLES in names:
+        tell(TABLES)
+        files += table_files(gallery, Path(out) / TABLES)
+    return Drawn(files, gallery.missing)
+
+
+def check(names: Sequence[str], formats: Sequence[str]) -> None:
+    """Refuse names and formats that do not exist."""
+    for name in names:
+        if name not in (*FIGURES, TABLES):
+            raise unknown("figure", name, (*FIGURES, TABLES))
+    for kind in formats:
+        if kind not in FORMATS:
+            raise unknown("format", kind, FORMATS)
+    if not formats:
+        raise UserError(f"give at least one format: {', '.join(FORMATS)}")
+
+
+def figure_files(gallery: Gallery, name: str, out: Path, formats: Sequence[str]) -> Iterator[Path]:
+    """The figure in each format, laid out once."""
+    figure = gallery.figure(name)
+    for kind in formats:
+        path = out / f"{name}.{kind}"
+        theme.save(figure, path)
+        figure.set_layout_engine("none")
+        yield path
+
+
+def table_files(gallery: Gallery, out: Path) -> Iterator[Path]:
+    """Every table in Markdown and LaTeX."""
+    make_directory(out)
+    for name, found in gallery.tables().items():
+        for ending, text in (("md", found.markdown()), ("tex", found.latex())):
+            path = out / f"{name}.{ending}"
+            write_whole(path, text.encode())
+            yield path

@@ -1,0 +1,245 @@
+"""From nothing to the page: train a preset's runs, probe them, make their study, draw it, and put it on one page.
+
+What is finished is not done again, so that after an interruption the same call goes on where it was.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lengthlens.analyses.gallery import Gallery
+from lengthlens.analyses.report import page as make_page
+from lengthlens.analyses.table import write_study
+from lengthlens.files import read_whole, remove_quietly, sha256, write_whole
+from lengthlens.probes.many import Probed, is_probed, is_ready, probe_all
+from lengthlens.runs.run import Run
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.sweep import Outcome, Planned, pending, sweep
+from lengthlens.studies.build import provenance, study
+from lengthlens.studies.drawing import draw
+from lengthlens.studies.presets import PRESETS, Preset
+
+STUDY, PROVENANCE, PAGE, FIGURES = "study.parquet", "provenance.json", "index.html", "figures"
+STAMP = ".shown"  # what study, figures and page were made of, and their checksums
+ROOMS = ("tasks", "models", "theory", "runs", "probes", "analyses", "studies")  # whose code decides what a study shows
+
+# Seconds on one core, for the time left: of a step of training, of probing a run, of the rest. As measured, roughly.
+STEP_COST, PROBE_COST, STUDY_COST, DRAWING_COST, PAGE_COST = 0.012, 12.0, 10.0, 30.0, 20.0
+
+
+class Progress(NamedTuple):
+    """How far `reproduce` is. `share` is the part of the whole that is done, by what each stage is thought to cost."""
+
+    stage: str  # training, probing, study, figures, page
+    done: int
+    of: int
+    text: str
+    share: float
+    failed: bool = False  # the text says what went wrong with a run
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.done} of {self.of}: {self.text}"
+
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What became of each run, and where everything is. `made` is false if all was there already."""
+
+    preset: str
+    runs: list[Outcome]
+    probed: list[Probed]
+    study: Path
+    figures: Path
+    page: Path
+    made: bool
+    seconds: float
+
+
+def reproduce(
+    preset: str,
+    out: str | Path = "out",
+    *,
+    store: RunStore | None = None,
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    report: Report | None = None,
+) -> Reproduced:
+    """Everything from nothing: train and probe a preset's runs, then make its study, figures and page.
+
+    `preset` is a name in `lengthlens.studies.presets.PRESETS`. Study, figures and page go to the directory `out`, the
+    runs to its folder runs or to the `store` given. `engine` "local" takes `workers` processes (as many as there are
+    cores), "dask" the workers of the scheduler at `address`. `report` is told a `Progress` after each step, and
+    `print` will do.
+
+    A run that fails is shown in the result and on the page, and stops nothing. An unknown preset or engine, or a place
+    that cannot be written, is a `UserError`.
+
+        done = ll.reproduce("smoke", "out", report=print)
+        [run.status for run in done.runs], done.page
+    """
+    chosen, out, start = PRESETS[preset], Path(out), time.monotonic()
+    store = store or RunStore(out / "runs")
+    place = {"engine": engine, "workers": workers, "address": address}
+    plans = chosen.plans()
+    work = Work(costs(chosen, plans, store), report)
+
+    trained = train_runs(plans, store, place, work)
+    runs = [run for run in (store.run(plan.config) for plan in plans) if run.has("config.json")]
+    probed = probe_runs(runs, place, work) if chosen.probed else []
+    made = show(preset, store, runs, out, work)
+
+    seconds = round(time.monotonic() - start, 1)
+    return Reproduced(preset, trained, probed, out / STUDY, out / FIGURES, out / PAGE, made, seconds)
+
+
+# -- stages ------------------------------------------------------------------------------------------------------
+
+
+def train_runs(plans: Sequence[Planned], store: RunStore, place: Mapping[str, Any], work: "Work") -> list[Outcome]:
+    """Train and evaluate every run that is not finished."""
+
+    def tell(outcome: Outcome) -> None:
+        work.step(_ended(outcome.run, outcome.status, outcome.reason if outcome.failed else ""), outcome.failed)
+
+    work.begin("training", len(plans), free=len(plans) - len(pending(plans, store)))
+    return sweep(plans, store, **place, report=tell)
+
+
+def probe_runs(runs: Sequence[Run], place: Mapping[str, Any], work: "Work") -> list[Probed]:
+    """Probe every run that is accurate in range and was not probed before."""
+
+    def tell(outcome: Probed) -> None:
+        work.step(_ended(outcome.run, outcome.status, outcome.reason), outcome.status == "failed")
+
+    left = sum(is_ready(run) and not is_probed(run) for run in runs)
+    work.begin("probing", len(runs), free=len(runs) - left)
+    return probe_all(runs, **place, report=tell)
+
+
+def _ended(run: str, status: str, reason: str | None) -> str:
+    return f"{run} {status}{f' ({reason})' if reason else ''}"
+
+
+def show(preset: str, store: RunStore, runs: Sequence[Run], out: Path, work: "Work") -> bool:
+    """Study, figures and page; False if all are there as they were made, of what they would be made of now."""
+    made_of = fingerprint(preset, runs)
+    if is_shown(out, made_of):
+        return False
+    remove_quietly(out / STAMP)
+    chosen, study_path, page_path = PRESETS[preset], out / STUDY, out / PAGE
+
+    work.begin("study")
+    table = study(store, runs, pola_targets=chosen.pola_targets, report=work.tell)
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    about = provenance(store, runs, today, f"lengthlens reproduce --preset {preset}", chosen.held_out)
+    write_study(table, about, study_path)
+    write_whole(out / PROVENANCE, (json.dumps(about, indent=1) + "\n").encode())
+
+    work.begin("figures")
+    gallery = Gallery(table, chosen.held_out)
+    drawn = draw(gallery, chosen.figures, out / FIGURES, report=work.tell)
+
+    work.begin("page")
+    write_whole(page_path, make_page(table, about, gallery=gallery).encode())
+    write_stamp(out, made_of, [study_path, out / PROVENANCE, *drawn.files, page_path])
+    return True
+
+
+# -- what is there already ---------------------------------------------------------------------------------------
+
+
+def fingerprint(preset: str, runs: Sequence[Run]) -> str:
+    """Of all that study, figures and page are made of: the preset, the files of the runs, and the code."""
+    known = hashlib.sha256(preset.encode())
+    for run in runs:
+        known.update(json.dumps([run.id, run.manifest()], sort_keys=True).encode())
+    for room in ROOMS:
+        folder = Path(str(files("lengthlens"))) / room
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".html", ".css", ".js")):
+            known.update(path.read_bytes())
+    return known.hexdigest()
+
+
+def write_stamp(out: Path, made_of: str, paths: Iterable[Path]) -> None:
+    """Keep what the files at `paths`, under `out`, were made of, and their checksums."""
+    sums = {str(path.relative_to(out)): sha256(read_whole(path)) for path in paths}
+    write_whole(out / STAMP, json.dumps({"made_of": made_of, "files": sums}, indent=1).encode())
+
+
+def is_shown(out: Path, made_of: str) -> bool:
+    """Whether every file that was made of this is there, whole."""
+    try:
+        stamp = json.loads((out / STAMP).read_bytes())
+        return stamp["made_of"] == made_of and all(
+            sha256((out / name).read_bytes()) == known for name, known in stamp["files"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+# -- progress ----------------------------------------------------------------------------------------------------
+
+
+def costs(preset: Preset, plans: Sequence[Planned], store: RunStore) -> dict[str, float]:
+    """What each stage may cost, in seconds: training by the steps that are left, probing by the runs that are left."""
+    left = pending(plans, store)
+    steps = sum(config.steps - store.run(config).status().steps for config in left)
+    unprobed = sum(not is_probed(store.run(plan.config)) for plan in plans) if preset.probed else 0
+    return {
+        "training": STEP_COST * steps,
+        "probing": PROBE_COST * unprobed,
+        "study": STUDY_COST,
+        "figures": DRAWING_COST,
+        "page": PAGE_COST,
+    }
+
+
+class Work:
+    """Stages of known cost, one after the other; tells how far the whole is.
+
+    >>> work = Work({"train": 30.0, "draw": 10.0}, print)
+    >>> work.begin("train", 3, free=1)
+    train 0 of 3: starting
+    >>> work.step("finished before")
+    train 1 of 3: finished before
+    >>> work.share
+    0.0
+    >>> work.step("copy_rope converged"), work.share
+    train 2 of 3: copy_rope converged
+    (None, 0.375)
+    """
+
+    def __init__(self, costs: Mapping[str, float], report: Report | None = None) -> None:
+        self.costs, self.report = dict(costs), report
+        self.stage, self.done, self.of, self.free, self.before = "", 0, 0, 0, 0.0
+
+    def begin(self, stage: str, of: int = 1, free: int = 0) -> None:
+        """Enter a stage of so many steps, of which the first `free` cost nothing; the stage before it is done."""
+        self.before += self.costs.get(self.stage, 0.0)
+        self.stage, self.done, self.of, self.free = stage, 0, of, free
+        self.tell("starting")
+
+    def step(self, text: str, failed: bool = False) -> None:
+        """One step of the stage is done."""
+        self.done += 1
+        self.tell(text, failed)
+
+    def tell(self, text: str, failed: bool = False) -> None:
+        """What is going on."""
+        if self.report:
+            self.report(Progress(self.stage, self.done, self.of, text, self.share, failed))
+
+    @property
+    def share(self) -> float:
+        of_stage = max(0, self.done - self.free) / max(1, self.of - self.free)
+        now = self.before + self.costs.get(self.stage, 0.0) * of_stage
+        return now / (sum(self.costs.values()) or 1.0)
