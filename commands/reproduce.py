@@ -66,10 +66,8 @@ def print_summary(done: "Reproduced") -> None:
     click.echo(f"runs: {counted([run.status for run in done.runs])}")
     if done.probed:
         click.echo(f"probes: {counted([run.status for run in done.probed])}")
-    ended = [(run.run, run.status, run.reason) for run in (*done.runs, *done.probed)]
-    for name, status, reason in ended:
-        if status == "failed":
-            click.echo(f"failed: {name}: {reason}")
+    for run, reason in done.failures.items():
+        click.echo(f"failed: {run}: {reason}")
     click.echo(f"study: {done.study}\nfigures: {done.figures}")
     click.echo(f"done in {minutes(done.seconds)}; open the page in a browser:")
     click.echo(str(done.page))

@@ -62,6 +62,12 @@ class Reproduced:
     made: bool
     seconds: float
 
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why runs failed, in training or when they were probed, by run."""
+        probing = {each.run: each.reason for each in self.probed if each.status == "failed"}
+        return {each.run: each.reason or "" for each in self.runs if each.failed} | probing
+
 
 def reproduce(
     preset: str,
