@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.per_run import FACTORS, INDICES, per_run
+from lengthlens.analyses.table import FACTORS, INDICES, per_run
 from lengthlens.probes.invariance import over_seeds
 
 

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFo
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.panels import edges, legend, panels, stacked
-from lengthlens.analyses.per_run import measured, of_runs
+from lengthlens.analyses.table import measured, of_runs
 
 
 def plot_exact_match(rows: Sequence[Mapping[str, Any]], train_max: int, title: str) -> Figure:

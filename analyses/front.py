@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.invariance import MEASURES, Invariance
-from lengthlens.analyses.per_run import EXTRAPOLATES, FACTORS, MissingError, interval, records
 from lengthlens.analyses.predictors import PREDICTORS
 from lengthlens.analyses.scatter import families, points
+from lengthlens.analyses.statistics import interval
+from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, MissingError, records
 from lengthlens.tasks import TASKS
 
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 0.8, "markersize": 3, "zorder": 4}

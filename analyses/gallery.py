@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from lengthlens.analyses import extrapolation, front, growth, learned, outcome, pola, pruning, tables, theme, transfer
 from lengthlens.analyses.invariance import Invariance, invariance
-from lengthlens.analyses.per_run import MissingError
+from lengthlens.analyses.table import MissingError
 from lengthlens.errors import Registry
 
 

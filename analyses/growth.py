@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.panels import edges, legend, panels, stacked
-from lengthlens.analyses.per_run import measured, of_runs
+from lengthlens.analyses.table import measured, of_runs
 from lengthlens.errors import unknown
 
 CURVES = {"src": "measured SRC", "lrc": "measured LRC"}

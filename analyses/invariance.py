@@ -18,16 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from lengthlens.analyses.per_run import (
-    FACTORS,
-    INDICES,
-    MissingError,
-    chosen_readout,
-    of_runs,
-    per_run,
-    records,
-    usable,
-)
+from lengthlens.analyses import theme
 from lengthlens.analyses.predictors import PREDICTORS, scores, with_base_rates
 from lengthlens.analyses.statistics import (
     Estimate,
@@ -40,6 +31,18 @@ from lengthlens.analyses.statistics import (
     mean,
     spearman,
     why_undefined,
+)
+from lengthlens.analyses.table import (
+    FACTORS,
+    INDICES,
+    THRESHOLDS,
+    MissingError,
+    chosen_readout,
+    of_runs,
+    per_run,
+    records,
+    threshold_texts,
+    usable,
 )
 from lengthlens.errors import unknown
 
@@ -87,7 +90,8 @@ def invariance(table: Frame, held_out: Sequence[str] = ()) -> Invariance:
     for task in held_out:
         if task not in set(every["task"]):
             raise unknown("task in the table", task, sorted(set(every["task"])))
-    runs = with_base_rates(usable(every), FACTORS)
+    runs = usable(every)
+    runs = with_base_rates(runs.assign(family=runs["scheme"].map(theme.family)), FACTORS)
     runs["cell"] = runs["task"] + " " + runs["scheme"]
     if not runs[list(INDICES)].notna().any().any():
         raise MissingError("no run that is accurate in range was probed: it takes `lengthlens probe --all`")
@@ -342,22 +346,18 @@ def sensitivity(table: Frame, runs: Frame) -> Frame:
     found = []
     for measure in MEASURES:
         stored = chosen_readout(rows[(rows["measure"] == measure) & rows["run"].isin(runs["run"])])
-        curve = rows.loc[rows["measure"] == measure.removeprefix("iota_"), "threshold"]
-        for threshold in sorted(stored["threshold"].unique(), key=_by_numbers):
-            value = stored[stored["threshold"] == threshold].groupby("run")["value"].first()
+        curve = set(threshold_texts(rows[rows["measure"] == measure.removeprefix("iota_")].drop_duplicates(THRESHOLDS)))
+        stored = stored.sort_values(THRESHOLDS, kind="stable")
+        for threshold, part in stored.groupby(threshold_texts(stored), sort=False):
+            value = part.groupby("run")["value"].first()
             own = known(runs.assign(**{measure: runs["run"].map(value)}), [measure])
             apart = (
                 estimate(auc(own[f"score_{measure}"], own["positive"]), own["cell"]) if len(own) else Estimate(np.nan)
             )
-            row = {"measure": measure, "threshold": threshold, "default": bool((curve == threshold).any())}
+            row = {"measure": measure, "threshold": threshold, "default": threshold in curve}
             found.append({**row, **_size(own), **columns("auc", apart), "note": why_undefined(own["positive"])})
     names = ["measure", "threshold", "default", "runs", "extrapolating", *columns("auc", Estimate(0)), "note"]
     return pd.DataFrame(found, columns=names)
-
-
-def _by_numbers(threshold: str) -> list[float]:
-    """The numbers in "influence=0.2 fidelity=0.9", to sort by."""
-    return [float(part.partition("=")[2] or 0) for part in threshold.split()]
 
 
 # -- in words ----------------------------------------------------------------------------------------------------

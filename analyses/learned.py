@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.per_run import MissingError, of_runs, records
-from lengthlens.models.schemes.forms import read_forms
+from lengthlens.analyses.table import MissingError, of_runs, records
+from lengthlens.models.schemes.forms import read_form, read_forms
 from lengthlens.models.schemes.lbpe import FORMS
 from lengthlens.tasks import TASKS
 
@@ -70,10 +70,10 @@ def covering(reads: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> list[s
 def learned(table: pd.DataFrame) -> Learned:
     """What the heads of each run go by after pruning, beside the circuit."""
     rows = of_runs(table)
-    rows = rows[(rows["measure"] == "relation") & (rows["text"] != "")]
+    rows = rows[(rows["measure"] == "relation") & (rows["form"] != "")]
     if rows.empty:
         raise MissingError("no run in the table has a learned relation: train some with the scheme 'lbpe'")
-    rows = rows.assign(equation=rows["text"].str.replace(r"^layer \d+ head \d+ (reads|avoids) ", "", regex=True))
+    rows = rows.assign(equation=[read_form(form).says(int(u)) for form, u in zip(rows["form"], rows["form_value"])])
     strongest = rows.assign(strength=rows["value"].abs()).sort_values("strength", ascending=False, kind="stable")
     keys = ["task", "scheme", "seed", "run", "equation"]
     equations = strongest.drop_duplicates(["run", "equation"])[[*keys, "value"]].rename(columns={"value": "bias"})

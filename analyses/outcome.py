@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.per_run import MissingError, per_run, spread
+from lengthlens.analyses.statistics import spread
+from lengthlens.analyses.table import MissingError, per_run
 
 VERDICTS = ("possible", "pe-limited", "task-limited", "content-addressed", "refused")
 OUTCOMES = ("extrapolates", "does not extrapolate", "not accurate in range", "not evaluated")
@@ -86,7 +87,7 @@ def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
                 "exact match at 2×": spread(part["exact_2"]),
                 "at 10×": spread(part["exact_10"]),
                 "ι of SRC": spread(part["iota_src"]),
-                "reasons": part["reasons"].iloc[0],
+                "reasons": part["reason"].iloc[0],
             }
         )
     names = ["task", "scheme", "verdict", "outcome", "seeds", "of", "in range", "exact match at 2×", "at 10×"]

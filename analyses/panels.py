@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.per_run import MissingError
+from lengthlens.analyses.table import MissingError
 
 ACROSS = 3  # panels in a row of a page
 PANEL_HEIGHT = 1.55  # inches

@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.per_run import MissingError
+from lengthlens.analyses.table import MissingError
 
-PREFIX = "pola:"  # of the task in the rows of a study
 TARGET: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white"}
 
@@ -42,16 +41,16 @@ def plot(table: pd.DataFrame) -> Figure:
 
 def from_study(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of a study as `pola_table` has them: target, scheme, train_max, scale, and a column for each measure."""
-    rows = table[table["task"].str.startswith(PREFIX)]
+    rows = table[table["target"] != ""]
     if rows.empty:
         raise MissingError("the table has no position-only linear attention: `lengthlens reproduce` adds it")
-    keys = ["task", "scheme", "train_max", "scale"]
+    keys = ["target", "scheme", "train_max", "scale"]
     wide = rows.pivot_table(index=keys, columns="measure", values="value", aggfunc="first").reset_index()
     needed = {"pola_predicted_error", "pola_target_energy", "pola_lrc", "pola_lrc_under"} - set(wide)
     if needed:
         raise MissingError(f"the table has position-only linear attention without {', '.join(sorted(needed))}")
     wide.columns = pd.Index([str(name).removeprefix("pola_") for name in wide])
-    return wide.assign(target=wide["task"].str.removeprefix(PREFIX)).astype({"scale": int, "train_max": int})
+    return wide.astype({"scale": int, "train_max": int})
 
 
 def finding(table: pd.DataFrame) -> pd.DataFrame:

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.per_run import EXTRAPOLATES, FACTORS, MissingError, of_runs, per_run
 from lengthlens.analyses.scatter import spread_out
+from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, MissingError, of_runs, per_run
 from lengthlens.runs.evaluation import wilson
 
 FLAT = 0.1  # ι up to which SRC is said not to grow: less than a doubling over a thousandfold of scale

@@ -22,7 +22,7 @@ from lengthlens.analyses.page.prediction import prediction
 from lengthlens.analyses.page.pruned import pruned_table
 from lengthlens.analyses.page.tables import failures_table, runs_table
 from lengthlens.analyses.page.verdicts import mark_surprises, outcome_of, verdict_tables
-from lengthlens.analyses.per_run import FACTORS
+from lengthlens.analyses.table import FACTORS
 
 TITLE = "Does complexity that stays flat in training predict length extrapolation?"
 LEVELS = (0.1, 0.5, 0.9, 0.995)  # of exact match, between the colours of the matrix

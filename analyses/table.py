@@ -1,23 +1,34 @@
-"""The table of a study: its columns and their types, and how it is read and written."""
+"""The table of a study: its columns and their types, how it is read, written and joined, and one row for each run.
+
+One row is one measurement. What belongs to a cell rather than to a run (the verdict before training, the declared SRC)
+has no `run` and no `seed`; position-only linear attention (POLA) has a `target` in place of a task.
+"""
 
 import io
 import json
 import math
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, read_whole, write_whole
+from lengthlens.probes.invariance import THRESHOLD_COLUMNS
+from lengthlens.runs.store import ACCURATE
 
+SCHEMA = 2  # version of the columns below
 COLUMNS = {
     "run": "str",
     "task": "str",
-    "scheme": "str",
+    "target": "str",  # of POLA; the task is empty then
+    "scheme": "str",  # with those of its options that are not the default
+    "recipe": "str",  # what else of the run's config is not the default: "n_layers=4, steps=10"
     "seed": "Int64",
     "train_max": "Int64",
     "measure": "str",
@@ -31,49 +42,87 @@ COLUMNS = {
     "high": "float64",
     "samples": "Int64",
     "control": "float64",
-    "threshold": "str",
+    "tolerance": "float64",
+    "influence": "float64",
+    "fidelity": "float64",
+    "bar": "float64",
     "accurate": "boolean",
-    "relation": "str",
-    "text": "str",
+    "relation": "str",  # in words, the one under which codes were counted
+    "form": "str",  # of a learned relation; `value` is the bias where the form has the value `form_value`
+    "form_value": "Int64",
+    "status": "str",  # how training ended
+    "verdict": "str",  # before training
+    "reason": "str",  # of a verdict, a failed run, a length that cannot be processed, a missing value
 }
+THRESHOLDS = list(THRESHOLD_COLUMNS)
+CELL = ["task", "scheme", "recipe", "train_max"]  # runs that share these differ by their seed alone
 REQUIRED = ("task", "scheme", "measure", "value")  # without these a row says nothing
-METADATA = b"lengthlens"  # the key of the provenance in the parquet file
+FIRST = ("threshold", "text")  # columns of schema version 1 alone
+METADATA, VERSION = b"lengthlens", b"lengthlens.schema"  # keys of the parquet file: provenance, and schema version
+
+EXTRAPOLATES = 0.9  # least exact match beyond the training range of a run that is said to extrapolate
+FACTORS = (2, 10)  # times the training range; the first decides whether a run extrapolates
+INDICES = ("iota_src", "iota_lrc", "iota_cover")
+ONCE = ("in_range_exact_match", "train_loss", "margin", "steps", "seconds")  # a run has these without a scale
+OF_CELLS = ("verdict", "declared_src")  # measures that belong to a cell
+
+Frame = pd.DataFrame
 
 
-def write_study(table: pd.DataFrame, provenance: Mapping[str, Any], path: str | Path) -> None:
+class MissingError(UserError):
+    """The table lacks what a figure or finding is made of; the message says what, and how to get it."""
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------
+
+
+def write_study(table: Frame, provenance: Mapping[str, Any], path: str | Path) -> None:
     """Write a study as parquet, whole or not at all. The same table and provenance are the same bytes."""
     arrow = pa.Table.from_pandas(as_study(table), preserve_index=False)
     about = json.dumps(provenance, sort_keys=True, ensure_ascii=False).encode()
-    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), METADATA: about})
+    ours = {METADATA: about, VERSION: str(SCHEMA).encode()}
+    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **ours})
     data = io.BytesIO()
     pq.write_table(arrow, data)
     make_directory(Path(path).parent)
     write_whole(Path(path), data.getvalue())
 
 
-def read_study(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
     """A study and its provenance, from parquet or csv. A table made by hand may lack columns that are not `REQUIRED`.
 
     The provenance of a file that carries none is empty.
     """
     data, name = io.BytesIO(read_whole(Path(path))), Path(path).name
+    metadata: Mapping[bytes, bytes] = {}
     try:
         if name.endswith(".csv"):
-            table, about = pd.read_csv(data, low_memory=False), {}
+            table = pd.read_csv(data, low_memory=False)
         else:
             arrow = pq.read_table(data)
-            table, about = arrow.to_pandas(), json.loads((arrow.schema.metadata or {}).get(METADATA, b"{}"))
+            table, metadata = arrow.to_pandas(), arrow.schema.metadata or {}
+        about: dict[str, Any] = json.loads(metadata.get(METADATA, b"{}"))
     except (ValueError, pa.ArrowException) as error:
         raise UserError(f"'{path}' is no table in parquet or csv: {str(error).splitlines()[0]}") from None
+    _check_columns(table, metadata.get(VERSION, b"").decode(), str(path))
+    return as_study(table, str(path)), about
+
+
+def _check_columns(table: Frame, version: str, path: str) -> None:
+    version = version or ("1" if any(name in table for name in FIRST) else str(SCHEMA))
+    if version != str(SCHEMA):
+        raise UserError(
+            f"'{path}' is a study of schema version {version}, and this is a lengthlens for version {SCHEMA}: make it "
+            "again from its runs with `lengthlens reproduce`"
+        )
     missing = [column for column in REQUIRED if column not in table]
     if missing:
         raise UserError(
             f"'{path}' is no study: it has no column {', '.join(missing)}; a study has at least {', '.join(REQUIRED)}"
         )
-    return as_study(table, str(path)), about
 
 
-def as_study(table: pd.DataFrame, name: str = "the table") -> pd.DataFrame:
+def as_study(table: Frame, name: str = "the table") -> Frame:
     """The table with all columns of a study, in order and of their types; what is not there is missing.
 
     >>> list(as_study(pd.DataFrame({"task": ["copy"], "value": [1]})).dtypes.astype(str)[["seed", "value"]])
@@ -106,3 +155,206 @@ def _is_number(value: Any) -> bool:
         return value is None or math.isnan(float(value)) or float(value) == int(value)
     except (TypeError, ValueError, OverflowError):
         return False
+
+
+# -- several studies as one --------------------------------------------------------------------------------------
+
+Read = tuple[Frame, Mapping[str, Any]]  # a table and its provenance
+
+
+def joined(studies: Mapping[str, Read]) -> tuple[Frame, dict[str, Any]]:
+    """All rows of the studies, by name, what they share once, and their provenance together.
+
+    A run may be in several of them if they say the same of it. A task is held out if every study that has it holds it
+    out.
+    """
+    for one, other in combinations(studies, 2):
+        _agree(one, studies[one][0], other, studies[other][0])
+    tables = [table for table, _ in studies.values()]
+    table = pd.concat(tables, ignore_index=True)
+    table = table.drop_duplicates(ignore_index=True) if len(tables) > 1 else table
+    return table, together(list(studies.values()))
+
+
+def together(studies: list[Read]) -> dict[str, Any]:
+    """The provenance of several studies as one; what they do not share is listed, with "; " between."""
+    abouts = [about for _, about in studies]
+    if len(abouts) == 1:
+        return dict(abouts[0])
+    found: dict[str, Any] = {}
+    for name in ("made", "command", "machine"):
+        texts = dict.fromkeys(str(about[name]) for about in abouts if about.get(name))
+        found |= {name: "; ".join(texts)} if texts else {}
+    versions: dict[str, dict[str, None]] = {}
+    for about in abouts:
+        for library, version in about.get("versions", {}).items():
+            versions.setdefault(library, {})[str(version)] = None
+    found["versions"] = {library: "; ".join(each) for library, each in versions.items()}
+    found["held_out"] = _held_out(studies)
+    found["configs"] = {run: config for about in abouts for run, config in about.get("configs", {}).items()}
+    return found
+
+
+def _held_out(studies: list[Read]) -> list[str]:
+    """The tasks on which no study chose anything."""
+    named = dict.fromkeys(task for _, about in studies for task in about.get("held_out", []))
+    used = {task for table, about in studies for task in set(table["task"]) - set(about.get("held_out", []))}
+    return [task for task in named if task not in used]
+
+
+def _agree(name: str, table: Frame, other_name: str, other: Frame) -> None:
+    """Refuse two studies that say different things of one run, or that judge one cell differently."""
+    said = [each.loc[each["measure"] == "verdict", [*CELL, "verdict"]] for each in (table, other)]
+    both_ways = said[0].merge(said[1], on=CELL).query("verdict_x != verdict_y")
+    for cell in both_ways.itertuples():
+        raise UserError(
+            f"{cell.task} under {cell.scheme} is {cell.verdict_x} in '{name}' and {cell.verdict_y} in '{other_name}': "
+            "make both with the same version"
+        )
+    shared = set(table["run"]) & set(other["run"]) - {""}
+    for run in sorted(shared):
+        parts = [each[each["run"] == run] for each in (table, other)]
+        both = pd.concat(parts).drop_duplicates()
+        if any(len(both) != len(part.drop_duplicates()) for part in parts):
+            raise UserError(
+                f"run '{run}' is in '{name}' and in '{other_name}', with different measurements: give the study "
+                "that counts"
+            )
+
+
+# -- rows --------------------------------------------------------------------------------------------------------
+
+
+def records(frame: Frame) -> list[dict[str, Any]]:
+    """The rows of a frame, each by column name."""
+    rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]
+    return rows
+
+
+def measured(table: Frame, measure: str, command: str = "probe") -> Frame:
+    """The rows of a measure with a value; a sentence if there are none."""
+    rows = table[(table["measure"] == measure) & table["value"].notna()]
+    if rows.empty:
+        raise MissingError(f"no run in the table has '{measure}': it comes from `lengthlens {command}`")
+    return rows
+
+
+def of_runs(table: Frame) -> Frame:
+    """The rows that belong to runs. In a table by hand a run without a name is its cell and seed."""
+    rows = table[~table["measure"].isin(OF_CELLS) & (table["target"] == "")]
+    parts = [rows[name].astype("string").fillna("") for name in (*CELL, "seed")]
+    named = pd.Series(["_".join(row) for row in zip(*parts)], index=rows.index, dtype="str")
+    return rows.assign(run=named.where(rows["run"] == "", rows["run"]))
+
+
+def threshold_texts(rows: Frame) -> "pd.Series[str]":
+    """The thresholds of each row as a text.
+
+    >>> rows = pd.DataFrame({"tolerance": [0.5, np.nan], "influence": [np.nan, 0.25], "fidelity": [np.nan, 0.9]})
+    >>> threshold_texts(rows.assign(bar=np.nan)).tolist()
+    ['tolerance=0.5', 'influence=0.25 fidelity=0.9']
+    """
+    texts = [
+        " ".join(f"{name}={value:g}" for name, value in zip(THRESHOLDS, row) if not np.isnan(value))
+        for row in rows[THRESHOLDS].to_numpy(float)
+    ]
+    return pd.Series(texts, index=rows.index, dtype="str")
+
+
+def exact_at(table: Frame, factor: int) -> "pd.Series[float]":
+    """Exact match of each run at `factor` times its training range, by run; missing where it was not evaluated.
+
+    A length that the scheme cannot process counts as 0: nothing is matched there.
+    """
+    rows = table[(table["measure"] == "exact_match") & (table["scale"] == factor * table["train_max"]).fillna(False)]
+    value = rows["value"].mask(rows["value"].isna() & (rows["reason"] != ""), 0.0)
+    return value.groupby(rows["run"]).mean()
+
+
+def default_index(table: Frame, measure: str) -> "pd.Series[float]":
+    """ι of each run at the default thresholds, which are those that the run's own growth curve was counted at.
+
+    Cover numbers differ by layer and readout. The one that counts is the sequential readout one layer before the last:
+    behind the last layer the unembedding reads every step alike, whatever came before.
+    """
+    rows = chosen_readout(table[table["measure"] == measure])
+    keys = ["run", *THRESHOLDS]
+    curves = table.loc[table["measure"] == measure.removeprefix("iota_"), keys].drop_duplicates()
+    at_default = rows.merge(curves, on=keys)
+    bare = rows[~rows["run"].isin(curves["run"])]  # by hand, without curves: one index is the index
+    alone = bare[bare.groupby("run")["value"].transform("size") == 1] if len(bare) else bare
+    found = pd.concat([at_default, alone])
+    return found.groupby("run")["value"].first()
+
+
+def chosen_readout(rows: Frame) -> Frame:
+    """Of rows by layer and readout those of the sequential readout, one layer before the last; others as they are."""
+    if rows.empty or rows["layer"].isna().all():
+        return rows
+    if (rows["readout"] == "sequential").any():
+        rows = rows[rows["readout"] == "sequential"]
+    deepest = rows.groupby("run")["layer"].transform("max")
+    return rows[rows["layer"] == (deepest - 1).clip(lower=0)]
+
+
+# -- one row for each run ----------------------------------------------------------------------------------------
+
+
+def verdicts(table: Frame) -> Frame:
+    """The verdict on each cell, with its reason."""
+    rows = table.loc[table["measure"] == "verdict", [*CELL, "verdict", "reason"]]
+    return rows.drop_duplicates(CELL)
+
+
+def per_run(table: Frame) -> Frame:
+    """One row for each run: who it is, whether it is accurate in range, its indices, and what happened beyond.
+
+    Columns: run, `CELL`, seed, accurate, status, `ONCE`, `INDICES`, verdict, reason, and for each factor exact_2,
+    extrapolates_2, … (missing where that length was not evaluated).
+    """
+    rows = of_runs(table)
+    runs = rows[["run", *CELL, "seed"]].drop_duplicates("run").sort_values([*CELL, "seed", "run"])
+    if runs.empty:
+        raise MissingError("there is no run in the table: it takes `lengthlens train` or `lengthlens sweep`")
+    columns: dict[str, Any] = {"accurate": accurate(rows)}
+    for name in ONCE:
+        columns[name] = rows[rows["measure"] == name].groupby("run")["value"].first()
+    columns["status"] = rows[rows["measure"] == "converged"].groupby("run")["status"].first()
+    for name in INDICES:
+        columns[name] = default_index(rows, name)
+    for factor in FACTORS:
+        exact = exact_at(rows, factor)
+        columns[f"exact_{factor}"] = exact
+        columns[f"extrapolates_{factor}"] = (exact >= EXTRAPOLATES).where(exact.notna()).astype("boolean")
+    found = runs.join(pd.DataFrame(columns), on="run").reset_index(drop=True)
+    found = found.merge(verdicts(table), on=CELL, how="left")
+    found["accurate"] = found["accurate"].astype("boolean").fillna(False).astype(bool)
+    for name in ("verdict", "reason", "status"):
+        found[name] = found[name].fillna("")
+    return found
+
+
+def accurate(rows: Frame) -> "pd.Series[bool]":
+    """Whether each run is accurate in range: as flagged, else from its exact match at the scales of training."""
+    flagged = rows[rows["accurate"].notna()].groupby("run")["accurate"].all()
+    in_range = rows[(rows["measure"] == "exact_match") & (rows["scale"] <= rows["train_max"]).fillna(False)]
+    computed = in_range.groupby("run")["value"].min() >= ACCURATE
+    return flagged.astype(bool).combine_first(computed)
+
+
+def usable(runs: Frame) -> Frame:
+    """The runs that say something about the conjecture: accurate in range, and evaluated beyond it."""
+    found = runs[runs["accurate"] & runs[f"exact_{FACTORS[0]}"].notna()]
+    if found.empty:
+        raise MissingError(why_none(runs))
+    return found.reset_index(drop=True)
+
+
+def why_none(runs: Frame) -> str:
+    """Why no run can be used, in a sentence."""
+    if not runs["accurate"].any():
+        return (
+            f"none of the {len(runs)} runs is accurate in range (exact match of at least {ACCURATE} at every scale), "
+            "so their complexity says nothing about extrapolation"
+        )
+    return f"no run that is accurate in range was evaluated at {FACTORS[0]} times its training range"

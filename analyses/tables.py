@@ -8,8 +8,9 @@ import pandas as pd
 
 from lengthlens.analyses import cells, learned, outcome, pola, pruning, transfer
 from lengthlens.analyses.invariance import Invariance
-from lengthlens.analyses.per_run import FACTORS, interval
 from lengthlens.analyses.predictors import PREDICTORS
+from lengthlens.analyses.statistics import interval
+from lengthlens.analyses.table import FACTORS
 
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",

@@ -10,7 +10,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.per_run import MissingError, chosen_readout, measured, of_runs
+from lengthlens.analyses.table import MissingError, chosen_readout, measured, of_runs
 
 CELL = 0.75  # inches of a heat map with the gap behind it
 MARGIN = 1.9  # inches beside them

@@ -127,19 +127,24 @@ def curve_cells(table: "pd.DataFrame") -> list[dict[str, Any]]:
     """A row for each growth curve: its name, its value at each scale, and ι at the thresholds of the curve."""
     rows = plain_rows(table)
     index = {
-        (row["measure"], row["layer"], row["readout"], row["threshold"]): row["value"]
+        (row["measure"], *counted_at(row)): row["value"]
         for row in rows
         if row["measure"].startswith("iota_") or row["measure"] == "pruned"
     }
     curves: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         if row["measure"] in INDEX_OF and row["head"] is None:
-            key = (INDEX_OF[row["measure"]], row["layer"], row["readout"], row["threshold"])
+            key = (INDEX_OF[row["measure"]], *counted_at(row))
             layer = f" layer {row['layer']} {row['readout']}" if row["readout"] else ""
             name = row["measure"].replace("_", " ")
             curve = curves.setdefault(key, {"measure": f"{name}{layer}"})
             curve[f"n={row['scale']}"] = int(row["value"])
     return [{**curve, "ι": f"{index[key]:.2f}"} for key, curve in curves.items()]
+
+
+def counted_at(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Where and at which thresholds a curve or its index was counted."""
+    return tuple(row[name] for name in ("layer", "readout", "tolerance", "influence", "fidelity", "bar"))
 
 
 PROBE_COMMANDS = (probe,)

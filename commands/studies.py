@@ -26,10 +26,9 @@ held_out_tasks = click.option(
 
 def opened(tables: Sequence[Path], held_out: str | None) -> "tuple[pd.DataFrame, dict[str, Any], list[str]]":
     """A study, or several as one, its provenance, and the tasks held out: those asked for, else those that it names."""
-    from lengthlens.analyses.joining import Study, joined
-    from lengthlens.analyses.table import read_study
+    from lengthlens.analyses.table import joined, read_study
 
-    found, about = joined([Study(str(path), *read_study(path)) for path in tables])
+    found, about = joined({str(path): read_study(path) for path in tables})
     return found, about, list(about.get("held_out", [])) if held_out is None else listed(held_out)
 
 

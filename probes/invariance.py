@@ -15,6 +15,7 @@ from scipy import stats
 from lengthlens.errors import UserError
 
 LEVEL = 0.95
+THRESHOLD_COLUMNS = ("tolerance", "influence", "fidelity", "bar")  # what a count of complexity may depend on
 
 
 class Interval(NamedTuple):
@@ -74,12 +75,12 @@ def index_table(table: pd.DataFrame) -> pd.DataFrame:
     Takes the rows whose measure begins with ``iota_`` (see `lengthlens.probes.table`); the grid of thresholds shows how
     much each index depends on them.
     """
-    missing = {"task", "scheme", "measure", "threshold", "value"} - set(table.columns)
+    missing = {"task", "scheme", "measure", "value"} - set(table.columns)
     if missing:
         raise UserError(f"the table has no column {', '.join(sorted(missing))}")
     rows = []
     chosen = table[table["measure"].str.startswith("iota_")]
-    keys = ["task", "scheme", "measure", *(k for k in ("layer", "readout") if k in table), "threshold"]
+    keys = ["task", "scheme", "measure", *(k for k in ("layer", "readout", *THRESHOLD_COLUMNS) if k in table)]
     for names, part in chosen.groupby(keys, dropna=False, sort=False):
         rows.append({**dict(zip(keys, names)), **over_seeds(part["value"])._asdict()})
     return pd.DataFrame(rows, columns=[*keys, *Interval._fields])

@@ -47,10 +47,15 @@ FACTS = {
     "fit_scale": "Int64",
     "scale": "Int64",
     "value": "float64",
+    "samples": "Int64",
     "control": "float64",
-    "threshold": "str",
+    "tolerance": "float64",
+    "influence": "float64",
+    "fidelity": "float64",
+    "bar": "float64",
     "accurate": "bool",
     "relation": "str",
+    "reason": "str",
 }
 
 Row = dict[str, Any]
@@ -131,13 +136,13 @@ def lrc_rows(
     generator: torch.Generator,
 ) -> list[Row]:
     found = measured_lrc(subject, task, train_max, relation=relation, layers=layers, generator=generator)
-    about = {"relation": relation.words, "threshold": f"tolerance={found.tolerance:g}"}
+    about = {"relation": relation.words, "tolerance": found.tolerance}
     rows: list[Row] = [{**row, "measure": "lrc", **about} for row in _records(found.counts())]
     rows += [{"measure": "lrc", "scale": n, "value": value, **about} for n, value in found.curve.items()]
     rows += [{**row, "measure": "r2", "relation": relation.words} for row in _records(found.r2)]
     for tolerance in TOLERANCES:
         index = invariance_index(found.curve_at(tolerance))
-        rows.append(_index("lrc", train_max, index, {**about, "threshold": f"tolerance={tolerance:g}"}))
+        rows.append(_index("lrc", train_max, index, {**about, "tolerance": tolerance}))
     return rows
 
 
@@ -146,14 +151,14 @@ def src_rows(
 ) -> list[Row]:
     found = measured_src_at(THRESHOLDS, subject, task, train_max, relation, generator=generator)
     default = found[THRESHOLDS.index(THRESHOLD)]
-    about = {"relation": relation.words, "threshold": f"influence={THRESHOLD:g} fidelity={FIDELITY:g}"}
+    about = {"relation": relation.words, "influence": THRESHOLD, "fidelity": FIDELITY}
     rows = [{"measure": "src", "scale": n, "value": value, **about} for n, value in default.curve.items()]
     rows += [{"measure": "signatures", "scale": n, "value": v, **about} for n, v in signatures(default).items()]
     for each in found:
         for fidelity in FIDELITIES:
-            text = f"influence={each.threshold:g} fidelity={fidelity:g}"
+            at = {"influence": each.threshold, "fidelity": fidelity}
             index = invariance_index(each.curve_at(fidelity))
-            rows.append(_index("src", train_max, index, {**about, "threshold": text}))
+            rows.append(_index("src", train_max, index, {**about, **at}))
     return rows
 
 
@@ -179,10 +184,10 @@ def transfer_rows(
     for hook, readout in found.accuracy:
         about = {"layer": _layer(hook), "readout": readout}
         for n, value in found.cover(hook, readout).items():
-            rows.append({"measure": "cover", "scale": n, "value": value, **about, "threshold": f"bar={BAR:g}"})
+            rows.append({"measure": "cover", "scale": n, "value": value, **about, "bar": BAR})
         for bar in BARS:
             index = invariance_index(found.cover(hook, readout, bar))
-            rows.append(_index("cover", train_max, index, {**about, "threshold": f"bar={bar:g}"}))
+            rows.append(_index("cover", train_max, index, {**about, "bar": bar}))
     return rows
 
 
@@ -191,12 +196,9 @@ def pruned_rows(
 ) -> list[Row]:
     copy = prune(model, task, train_max)
     if copy is None:
-        return [{"measure": "pruned", "relation": "nothing to prune: no bias for each code"}]
+        return [{"measure": "pruned", "reason": "nothing to prune: no bias for each code"}]
     subject, relation = copy
-    about = {
-        "relation": relation.words,
-        "threshold": f"influence={THRESHOLD:g} fidelity={FIDELITY:g} samples={PRUNED_ROWS}",
-    }
+    about = {"relation": relation.words, "influence": THRESHOLD, "fidelity": FIDELITY, "samples": PRUNED_ROWS}
     curve = measured_src(subject, task, train_max, relation=relation, generator=generator).curve
     far = _reachable(subject, task, [factor * train_max for factor in PRUNED_AT], asked=False)
     exact = exact_by_scale(subject, task, far, PRUNED_ROWS, generator)
@@ -268,7 +270,25 @@ def probe_run(
 
 def stored(run: Run) -> pd.DataFrame | None:
     """The table kept with a run, if there is one."""
-    return pd.read_parquet(io.BytesIO(run.read(FILE))) if run.has(FILE) else None
+    return typed(pd.read_parquet(io.BytesIO(run.read(FILE)))) if run.has(FILE) else None
+
+
+def typed(table: pd.DataFrame) -> pd.DataFrame:
+    """A stored table with the columns of today: those of runs probed earlier had all thresholds in one text.
+
+    >>> old = pd.DataFrame({"measure": ["iota_src"], "threshold": ["influence=0.25 fidelity=0.9"], "relation": [""]})
+    >>> typed(old.assign(value=0.5))[["influence", "fidelity"]].to_numpy().tolist()
+    [[0.25, 0.9]]
+    """
+    if "threshold" not in table:
+        return table
+    for name in ("samples", "tolerance", "influence", "fidelity", "bar"):
+        found = pd.to_numeric(table["threshold"].str.extract(rf"\b{name}=(\S+)")[0])
+        table[name] = found.astype("Int64") if name == "samples" else found
+    unpruned = (table["measure"] == "pruned") & table["value"].isna()
+    table["reason"] = table["relation"].where(unpruned, "")
+    table["relation"] = table["relation"].mask(unpruned, "")
+    return table[[name for name in (*IDENTITY, *FACTS) if name in table]]
 
 
 def _keep(run: Run, table: pd.DataFrame, unkept: Callable[[UserError], None] | None) -> None:

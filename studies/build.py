@@ -5,18 +5,19 @@ than to a run (the verdict before training, say), `run` is empty and `seed` miss
 
 =================================  =================================================================================
 exact_match, exact_match_no_end,   per length (`scale`), with interval and samples; where the scheme cannot process a
-token_accuracy                     length the value is missing and `text` says why
+token_accuracy                     length the value is missing and `reason` says why
 in_range_exact_match, train_loss,  how training ended; the loss and the margin are those of the last look; `converged`
-margin, steps, seconds, converged  is 1 or 0, and its `text` the status
+margin, steps, seconds, converged  is 1 or 0, with `status` and, if it is 0, `reason`
 lrc, r2, src, signatures,          what the probes measured, as `lengthlens.probes.table` has it; their own exact match
 transfer, cover, iota_…, pruned…   is called probe_exact_match
-verdict                            before training: `text` is the verdict, `relation` the reasons, `scale` how far
+verdict                            before training: `verdict` with its `reason`, and `scale`, how far it looks
 declared_src                       operators of the task's own circuit up to each scale
-relation                           what `lbpe` goes by after pruning, a line in words for each; `value` is the bias
+relation                           what `lbpe` attends to after pruning: `value` is the bias where `form` = `form_value`
 pola_…                             position-only linear attention: errors, energy and LRC at scale N
 =================================  =================================================================================
 """
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +30,8 @@ import torch
 from lengthlens.analyses.table import COLUMNS, as_study
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import scheme_kind
-from lengthlens.runs.config import RunConfig
+from lengthlens.models.schemes.forms import read_forms
+from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore, best_rows, is_accurate
 from lengthlens.tasks import Task
@@ -40,6 +42,7 @@ from lengthlens.theory.verdict import Case, RefusedError, Verdict
 VERDICT_REACH = 4  # times the training range: as far as `lengthlens verdict` looks when nothing is said
 SCORES = ("exact_match", "exact_match_no_end", "token_accuracy")
 RELATION_FILE = "relation.json"
+NAMED = ("task", "scheme", "scheme_options", "score_scaling", "train_max", "seed")  # columns of their own
 
 # The worked values of the theory: one target of each kind, under the schemes that tell them apart.
 POLA_TARGETS = ("shift-by-one", "prefix-sum", "alternating-sign", "running-mean", "first-token")
@@ -75,7 +78,7 @@ def study(
     for run in chosen:
         tell(run.id)
         rows += run_rows(run)
-    cells = {(c.task, scheme_label(c), c.train_max): c for c in (run.config for run in chosen)}
+    cells = {tuple(cell_of(c).values()): c for c in (run.config for run in chosen)}
     cases: dict[tuple[str, int], Case] = {}
     for config in cells.values():
         tell(f"verdict on {config.task} under {scheme_label(config)}")
@@ -115,6 +118,23 @@ def scheme_label(config: RunConfig) -> str:
     return _label(config.scheme, own)
 
 
+def recipe_label(config: RunConfig) -> str:
+    """What of a config is not the default, apart from what a cell names anyway and where it was computed.
+
+    >>> recipe_label(RunConfig("copy", "rope", n_layers=4, steps=10, seed=3)), recipe_label(RunConfig("copy", "rope"))
+    ('n_layers=4, steps=10', '')
+    """
+    usual = {field.name: field.default for field in dataclasses.fields(RunConfig)}
+    own = {name: value for name, value in config.to_dict().items() if name not in (*NAMED, *EXECUTION)}
+    return ", ".join(f"{name}={value}" for name, value in own.items() if value != usual[name])
+
+
+def cell_of(config: RunConfig) -> Row:
+    """The cell of a run, by the columns `lengthlens.analyses.table.CELL`."""
+    label, recipe = scheme_label(config), recipe_label(config)
+    return {"task": config.task, "scheme": label, "recipe": recipe, "train_max": config.train_max}
+
+
 def _label(scheme: str, options: Mapping[str, Any]) -> str:
     usual = json.loads(json.dumps(scheme_kind(scheme).options))  # tuples are lists in a config
     unusual = [f"{name}={value}" for name, value in options.items() if usual.get(name) != value]
@@ -127,14 +147,7 @@ def _label(scheme: str, options: Mapping[str, Any]) -> str:
 def run_rows(run: Run) -> list[Row]:
     """All rows of one run: how it was trained, scored and probed."""
     config, scores = run.config, best_rows(run.evaluation())
-    about = {
-        "run": run.id,
-        "task": config.task,
-        "scheme": scheme_label(config),
-        "seed": config.seed,
-        "train_max": config.train_max,
-        "accurate": is_accurate(config, scores),
-    }
+    about = {"run": run.id, **cell_of(config), "seed": config.seed, "accurate": is_accurate(config, scores)}
     rows = [*training_rows(run), *score_rows(scores), *probe_rows(run), *relation_rows(run)]
     return [{**row, **about} for row in rows]
 
@@ -150,8 +163,8 @@ def training_rows(run: Run) -> list[Row]:
         "seconds": status.seconds,
     }
     rows: list[Row] = [{"measure": name, "value": value} for name, value in values.items()]
-    converged = {"measure": "converged", "value": float(status.status == "converged"), "text": status.status}
-    return [*rows, {**converged, "relation": status.reason}]
+    converged = {"measure": "converged", "value": float(status.status == "converged")}
+    return [*rows, {**converged, "status": status.status, "reason": status.reason}]
 
 
 def score_rows(scores: Sequence[Row]) -> list[Row]:
@@ -164,7 +177,7 @@ def score_rows(scores: Sequence[Row]) -> list[Row]:
             "low": row.get(f"{name}_low"),
             "high": row.get(f"{name}_high"),
             "samples": row["samples"],
-            "text": row.get("reason"),
+            "reason": row.get("reason"),
         }
         for name in SCORES
         for row in scores
@@ -193,8 +206,7 @@ def relation_rows(run: Run) -> list[Row]:
     if not run.status().has_model:
         return []
     if run.has(RELATION_FILE):
-        kept: list[Row] = run.read_json(RELATION_FILE)
-        return kept
+        return typed_relation(run.config, run.read_json(RELATION_FILE))
     rows = learned_relation(run)
     with suppress(UserError), run.locked():  # a store that cannot be written is read all the same
         run.write_json(RELATION_FILE, rows)
@@ -215,10 +227,24 @@ def learned_relation(run: Run) -> list[Row]:
             "head": entry.head,
             "value": round(entry.bias, 6),
             "relation": relation.words,
-            "text": entry.in_words().rpartition(" (")[0],
+            "form": str(entry.form),
+            "form_value": entry.value,
         }
         for entry in model.pos_embed.readable()
     ]
+
+
+def typed_relation(config: RunConfig, rows: list[Row]) -> list[Row]:
+    """The rows of a relation file; those of schema version 1 say "… reads i−j = n" in place of form and value."""
+    forms, window = read_forms(config.scheme_options["forms"]), config.scheme_options["window"]
+    said = {form.says(value): (str(form), value) for form in forms for value in range(-window, window + 1)}
+    found = []
+    for row in rows:
+        if "text" in row:
+            form, value = said[row["text"].split(maxsplit=5)[5]]
+            row = {name: row[name] for name in row if name != "text"} | {"form": form, "form_value": value}
+        found.append(row)
+    return found
 
 
 # -- a cell ------------------------------------------------------------------------------------------------------
@@ -235,8 +261,9 @@ def cell_rows(config: RunConfig, test_max: int, cases: dict[tuple[str, int], Cas
     if key not in cases:
         cases[key] = Case(task, config.train_max, test_max)
     found = judged(cases[key], config)
-    about = {"run": "", "task": config.task, "scheme": scheme_label(config), "train_max": config.train_max}
-    verdict = {"measure": "verdict", "scale": test_max, "text": found.verdict, "relation": "; ".join(found.reasons)}
+    about = {"run": "", **cell_of(config)}
+    verdict = {"measure": "verdict", "scale": test_max, "verdict": found.verdict}
+    verdict |= {"reason": "; ".join(found.reasons)}
     return [{**row, **about} for row in [verdict, *declared_rows(task, config.train_max, test_max)]]
 
 
@@ -265,7 +292,7 @@ def pola_rows(target: str) -> list[Row]:
     for scheme, options in POLA_SCHEMES:
         generator = torch.Generator().manual_seed(0)  # of the inputs, so that the same bits come out every time
         table = pola_table(target, scheme, POLA_TRAIN_MAX, POLA_TEST_MAX, True, options, generator)
-        about = {"run": "", "task": f"pola:{target}", "scheme": _label(scheme, options)}
+        about = {"run": "", "target": target, "scheme": _label(scheme, options)}
         for measure in measures:
             rows += [
                 {"measure": f"pola_{measure}", "scale": int(n), "value": _rounded(value), **about}

@@ -17,6 +17,7 @@ import pandas as pd
 
 from lengthlens.analyses.table import as_study
 from lengthlens.probes.invariance import invariance_index
+from lengthlens.probes.table import BAR, BARS, FIDELITY, THRESHOLDS, TOLERANCES
 from lengthlens.runs.evaluation import wilson
 from lengthlens.runs.sweep import read_scheme
 from lengthlens.studies.build import POLA_TARGETS, declared_rows, pola_rows
@@ -48,7 +49,11 @@ SURPRISES = {
     ("duplicate", "relative"): 2,
 }
 INACCURATE = {("copy", "none"), ("reverse", "none"), ("addition", "alibi"), ("duplicate", "t5")}
-WORDS = {"copy": "i−j = n", "reverse": "i+j = 2n+1", "parity-cot": "i−j = n", "addition": "i−j = 2n+1"}
+FORMS_OF = {"copy": ("i−j−n", 0), "reverse": ("i+j−2n", 1), "parity-cot": ("i−j−n", 0), "addition": ("i−j−2n", 1)}
+
+# The thresholds of the probes, the default in the middle.
+SRC_AT = [{"influence": at, "fidelity": FIDELITY} for at in THRESHOLDS]
+LRC_AT = [{"tolerance": at} for at in TOLERANCES]
 
 Row = dict[str, Any]
 
@@ -72,7 +77,7 @@ def synthetic_study(
                 rows += one_run(task, scheme, k, train_max, verdict, noise)
             about = {"run": "", "task": task, "scheme": scheme, "train_max": train_max}
             declared = declared_rows(TASKS[task], train_max, 4 * train_max)
-            cell = {"measure": "verdict", "scale": 4 * train_max, "text": verdict, "relation": reasons}
+            cell = {"measure": "verdict", "scale": 4 * train_max, "verdict": verdict, "reason": reasons}
             rows += [{**row, **about} for row in [cell, *declared]]
     for target in pola_targets:
         rows += pola_rows(target)
@@ -137,7 +142,7 @@ def trained(accurate: bool, noise: np.random.Generator) -> list[Row]:
     }
     rows: list[Row] = [{"measure": name, "value": value} for name, value in values.items()]
     status = "converged" if accurate and exact >= 0.99 else "not-converged"
-    return [*rows, {"measure": "converged", "value": float(status == "converged"), "text": status}]
+    return [*rows, {"measure": "converged", "value": float(status == "converged"), "status": status}]
 
 
 def scored(train_max: int, accurate: bool, goes_on: bool, noise: np.random.Generator) -> list[Row]:
@@ -165,22 +170,18 @@ def probed(train_max: int, slope: float, noise: np.random.Generator) -> list[Row
     """Curves of complexity c·n^slope, and their indices at three thresholds."""
     scales = range(1, train_max + 1)
     rows: list[Row] = [{"measure": "probe_exact_match", "scale": n, "value": 1.0} for n in scales]
-    for measure, first, texts, loose in (
-        ("src", 2.0, ["influence=0.1 fidelity=0.9", "influence=0.2 fidelity=0.9", "influence=0.2 fidelity=0.97"], 0.05),
-        ("lrc", 12.0, ["tolerance=0.15", "tolerance=0.3", "tolerance=0.5"], 0.25),
-    ):
+    for measure, first, thresholds, loose in (("src", 2.0, SRC_AT, 0.05), ("lrc", 12.0, LRC_AT, 0.25)):
         own = max(0.0, slope + noise.normal(0, loose))
         curve = {n: float(round(first * n**own)) for n in scales}
-        rows += [{"measure": measure, "scale": n, "value": v, "threshold": texts[1]} for n, v in curve.items()]
-        for k, text in enumerate(texts):
+        rows += [{"measure": measure, "scale": n, "value": v, **thresholds[1]} for n, v in curve.items()]
+        for k, at in enumerate(thresholds):
             shifted = {n: max(1.0, value - k + 1) for n, value in curve.items()}
-            rows.append(index(measure, train_max, shifted, threshold=text))
+            rows.append(index(measure, train_max, shifted, **at))
         if measure == "lrc":
             for layer, head in ((0, 0), (0, 1), (1, 0), (1, 1)):
                 about = {"layer": layer, "head": head}
                 rows += [
-                    {"measure": "lrc", "scale": n, "value": v // 4, "threshold": texts[1], **about}
-                    for n, v in curve.items()
+                    {"measure": "lrc", "scale": n, "value": v // 4, **thresholds[1], **about} for n, v in curve.items()
                 ]
                 rows += [{"measure": "r2", "scale": n, "value": noise.uniform(0.7, 1), **about} for n in scales]
         else:
@@ -203,10 +204,10 @@ def transferred(train_max: int, layer: int, readout: str, slope: float, noise: n
             )
     own = max(0.0, slope * (0.5 if layer else 1) + noise.normal(0, 0.2))
     curve = {n: float(round(2 * n**own)) for n in range(1, train_max + 1)}
-    rows += [{"measure": "cover", "scale": n, "value": v, "threshold": "bar=0.9", **about} for n, v in curve.items()]
-    for text, factor in (("bar=0.8", 0.7), ("bar=0.9", 1.0), ("bar=0.97", 1.4)):
+    rows += [{"measure": "cover", "scale": n, "value": v, "bar": BAR, **about} for n, v in curve.items()]
+    for bar, factor in zip(BARS, (0.7, 1.0, 1.4)):
         scaled = {n: max(1.0, round(v * factor)) for n, v in curve.items()}
-        rows.append(index("cover", train_max, scaled, threshold=text, **about))
+        rows.append(index("cover", train_max, scaled, bar=bar, **about))
     return rows
 
 
@@ -217,9 +218,9 @@ def index(of: str, train_max: int, curve: dict[int, float], **about: Any) -> Row
 def pruned(scheme: str, train_max: int, goes_on: bool) -> list[Row]:
     """A copy that is flat and goes on wherever there is a Scale Hint, and one that grows and fails under `relative`."""
     if not scheme.startswith(("hinted:", "relative")):
-        return [{"measure": "pruned", "relation": "nothing to prune"}]
+        return [{"measure": "pruned", "reason": "nothing to prune"}]
     flat = scheme.startswith("hinted:")
-    about = {"threshold": "influence=0.2 fidelity=0.9", "relation": "what stands out in i−j−n: 0"}
+    about = {**SRC_AT[1], "relation": "what stands out in i−j−n: 0"}
     curve = {n: 2.0 if flat else 2.0 * n for n in range(1, train_max + 1)}
     rows: list[Row] = [{"measure": "pruned", "scale": train_max, "value": invariance_index(curve), **about}]
     rows += [{"measure": "pruned_src", "scale": n, "value": value, **about} for n, value in curve.items()]
@@ -229,14 +230,15 @@ def pruned(scheme: str, train_max: int, goes_on: bool) -> list[Row]:
 
 
 def learned(task: str, noise: np.random.Generator) -> list[Row]:
-    equation = WORDS.get(task, "i−j = n")
+    form, value = FORMS_OF.get(task, ("i−j−n", 0))
     return [
         {
             "measure": "relation",
             "layer": 0,
             "head": head,
             "value": float(noise.normal(5.5, 0.3)),
-            "text": f"layer 0 head {head} reads {equation}",
+            "form": form,
+            "form_value": value,
         }
         for head in (1, 3)
     ]

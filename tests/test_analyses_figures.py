@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from lengthlens.analyses import cells, extrapolation, growth, learned, pola, scatter, tables, theme, transfer
 from lengthlens.analyses.gallery import FIGURES, Gallery
-from lengthlens.analyses.per_run import MissingError
-from lengthlens.analyses.table import as_study
+from lengthlens.analyses.table import THRESHOLDS, MissingError, as_study
 from lengthlens.errors import UserError
 from lengthlens.tests.synthetic import synthetic_study
 
@@ -222,7 +221,7 @@ def test_latex_has_no_letter_that_it_would_misread():
 
 def test_a_table_by_hand_gives_what_it_can():
     few = without("transfer", "cover", "iota_cover", "lrc", "iota_lrc", "relation", "margin", "verdict")
-    found = Gallery(as_study(few[["task", "scheme", "seed", "train_max", "measure", "scale", "value", "threshold"]]))
+    found = Gallery(as_study(few[["task", "scheme", "seed", "train_max", "measure", "scale", "value", *THRESHOLDS]]))
     for name in FIGURES:
         texts(found.figure(name))
     assert {"transfer", "growth-lrc", "learned", "outcome"} <= set(found.missing)

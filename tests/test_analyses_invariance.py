@@ -8,10 +8,10 @@ import pytest
 
 from lengthlens.analyses.invariance import Invariance, best_threshold, invariance
 from lengthlens.analyses.outcome import outcome
-from lengthlens.analyses.per_run import MissingError, default_index, exact_at, of_runs, per_run
 from lengthlens.analyses.predictors import others_mean, scores
-from lengthlens.analyses.table import as_study
+from lengthlens.analyses.table import MissingError, as_study, default_index, exact_at, of_runs, per_run
 from lengthlens.errors import UserError
+from lengthlens.probes.table import BAR, FIDELITY, THRESHOLD
 from lengthlens.tests.synthetic import synthetic_study
 
 TASKS, SCHEMES = ("copy", "parity-cot", "addition", "parity"), ("ideal", "lbpe", "relative", "rope", "none")
@@ -58,14 +58,14 @@ def test_one_row_for_each_run():
 def test_the_index_is_that_of_the_thresholds_of_the_curve():
     rows = of_runs(table())
     rows = rows[rows["measure"] == "iota_src"]
-    default = rows[rows["threshold"] == "influence=0.2 fidelity=0.9"].set_index("run")["value"]
+    default = rows[(rows["influence"] == THRESHOLD) & (rows["fidelity"] == FIDELITY)].set_index("run")["value"]
     found = default_index(of_runs(table()), "iota_src")
     pd.testing.assert_series_equal(found, default.sort_index())
 
 
 def test_cover_is_the_sequential_readout_one_layer_before_the_last():
     rows = of_runs(table())
-    mine = rows[(rows["measure"] == "iota_cover") & (rows["threshold"] == "bar=0.9")]
+    mine = rows[(rows["measure"] == "iota_cover") & (rows["bar"] == BAR)]
     mine = mine[(mine["readout"] == "sequential") & (mine["layer"] == 0)].set_index("run")["value"]
     pd.testing.assert_series_equal(default_index(rows, "iota_cover"), mine.sort_index())
 
@@ -73,7 +73,7 @@ def test_cover_is_the_sequential_readout_one_layer_before_the_last():
 def test_a_length_that_cannot_be_processed_is_not_matched_and_one_not_evaluated_is_missing():
     rows = by_hand(("copy", "learned", 0, 0.0, np.nan), ("copy", "rope", 0, 0.0, 1.0))
     assert exact_at(of_runs(rows), 2).isna().any()
-    rows.loc[rows["scheme"] == "learned", "text"] = "has 16 positions"
+    rows.loc[rows["scheme"] == "learned", "reason"] = "has 16 positions"
     assert exact_at(of_runs(rows), 2).tolist() == [0.0, 1.0]
     assert per_run(rows)["exact_10"].isna().all()
 
@@ -156,8 +156,12 @@ def test_what_is_added_to_a_verdict_that_is_right_half_of_the_time():
         for seed in (0, 1)
     ]
     rows = by_hand(*cells)
-    verdict = [{"task": f"t{t}", "scheme": f"s{k}", "measure": "verdict", "text": "possible" if k < 2 else "pe-limited"}
-               for t in range(4) for k in range(4)]  # fmt: skip
+    verdict = [
+        {"task": f"t{t}", "scheme": f"s{k}", "train_max": 10, "measure": "verdict"}
+        | {"verdict": "possible" if k < 2 else "pe-limited"}
+        for t in range(4)
+        for k in range(4)
+    ]
     found = invariance(as_study(pd.concat([rows, pd.DataFrame(verdict)])))
     added = found.added.query("predictor == 'iota_src'").set_index("what")["value"]
     assert added["AUC among the same verdict"] == 1
@@ -179,7 +183,7 @@ def test_held_out_tasks_stand_apart():
 def test_each_stored_threshold_has_its_auc():
     found = finding().sensitivity.set_index(["measure", "threshold"])
     assert len(found) == 9 and found["default"].sum() == 3
-    assert found.loc[("iota_src", "influence=0.2 fidelity=0.9"), "auc"] == predictor(finding(), "iota_src")["auc"]
+    assert found.loc[("iota_src", "influence=0.25 fidelity=0.9"), "auc"] == predictor(finding(), "iota_src")["auc"]
 
 
 # -- little to go by ---------------------------------------------------------------------------------------------

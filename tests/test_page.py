@@ -49,9 +49,7 @@ def table() -> pd.DataFrame:
     """A small study, one of whose tasks has a name that would like to be more than a name."""
     found = synthetic_study(["copy", "parity-cot", "parity"], ["ideal", "lbpe", "relative", "rope"], 2)
     hostile = found[found["task"] == "parity-cot"]
-    renamed = hostile.assign(
-        task=HOSTILE, run=hostile["run"].str.replace("parity-cot", HOSTILE), relation="</script><b>"
-    )
+    renamed = hostile.assign(task=HOSTILE, run=hostile["run"].str.replace("parity-cot", HOSTILE), reason="</script><b>")
     return pd.concat([found, renamed], ignore_index=True)
 
 

@@ -34,9 +34,9 @@ def test_one_seed_has_no_interval():
 
 def test_table_over_seeds_keeps_thresholds_apart():
     rows = [
-        {"task": "copy", "scheme": "rope", "measure": "iota_src", "threshold": text, "value": value + seed}
+        {"task": "copy", "scheme": "rope", "measure": "iota_src", "fidelity": fidelity, "value": value + seed}
         for seed in (0, 1, 2)
-        for text, value in (("fidelity=0.8", 1.0), ("fidelity=0.9", 2.0))
+        for fidelity, value in ((0.8, 1.0), (0.9, 2.0))
     ]
     table = index_table(pd.DataFrame(rows))
     assert table["mean"].tolist() == [2.0, 3.0] and table["seeds"].tolist() == [3, 3]

@@ -41,7 +41,7 @@ def test_json_has_a_row_for_each_measurement(store):
     assert {row["scale"] for row in rows if row["measure"] == "src"} == {1, 2, 3, 4}
     assert {row["scale"] for row in rows if row["measure"] == "transfer"} == {1, 2, 3, 4, 8}
     assert all(row["accurate"] for row in rows)
-    assert len({row["threshold"] for row in rows if row["measure"] == "iota_src"}) == 9
+    assert len({(row["influence"], row["fidelity"]) for row in rows if row["measure"] == "iota_src"}) == 9
 
 
 def test_what_is_kept_is_not_measured_again(store, monkeypatch):
@@ -59,7 +59,7 @@ def test_measuring_one_again_keeps_the_others(store):
     probe(store, "copy_ideal", "--measure", "src,lrc")
     before = stored(run)
     assert probe(store, "copy_ideal", "--measure", "lrc", "--again").exit_code == 0
-    by = ["measure", "layer", "head", "scale", "threshold"]
+    by = ["measure", "layer", "head", "scale", "tolerance", "influence", "fidelity"]
     same = [table.sort_values(by, ignore_index=True) for table in (before, stored(run))]
     pd.testing.assert_frame_equal(*same)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lengthlens.analyses import pruning
-from lengthlens.analyses.per_run import MissingError
+from lengthlens.analyses.table import MissingError
 from lengthlens.models.schemes import Sizes, make_scheme
 from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.lrc import measured_lrc
@@ -86,7 +86,7 @@ def test_there_is_nothing_to_prune_without_tables_and_the_table_says_so():
     assert prune(model, COPY, 4) is None
     rows = probe_model(model, COPY, 4, ["pruned"])
     said = rows[rows["measure"] == "pruned"]
-    assert said["value"].isna().all() and said["relation"].str.startswith("nothing to prune").all()
+    assert said["value"].isna().all() and said["reason"].str.startswith("nothing to prune").all()
 
 
 def test_rows_of_a_pruned_copy():

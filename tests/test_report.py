@@ -61,15 +61,17 @@ def test_cells_hold_the_numbers_of_the_table(table: pd.DataFrame) -> None:
     assert [run["seed"] for run in cell["runs"]] == [0, 1]
     assert [point[0] for point in cell["runs"][0]["exact"]] == [*range(1, 11), 20, 50, 100]
     assert cell["verdict"] == "pe-limited" and "n=" in cell["reasons"]
-    words = table[(table["run"] == "copy_lbpe_s0") & (table["measure"] == "relation")]["text"]
-    assert found["copy", "lbpe"]["runs"][0]["learned"] == list(words)
+    assert found["copy", "lbpe"]["runs"][0]["learned"] == [
+        "layer 0 head 1 attends to i−j = n",
+        "layer 0 head 3 attends to i−j = n",
+    ]
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_what_did_not_work_is_shown(table: pd.DataFrame) -> None:
     failed = [
         {"run": "r", "task": "copy", "scheme": "t5", "seed": 0, "train_max": 10, "measure": "converged"}
-        | {"value": 0.0, "text": "failed", "relation": "the disk was full", "accurate": False}
+        | {"value": 0.0, "status": "failed", "reason": "the disk was full", "accurate": False}
     ]
     text = page(pd.concat([table, as_study(pd.DataFrame(failed))], ignore_index=True))
     assert "failed: the disk was full" in text
@@ -93,7 +95,7 @@ def test_configs_say_once_what_all_share(table: pd.DataFrame) -> None:
 
 @pytest.mark.usefixtures("no_figures")
 def test_names_are_escaped(table: pd.DataFrame) -> None:
-    hostile = table.assign(task=table["task"].replace("copy", HOSTILE), relation="</script><b>", text=HOSTILE)
+    hostile = table.assign(task=table["task"].replace("copy", HOSTILE), reason="</script><b>", status=HOSTILE)
     about = {"made": HOSTILE, "command": "</style>", "configs": {HOSTILE: {"a": HOSTILE}, "b": {}}}
     text = page(hostile, about)
     assert HOSTILE not in text and "</script><b>" not in text

@@ -8,6 +8,8 @@ import pytest
 
 from lengthlens.analyses.table import COLUMNS, as_study, read_study, write_study
 from lengthlens.errors import UserError
+from lengthlens.models.schemes.forms import read_forms
+from lengthlens.models.schemes.lbpe import FORMS
 from lengthlens.probes.table import probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluate import evaluate
@@ -15,7 +17,16 @@ from lengthlens.runs.run import Status
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import read_scheme
 from lengthlens.runs.training import train
-from lengthlens.studies.build import POLA_TRAIN_MAX, cell_rows, ended, machine_class, provenance, scheme_label, study
+from lengthlens.studies.build import (
+    POLA_TRAIN_MAX,
+    cell_rows,
+    ended,
+    machine_class,
+    provenance,
+    scheme_label,
+    study,
+    typed_relation,
+)
 
 SMALL = {"d_model": 8, "n_heads": 2, "batch": 2, "train_max": 4, "steps": 2, "check_every": 2, "n_ctx": 16}
 CONFIGS = (
@@ -71,7 +82,7 @@ def test_each_run_says_how_it_was_trained_and_scored(store: RunStore, table: pd.
     last = run.metrics()[-1]
     assert rows.loc["train_loss", "value"] == last["loss"]
     assert rows.loc["margin", "value"] == last["margin"]
-    assert rows.loc["converged", "value"] == 0 and rows.loc["converged", "text"] == "not-converged"
+    assert rows.loc["converged", "value"] == 0 and rows.loc["converged", "status"] == "not-converged"
     assert not rows["accurate"].any()
     exact = rows.loc[["exact_match"]].set_index("scale")
     assert set(exact.index) == {1, 2, 3, 4, 8}
@@ -80,21 +91,21 @@ def test_each_run_says_how_it_was_trained_and_scored(store: RunStore, table: pd.
 
 def test_a_length_that_the_scheme_cannot_process_is_missing_with_its_reason(table: pd.DataFrame) -> None:
     (row,) = of(table, "exact_match", "learned/score_scaling=none").query("scale == 8").to_dict("records")
-    assert np.isnan(row["value"]) and "16 positions" in row["text"]
+    assert np.isnan(row["value"]) and "16 positions" in row["reason"]
 
 
 def test_what_the_probes_kept_is_there_under_its_own_name(table: pd.DataFrame) -> None:
     probed = table[table["run"].str.startswith("copy_hinted")]
     assert set(of(probed, "src")["scale"]) == {1, 2, 3, 4}
     assert len(of(probed, "probe_exact_match")) == 4
-    assert of(probed, "iota_src")["threshold"].nunique() == 9
+    assert of(probed, "iota_src").groupby(["influence", "fidelity"]).ngroups == 9
     assert (probed["scheme"] == "hinted:relative/max_distance=3").all()
     assert of(table, "iota_src", "lbpe").empty
 
 
 def test_cells_have_a_verdict_that_looks_at_the_options(table: pd.DataFrame) -> None:
     verdict = of(table, "verdict").set_index(["task", "scheme"])
-    assert verdict["text"].to_dict() == {
+    assert verdict["verdict"].to_dict() == {
         ("copy", "lbpe"): "possible",
         ("copy", "hinted:relative/max_distance=3"): "possible",
         ("copy", "learned/score_scaling=none"): "pe-limited",
@@ -102,7 +113,7 @@ def test_cells_have_a_verdict_that_looks_at_the_options(table: pd.DataFrame) -> 
     }
     assert (verdict["run"] == "").all() and verdict["seed"].isna().all() and (verdict["scale"] == 16).all()
     (found, *_) = cell_rows(RunConfig(task="copy", scheme="hinted:relative", **SMALL), 16)
-    assert found["text"] == "pe-limited" and "first appears" in found["relation"]
+    assert found["verdict"] == "pe-limited" and "first appears" in found["reason"]
 
 
 def test_declared_src_at_every_scale_and_at_the_end(table: pd.DataFrame) -> None:
@@ -115,15 +126,23 @@ def test_what_lbpe_goes_by_is_said_in_words_and_kept(store: RunStore, table: pd.
     rows = of(table, "relation")
     assert set(rows["scheme"]) <= {"lbpe"}
     assert store.run(CONFIGS[0]).has("relation.json") and not store.check()
-    for row in rows.itertuples():
-        assert row.text.startswith(f"layer {row.layer} head {row.head} {'reads' if row.value > 0 else 'avoids'}")
+    forms = {str(form) for form in read_forms(FORMS)}
+    assert set(rows["form"]) <= forms and rows["form_value"].between(-3, 3).all() and (rows["value"] != 0).all()
+
+
+def test_a_relation_file_of_schema_version_1_is_understood() -> None:
+    old = {"measure": "relation", "layer": 0, "head": 2, "value": 7.8, "relation": "i−j−n: 0"}
+    rows = [{**old, "text": f"layer 0 head 2 {said}"} for said in ("reads i−j = n", "avoids i+j = 2n+1")]
+    found = typed_relation(CONFIGS[0], rows)
+    assert found == [{**old, "form": "i−j−n", "form_value": 0}, {**old, "form": "i+j−2n", "form_value": 1}]
+    assert typed_relation(CONFIGS[0], found) == found
 
 
 def test_pola_rows_are_those_of_the_theory(table: pd.DataFrame) -> None:
-    error = of(table, "pola_predicted_error", task="pola:prefix-sum").set_index(["scheme", "scale"])["value"]
+    error = of(table, "pola_predicted_error").set_index(["scheme", "scale"])["value"]
     assert error["relative", 8] == 0 and error["relative", 16] == 36 and error["learned", 16] == 100
     assert error["relative/max_distance=4", 16] == error["none", 16] == error["ideal", 16] == 0
-    trained = of(table, "pola_trained_error", task="pola:prefix-sum")["value"].to_numpy()
+    trained = of(table, "pola_trained_error")["value"].to_numpy()
     assert np.allclose(trained, of(table, "pola_predicted_error")["value"], atol=1e-4)
     assert (of(table, "pola_lrc")["train_max"] == POLA_TRAIN_MAX).all()
 
@@ -163,8 +182,8 @@ def test_a_failed_run_is_there_with_its_reason(tmp_path: Path) -> None:
     with run.locked():
         run.set_status(Status("failed", reason="the disk was full"))
     found = study(store, pola_targets=[]).set_index("measure")
-    assert found.loc["converged", "text"] == "failed"
-    assert found.loc["converged", "relation"] == "the disk was full"
+    assert found.loc["converged", "status"] == "failed"
+    assert found.loc["converged", "reason"] == "the disk was full"
     assert "exact_match" not in found.index
 
 

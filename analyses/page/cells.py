@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.per_run import FACTORS, ONCE, MissingError, of_runs, per_run, verdicts
+from lengthlens.analyses.table import FACTORS, ONCE, MissingError, of_runs, per_run, records, verdicts
+from lengthlens.models.schemes.forms import read_form
 
 GROWTH = ("src", "lrc")  # the complexities whose growth a cell shows
 
@@ -24,7 +25,7 @@ def cells(table: pd.DataFrame) -> list[Cell]:
     >>> cells(as_study(pd.DataFrame([row])))[0]["runs"][0]["at"]
     {'2': 0.5, '10': None}
     """
-    trained = table[~table["task"].str.startswith("pola:")]
+    trained = table[table["target"] == ""]
     before = {(row.task, row.scheme): row for row in verdicts(trained).itertuples()}
     runs = by_cell(trained)
     declared = trained[trained["measure"] == "declared_src"]
@@ -40,7 +41,7 @@ def cells(table: pd.DataFrame) -> list[Cell]:
                     "task": task,
                     "scheme": scheme,
                     "verdict": said.verdict if said else "",
-                    "reasons": said.reasons if said else "",
+                    "reasons": said.reason if said else "",
                     "verdict_up_to": whole(reach.get((task, scheme))),
                     "declared": points(declared[(declared["task"] == task) & (declared["scheme"] == scheme)]),
                     "at": {str(k): mean([run["at"][str(k)] for run in own]) for k in FACTORS},
@@ -82,14 +83,21 @@ def outcome(row: Any) -> Cell:
 def growth(rows: pd.DataFrame) -> Cell:
     """The curves of a run over the scale, what it learned to go by, and what went wrong in words."""
     exact, ended = rows[rows["measure"] == "exact_match"], rows[rows["measure"] == "converged"]
-    refused = exact.loc[exact["value"].isna() & (exact["text"] != ""), "text"]
+    refused = exact.loc[exact["value"].isna() & (exact["reason"] != ""), "reason"]
     return {
         "exact": points(exact),
         **{name: points(rows[(rows["measure"] == name) & rows["head"].isna()]) for name in GROWTH},
-        "learned": list(rows.loc[rows["measure"] == "relation", "text"]),
-        "reason": next(iter(ended["relation"]), ""),
+        "learned": [learned_words(row) for row in records(rows[(rows["measure"] == "relation") & (rows["form"] != "")])],
+        "reason": next(iter(ended["reason"]), ""),
         "refused": next(iter(refused), ""),
     }
+
+
+def learned_words(row: Cell) -> str:
+    """A learned relation as a line: "layer 0 head 1 attends to i−j = n"."""
+    verb = "attends to" if row["value"] > 0 else "avoids"
+    equation = read_form(row["form"]).says(int(row["form_value"]))
+    return f"layer {row['layer']} head {row['head']} {verb} {equation}"
 
 
 def points(rows: pd.DataFrame) -> list[Point]:

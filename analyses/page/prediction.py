@@ -7,8 +7,8 @@ import pandas as pd
 from lengthlens.analyses.gallery import Gallery
 from lengthlens.analyses.invariance import Invariance
 from lengthlens.analyses.page.tables import Table, frame_table
-from lengthlens.analyses.per_run import FACTORS, MissingError
 from lengthlens.analyses.predictors import PREDICTORS
+from lengthlens.analyses.table import FACTORS, MissingError
 
 SIZES = {"runs": "runs", "groups": "cells", "extrapolating": "extrapolating"}
 ASSOCIATION = {"auc": "AUC", "spearman": "Spearman", "kendall": "Kendall"}

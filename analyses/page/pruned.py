@@ -4,7 +4,7 @@ import pandas as pd
 
 from lengthlens.analyses import pruning
 from lengthlens.analyses.page.tables import Table, frame_table
-from lengthlens.analyses.per_run import MissingError
+from lengthlens.analyses.table import MissingError
 
 NAME, TITLE = "pruned-cells", "As trained → pruned, means over seeds"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from lengthlens.analyses.page.cells import Cell
-from lengthlens.analyses.per_run import FACTORS
+from lengthlens.analyses.table import FACTORS
 
 NOTHING = "–"  # in place of what is not known
 

@@ -7,7 +7,7 @@ import pandas as pd
 from lengthlens.analyses.outcome import Outcome, outcome
 from lengthlens.analyses.page.cells import Cell
 from lengthlens.analyses.page.tables import Table, frame_table
-from lengthlens.analyses.per_run import MissingError
+from lengthlens.analyses.table import MissingError
 
 
 def verdict_tables(found: Outcome | None) -> list[Table]:
