@@ -87,7 +87,7 @@ def growth(rows: pd.DataFrame) -> Cell:
     return {
         "exact": points(exact),
         **{name: points(rows[(rows["measure"] == name) & rows["head"].isna()]) for name in GROWTH},
-        "learned": [learned_words(row) for row in records(rows[(rows["measure"] == "relation") & (rows["form"] != "")])],
+        "learned": [learned_words(row) for row in records(rows[rows["form"] != ""])],
         "reason": next(iter(ended["reason"]), ""),
         "refused": next(iter(refused), ""),
     }
