@@ -20,7 +20,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, read_whole, write_whole
 from lengthlens.probes.invariance import THRESHOLD_COLUMNS
-from lengthlens.runs.store import ACCURATE
+from lengthlens.runs.evaluation import ACCURATE
 
 SCHEMA = 2  # version of the columns below
 COLUMNS = {

@@ -21,7 +21,7 @@ from lengthlens.models.config import ModelConfig
 from lengthlens.models.layers import affine
 from lengthlens.models.schemes import Frame
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.runs.evaluation import instance_seed, verdicts
+from lengthlens.runs.evaluation import instance_seed, right_answers
 from lengthlens.tasks import TASKS, Batch, Task
 
 CACHEABLE = ("none", "learned", "sinusoidal", "rope", "relative", "t5", "alibi", "ideal")  # past keys do not change
@@ -97,7 +97,7 @@ def main() -> None:
     model = build(ModelConfig(task=options.task, scheme=options.scheme)).eval()
 
     def one_pass(samples: int) -> Tensor:
-        return torch.cat(list(verdicts(model, task, options.length, samples, seed=0)))
+        return right_answers(model, task, options.length, samples, seed=0)
 
     one_pass(10)
     start = time.perf_counter()

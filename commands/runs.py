@@ -199,9 +199,8 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Exact match of RUN (a name, or how it begins) at any length, from one parallel pass, with 95 % intervals."""
-    from lengthlens.runs.evaluate import evaluate as evaluate_run
-    from lengthlens.runs.evaluate import read_bytes, summary_lengths
-    from lengthlens.runs.evaluation import SAMPLES
+    from lengthlens.runs.evaluation import SAMPLES, summary_lengths
+    from lengthlens.runs.evaluation import evaluate as evaluate_run
     from lengthlens.runs.store import RunStore
     from lengthlens.runs.sweep import read_numbers
 
@@ -227,6 +226,30 @@ def evaluate(
         from lengthlens.analyses.extrapolation import plot_exact_match
 
         save_figure(plot_exact_match(rows, found.config.train_max, found.id), plot)
+
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def read_bytes(text: str) -> int:
+    """An amount of memory.
+
+    >>> read_bytes("2GiB"), read_bytes("512M"), read_bytes("1.5 GB")
+    (2147483648, 536870912, 1610612736)
+    """
+    number, unit = split_number(text.strip().upper().removesuffix("B").removesuffix("I"))
+    if number is None or unit not in UNITS or number <= 0:
+        raise UserError(f"'{text}' is no amount of memory: write it as 512MiB or 2GiB")
+    return int(number * UNITS[unit])
+
+
+def split_number(text: str) -> tuple[float | None, str]:
+    """The number that a text begins with, and the rest."""
+    digits = text.rstrip("KMG ")
+    try:
+        return float(digits), text[len(digits) :].strip()
+    except ValueError:
+        return None, text
 
 
 def score_cells(row: dict[str, Any]) -> dict[str, Any]:
@@ -312,7 +335,7 @@ def make_grid(
     """The grid of a file, with what was given as options in place of what the file says."""
     from dataclasses import replace
 
-    from lengthlens.runs.evaluate import summary_lengths
+    from lengthlens.runs.evaluation import summary_lengths
     from lengthlens.runs.sweep import Grid, read_grid, read_numbers, read_scheme
 
     grid = read_grid(file) if file else Grid([], [])

@@ -9,10 +9,9 @@ from joblib import Parallel, delayed
 
 from lengthlens.errors import UserError
 from lengthlens.probes.table import MEASURES, probe_run, stored
+from lengthlens.runs.evaluation import best_rows, cpu_threads, is_accurate
 from lengthlens.runs.run import Run
-from lengthlens.runs.store import best_rows, is_accurate
 from lengthlens.runs.sweep import on_engine, persistently
-from lengthlens.runs.trainer import cpu_threads
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """A network as the probes see it: tokens of one scale in, logits or hooked activations out."""
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
+from lengthlens.runs.evaluation import device_of, evaluating, right_tokens, score_of, takes_scale
 from lengthlens.tasks import Task
 
 # Tokens of one forward pass: large enough that overhead does not count, small enough for a processor's cache.
@@ -31,21 +30,19 @@ class Subject:
 
     def __init__(self, model: Callable[..., Any]) -> None:
         self.model = model
-        call = model.forward if isinstance(model, nn.Module) else model
-        self.takes_scale = "scale" in inspect.signature(call).parameters
-        first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-        self.device = torch.device("cpu") if first is None else first.device
+        self.takes_scale = takes_scale(model)
+        self.device = device_of(model)
 
     def logits(self, tokens: Tensor, scale: int, at: slice = EVERYWHERE) -> Tensor:
         """[row, pos] to [row, pos, token], at some of the positions."""
-        with still(self.model):
+        with evaluating(self.model):
             parts = [self.model(part, **self._scale(scale))[:, at].float() for part in chunks(tokens)]
         return torch.cat(parts)
 
     def next_tokens(self, tokens: Tensor, scale: int, query: Tensor) -> Tensor:
         """The arg-max next token of each row at its own `query` [row]. [row]"""
         found = []
-        with still(self.model):
+        with evaluating(self.model):
             for part, at in zip(chunks(tokens), query.split(len(chunks(tokens)[0]))):
                 logits = self.model(part, **self._scale(scale))
                 found.append(logits[torch.arange(len(part), device=logits.device), at].argmax(-1))
@@ -55,7 +52,7 @@ class Subject:
         """What each hook point sees, by name, [row, pos, …]."""
         run = self._run_with_cache()
         found: dict[str, list[Tensor]] = {name: [] for name in names}
-        with still(self.model):
+        with evaluating(self.model):
             for part in chunks(tokens):
                 cache = self._cached(run, part, scale, names)
                 for name in names:
@@ -95,20 +92,6 @@ class Subject:
 
     def _scale(self, scale: int) -> dict[str, int]:
         return {"scale": scale} if self.takes_scale else {}
-
-
-@contextmanager
-def still(model: Callable[..., Any]) -> Iterator[None]:
-    """No gradients, and evaluation mode where there is one; as it was afterwards."""
-    training = isinstance(model, nn.Module) and model.training
-    if isinstance(model, nn.Module):
-        model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        if isinstance(model, nn.Module):
-            model.train(training)
 
 
 def chunks(tokens: Tensor) -> list[Tensor]:
@@ -157,7 +140,6 @@ def exact_by_scale(
     found = {}
     for scale in scales:
         batch = task.sample(scale, rows, generator)
-        best = subject.logits(batch.tokens.to(subject.device), scale)[:, :-1].argmax(-1).cpu()
-        right = (best == batch.tokens[:, 1:]) | ~batch.query_mask
-        found[scale] = float(right.all(1).double().mean())
+        logits = subject.logits(batch.tokens.to(subject.device), scale)
+        found[scale] = score_of(scale, right_tokens(logits, batch)).exact_match
     return found

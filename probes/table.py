@@ -15,6 +15,7 @@ from lengthlens.probes.relations import Relation, RelationLike
 from lengthlens.probes.src import FIDELITY, THRESHOLD, MeasuredSrc, measured_src, measured_src_at
 from lengthlens.probes.subject import Subject, exact_by_scale, scales_up_to, task_of
 from lengthlens.probes.transfer import BAR, readout_transfer
+from lengthlens.runs.evaluation import ACCURATE
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
@@ -26,7 +27,6 @@ ROWS = {  # what the rows of each measure are called
 }
 MEASURES = tuple(ROWS)
 FILE = "probes.parquet"
-ACCURATE = 0.9  # least exact match, at every scale in range, of a model whose complexity means something
 
 # Where ι is reported too, beside the defaults. Influence not beyond 0.4: a mark that stands for 0 in a running sum has
 # an influence of one half, since half of the symbols that replace it change the sum.

@@ -1,4 +1,4 @@
-"""Exact match at any length, from one teacher-forced pass.
+"""Exact match at any length, from one teacher-forced pass: of a model, and of a run on disk, which keeps its scores.
 
 A greedy decoder that has been right so far sees exactly the tokens that teacher forcing shows, so it writes the whole
 answer exactly when the arg-max is right at every answer token of the true sequence. (This holds where the output at a
@@ -6,17 +6,19 @@ position does not depend on what follows it; ``randomized:`` schemes place a pre
 them exact match is a statement about the whole sequence.)
 """
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lengthlens.models.block import Block
-from lengthlens.models.transformer import HookedModel
 from lengthlens.errors import UserError
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.run import Run
 from lengthlens.tasks import Batch, Task
 
 MEMORY = 1 << 30  # bytes that one block may take by default: safe beside whatever else a laptop runs
@@ -24,6 +26,9 @@ SAMPLES = 1000  # of each length; all right then says "above 0.996" with 95 % co
 Z = 1.96  # of a 95 % interval
 FLOAT = 4  # bytes
 CPU_ROWS = 64  # more sequences at a time leave the processor's cache, and gain nothing
+ACCURATE = 0.9  # least exact match, at every scale in range, of a run whose complexity means something
+
+Row = dict[str, Any]  # a score as a run keeps it
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,82 @@ class Score:
     token_accuracy: float  # share of answer tokens that are right
     seed: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Row:
         return asdict(self)
+
+
+def exact_match(
+    model: Callable[..., Any],
+    task: Task,
+    lengths: Sequence[int],
+    *,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    memory: int = MEMORY,
+    report: Callable[[str], None] | None = None,
+) -> list[Score]:
+    """Exact match on random instances of each length.
+
+    Arguments:
+        model: a HookedModel, or any function from ids [row, pos] to logits [row, pos, token]; one with a parameter
+            `scale` is told the scale n of the instances.
+        task: whose instances they are.
+        lengths: scales n, in any order.
+        samples: instances of each length.
+        seed: with the length, decides the instances; neither the other lengths nor the memory do.
+        memory: bytes that a block of instances may take.
+        report: is told each length as it begins.
+
+    Result: a `Score` for each length, in the order given.
+
+    Errors: UserError for a length that the task does not have or the scheme cannot process, and for samples below 1.
+
+    >>> import lengthlens as ll
+    >>> model = ll.build(ll.ModelConfig(task="copy", scheme="rope"))
+    >>> scores = exact_match(model, ll.TASKS["copy"], [3, 5], samples=10)
+    >>> [(score.length, score.samples, score.exact_match) for score in scores]
+    [(3, 10, 0.0), (5, 10, 0.0)]
+    """
+    if samples < 1:
+        raise UserError(f"samples must be at least 1, not {samples}")
+    for length in lengths:
+        task.checked_scale(length)
+    scores = []
+    for length in lengths:
+        if report:
+            report(f"n = {length}")
+        scores.append(score_of(length, right_answers(model, task, length, samples, seed, memory), seed))
+    return scores
+
+
+# -- the one definition ------------------------------------------------------------------------------------------
+
+
+def right_tokens(logits: Tensor, batch: Batch) -> Tensor:
+    """Whether each answer token of instances of one scale is the arg-max of `logits` [row, pos, token]. [row, answer]
+
+    >>> batch = Batch(torch.tensor([[1, 2, 3]]), torch.tensor([[False, True, True]]), torch.tensor([1]))
+    >>> right_tokens(torch.eye(4)[torch.tensor([[2, 2, 0]])], batch)
+    tensor([[ True, False]])
+    """
+    first = batch.tokens.shape[1] - int(batch.answer_mask[0].sum())  # where the answer begins
+    right: Tensor = logits[:, first - 1 : -1].argmax(-1) == batch.tokens[:, first:].to(logits.device)
+    return right.cpu()
+
+
+def score_of(length: int, right: Tensor, seed: int = 0) -> Score:
+    """The score that follows from which answer tokens are right [row, answer], end token last."""
+    samples, whole, no_end = len(right), int(right.all(1).sum()), int(right[:, :-1].all(1).sum())
+    return Score(
+        length,
+        samples,
+        whole / samples,
+        *wilson(whole, samples),
+        no_end / samples,
+        *wilson(no_end, samples),
+        int(right.sum()) / right.numel(),
+        seed,
+    )
 
 
 def wilson(right: int, samples: int) -> tuple[float, float]:
@@ -59,74 +138,19 @@ def wilson(right: int, samples: int) -> tuple[float, float]:
     return (0.0 if right == 0 else low), (1.0 if right == samples else high)
 
 
-def exact_match(
-    model: HookedModel,
-    task: Task,
-    lengths: Sequence[int],
-    *,
-    samples: int = SAMPLES,
-    seed: int = 0,
-    memory: int = MEMORY,
-    report: Callable[[str], None] | None = None,
-) -> list[Score]:
-    """Exact match on `samples` random instances of each length (scale), in blocks of at most `memory` bytes.
-
-    The instances of a length follow from `seed` and the length alone, not from the other lengths or the memory.
-
-    >>> from lengthlens.models.config import ModelConfig
-    >>> from lengthlens.models.transformer import build
-    >>> from lengthlens.tasks import TASKS
-    >>> model = build(ModelConfig(task="copy", scheme="rope"))
-    >>> [score.length for score in exact_match(model, TASKS["copy"], [3, 5], samples=10)]
-    [3, 5]
-    """
-    if samples < 1:
-        raise UserError(f"samples must be at least 1, not {samples}")
-    for length in lengths:
-        task.checked_scale(length)
-    scores = []
-    for length in lengths:
-        if report:
-            report(f"n = {length}")
-        scores.append(score_of(length, seed, verdicts(model, task, length, samples, seed, memory)))
-    return scores
-
-
-def score_of(length: int, seed: int, right: Iterator[Tensor]) -> Score:
-    """The score that follows from which answer tokens are right, given as blocks [row, answer]."""
-    samples = whole = no_end = token = tokens = 0
-    for block in right:
-        samples += len(block)
-        whole += int(block.all(1).sum())
-        no_end += int(block[:, :-1].all(1).sum())
-        token += int(block.sum())
-        tokens += block.numel()
-    return Score(
-        length,
-        samples,
-        whole / samples,
-        *wilson(whole, samples),
-        no_end / samples,
-        *wilson(no_end, samples),
-        token / tokens,
-        seed,
-    )
-
-
-def verdicts(
-    model: HookedModel, task: Task, length: int, samples: int, seed: int, memory: int = MEMORY
-) -> Iterator[Tensor]:
-    """Which answer tokens are predicted right, in blocks [row, answer], end token last."""
-    rows = rows_within(memory, model, task.length(length))
+def right_answers(
+    model: Callable[..., Any], task: Task, length: int, samples: int, seed: int, memory: int = MEMORY
+) -> Tensor:
+    """Which answer tokens of random instances are predicted right, computed block by block. [row, answer]"""
     # Drawn in one go, so that the instances do not depend on the size of the blocks.
     drawn = task.sample(length, samples, torch.Generator().manual_seed(instance_seed(seed, length)))
-    training = model.training
-    model.eval()
-    try:
+    device, named = device_of(model), {"scale": length} if takes_scale(model) else {}
+    rows, right = rows_within(memory, model, task.length(length)), []
+    with evaluating(model), torch.inference_mode():
         for start in range(0, samples, rows):
-            yield right_tokens(model, rows_of(drawn, start, start + rows))
-    finally:
-        model.train(training)
+            block = rows_of(drawn, start, start + rows)
+            right.append(right_tokens(model(block.tokens.to(device), **named), block))
+    return torch.cat(right)
 
 
 def instance_seed(seed: int, length: int) -> int:
@@ -142,30 +166,148 @@ def rows_of(batch: Batch, start: int, stop: int) -> Batch:
     return Batch(batch.tokens[start:stop], batch.answer_mask[start:stop], batch.scale[start:stop])
 
 
-@torch.inference_mode()
-def right_tokens(model: HookedModel, batch: Batch) -> Tensor:
-    """Whether each answer token of instances of one scale is the model's arg-max. [row, answer]"""
-    device = model.embed.W_E.device
-    tokens = batch.tokens.to(device)
-    logits = model(tokens, batch.scale.to(device))
-    first = tokens.shape[1] - int(batch.answer_mask[0].sum())  # where the answer begins
-    right: Tensor = logits[:, first - 1 : -1].argmax(-1) == tokens[:, first:]
-    return right.cpu()
-
-
-def rows_within(memory: int, model: HookedModel, length: int) -> int:
+def rows_within(memory: int, model: Callable[..., Any], length: int) -> int:
     """How many sequences of `length` tokens fit into `memory` bytes at once; at least one is tried.
 
-    Attention looks at a bounded block of scores at a time, so what counts is the residual stream, queries, keys and
-    values, the hidden layer of the MLP and the logits: all linear in the length.
+    Attention computes a bounded block of scores at a time, so what counts is the residual stream, queries, keys and
+    values, the hidden layer of the MLP and the logits: all linear in the length. Of another model nothing is known.
     """
+    from lengthlens.models.transformer import HookedModel
+
+    if not isinstance(model, HookedModel):
+        return CPU_ROWS
     cfg = model.cfg
     numbers = 8 * cfg.d_model + 3 * (cfg.d_mlp or 0) + 3 * cfg.d_vocab_out + 4 * cfg.n_heads * cfg.d_head
-    left = memory - 2 * block_bytes(model)
-    fitting = max(1, left // (FLOAT * length * numbers))
-    return min(fitting, CPU_ROWS) if model.embed.W_E.device.type == "cpu" else fitting
+    scores = max((FLOAT * cast(Any, block).attn.block_elements for block in model.blocks), default=0)
+    fitting = max(1, (memory - 2 * scores) // (FLOAT * length * numbers))
+    return min(fitting, CPU_ROWS) if device_of(model).type == "cpu" else fitting
 
 
-def block_bytes(model: HookedModel) -> int:
-    """What one block of attention scores takes."""
-    return max((FLOAT * cast(Block, block).attn.block_elements for block in model.blocks), default=0)
+# -- any model ---------------------------------------------------------------------------------------------------
+
+
+def takes_scale(model: Callable[..., Any]) -> bool:
+    """Whether a model has a parameter `scale`.
+
+    >>> takes_scale(lambda tokens: tokens), takes_scale(lambda tokens, scale: tokens)
+    (False, True)
+    """
+    call = model.forward if isinstance(model, nn.Module) else model
+    return "scale" in inspect.signature(call).parameters
+
+
+def device_of(model: Callable[..., Any]) -> torch.device:
+    """Where a model's weights are; the CPU for a function."""
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return torch.device("cpu") if first is None else first.device
+
+
+@contextmanager
+def evaluating(model: Callable[..., Any]) -> Iterator[None]:
+    """No gradients, and evaluation mode where there is one; as it was afterwards."""
+    training = isinstance(model, nn.Module) and model.training
+    if isinstance(model, nn.Module):
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        if isinstance(model, nn.Module):
+            model.train(training)
+
+
+def present_device(name: str) -> torch.device:
+    """The device of this name, if it is there; "auto" is cuda where there is one, else cpu."""
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = "cuda" if present["cuda"] else "cpu"
+    if not present.get(name, False):
+        here = ", ".join(["auto", *(device for device, is_here in present.items() if is_here)])
+        raise UserError(f"there is no device '{name}' here: the choices are {here}")
+    return torch.device(name)
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """torch computes with `count` threads inside the block, and as before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# -- runs on disk ------------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    run: Run,
+    lengths: Sequence[int],
+    *,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    memory: int = MEMORY,
+    device: str = "auto",
+    again: bool = False,
+    wait: bool = False,
+    report: Callable[[str], None] | None = None,
+    unkept: Callable[[UserError], None] | None = None,
+) -> list[Row]:
+    """A row for each length, as `Score` has it; one with a `reason` instead where the scheme cannot process a length.
+
+    What is known already is not computed again (unless `again`), and what is new is kept with the run. Where the
+    store cannot be written, or another process has the run in hand, `unkept` is told, if given, and the rows are
+    returned all the same.
+    """
+    known = {} if again else {(row["length"], row["samples"], row["seed"]): row for row in run.evaluation()}
+    missing = [n for n in dict.fromkeys(lengths) if (n, samples, seed) not in known]
+    if missing:
+        model, task = run.model(str(present_device(device))), run.config.task_object
+        for length in missing:
+            task.checked_scale(length)
+            try:
+                (score,) = exact_match(model, task, [length], samples=samples, seed=seed, memory=memory, report=report)
+                row = score.to_dict()
+            except UserError as error:
+                row = {"length": length, "samples": samples, "seed": seed, "reason": str(error)}
+            known[length, samples, seed] = row
+        _keep(run, [known[n, samples, seed] for n in missing], wait, unkept)
+    return [known[n, samples, seed] for n in lengths]
+
+
+def _keep(run: Run, rows: Sequence[Row], wait: bool, unkept: Callable[[UserError], None] | None) -> None:
+    try:
+        with run.locked(wait):
+            run.add_evaluation(rows)
+    except UserError as error:
+        if unkept is None:
+            raise
+        unkept(error)
+
+
+def best_rows(rows: Sequence[Row]) -> list[Row]:
+    """For each length the row with the most samples, of the lowest seed.
+
+    >>> rows = [{"length": 5, "samples": s, "seed": 0} for s in (10, 1000, 200)]
+    >>> best_rows(rows)
+    [{'length': 5, 'samples': 1000, 'seed': 0}]
+    """
+    ranked = sorted(rows, key=lambda row: (row["length"], row["samples"], -row["seed"]))
+    return list({row["length"]: row for row in ranked}.values())
+
+
+def is_accurate(config: RunConfig, scores: Sequence[Row]) -> bool:
+    """Whether exact match is high enough at every scale of the training range."""
+    found = {row["length"]: row.get("exact_match") for row in scores}
+    in_range = [found.get(n) for n in range(config.task_object.min_scale, config.train_max + 1)]
+    return all(value is not None and value >= ACCURATE for value in in_range)
+
+
+def summary_lengths(train_max: int) -> list[int]:
+    """The lengths that are evaluated when none are named: the training length and 2, 5 and 10 times it.
+
+    >>> summary_lengths(10)
+    [10, 20, 50, 100]
+    """
+    return [factor * train_max for factor in (1, 2, 5, 10)]

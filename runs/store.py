@@ -2,21 +2,19 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from lengthlens.files import make_directory, write_whole
+from lengthlens.runs.evaluation import best_rows
 from lengthlens.runs.run import CONFIG, LOG, MANIFEST, Run
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.errors import UserError, unknown
 
 INTEGERS = ("length", "samples", "d_mlp")  # columns that may be empty and are whole numbers otherwise
-
-
-ACCURATE = 0.9  # least exact match, at every scale in range, of a run whose complexity means something
 
 
 class RunStore:
@@ -167,21 +165,3 @@ def rows_of(run: Run) -> list[dict[str, Any]]:
     }
     scores = [{**row, "evaluation_seed": row["seed"]} for row in best_rows(run.evaluation())] or [{}]
     return [{**outcome, **{key: row.get(key) for key in SCORES if key in row}, **about} for row in scores]
-
-
-def best_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each length the row with the most samples, of the lowest seed.
-
-    >>> rows = [{"length": 5, "samples": s, "seed": 0} for s in (10, 1000, 200)]
-    >>> best_rows(rows)
-    [{'length': 5, 'samples': 1000, 'seed': 0}]
-    """
-    ranked = sorted(rows, key=lambda row: (row["length"], row["samples"], -row["seed"]))
-    return list({row["length"]: row for row in ranked}.values())
-
-
-def is_accurate(config: RunConfig, scores: Sequence[dict[str, Any]]) -> bool:
-    """Whether exact match is high enough at every scale of the training range."""
-    found = {row["length"]: row.get("exact_match") for row in scores}
-    in_range = [found.get(n) for n in range(config.task_object.min_scale, config.train_max + 1)]
-    return all(value is not None and value >= ACCURATE for value in in_range)

@@ -13,11 +13,11 @@ from typing import Any, Protocol, TypeVar
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from lengthlens.runs.evaluation import MEMORY, SAMPLES
+from lengthlens.runs.evaluation import MEMORY, SAMPLES, best_rows, cpu_threads, evaluate
 from lengthlens.runs.run import Run
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.store import RunStore, best_rows
-from lengthlens.runs.trainer import Trainer, cpu_threads
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.trainer import Trainer
 from lengthlens.runs.training import CHECKPOINT_SECONDS, train
 from lengthlens.errors import UserError, unknown
 
@@ -198,8 +198,6 @@ def work(job: Job) -> Outcome:
 
 def _evaluate(run: Run, plan: Planned) -> None:
     """One length after the other, each kept before the next begins."""
-    from lengthlens.runs.evaluate import evaluate
-
     with cpu_threads(plan.config.threads):
         while look := plan.next_look(run.evaluation()):
             length, samples = look

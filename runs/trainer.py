@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthlens.runs.config import RunConfig
+from lengthlens.runs.evaluation import device_of, evaluating, present_device, right_tokens
 from lengthlens.models.schemes import PositionScheme
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.errors import UserError
@@ -78,7 +79,7 @@ class Trainer:
         while self.step < stop:
             losses.append(self._step())
         loss = float(torch.stack(losses).mean())
-        right, margin = look_in_range(self.model, self.task, self.config)
+        right, margin = check_in_range(self.model, self.task, self.config)
         self.looks.append(Look(self.step, loss, self._rate(), right, margin, self.tokens))
         if settled(self.looks, self.config.patience):
             self.end = min(self.end, math.ceil(self.step / (1 - self.config.cooldown)))
@@ -217,33 +218,30 @@ def answer_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
     )
 
 
-# -- looking -----------------------------------------------------------------------------------------------------
+# -- evaluation while training -------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def look_in_range(
+def check_in_range(
     model: HookedModel, task: Task, config: RunConfig, samples: int = CHECK_SAMPLES
 ) -> tuple[float, float]:
     """Exact match and margin, both averaged over the scales up to train_max, on instances kept apart from training."""
-    model.eval()
-    device = model.embed.W_E.device
-    generator = torch.Generator().manual_seed(CHECK_SEED + config.seed)
-    rights, margins = [], []
-    for scale in range(task.min_scale, config.train_max + 1):
-        batch = task.sample(scale, samples, generator)
-        lead = leads(model, Batch(*(x.to(device) for x in (batch.tokens, batch.answer_mask, batch.scale))))
-        rights.append((lead > 0).double().mean())
-        margins.append(lead.double().mean())
-    return float(torch.stack(rights).mean()), float(torch.stack(margins).mean())
+    device, generator = device_of(model), torch.Generator().manual_seed(CHECK_SEED + config.seed)
+    shares, margins = [], []
+    with evaluating(model):
+        for scale in range(task.min_scale, config.train_max + 1):
+            batch = task.sample(scale, samples, generator)
+            logits = model(batch.tokens.to(device), scale)
+            shares.append(right_tokens(logits, batch).all(1).double().mean())
+            margins.append(leads(logits, batch).double().mean())
+    return float(torch.stack(shares).mean()), float(torch.stack(margins).mean())
 
 
-def leads(model: HookedModel, batch: Batch) -> Tensor:
+def leads(logits: Tensor, batch: Batch) -> Tensor:
     """For instances of one scale, the least lead of a right answer token over the best wrong one, in logits. [row]"""
     first = batch.tokens.shape[1] - int(batch.answer_mask[0].sum())
-    logits = model(batch.tokens, batch.scale)[:, first - 1 : -1]
-    target = batch.tokens[:, first:, None]
-    right = logits.gather(2, target)
-    best_wrong = logits.scatter(2, target, -math.inf).max(2, keepdim=True).values
+    answers, target = logits[:, first - 1 : -1], batch.tokens[:, first:, None].to(logits.device)
+    right = answers.gather(2, target)
+    best_wrong = answers.scatter(2, target, -math.inf).max(2, keepdim=True).values
     least: Tensor = (right - best_wrong)[..., 0].min(1).values
     return least
 
@@ -272,25 +270,3 @@ def choose_device(config: RunConfig) -> torch.device:
             f"precision bfloat16 is for device cuda, and this run is on {device.type}: use float32"
         )
     return device
-
-
-def present_device(name: str) -> torch.device:
-    """The device of this name, if it is there; "auto" is cuda where there is one, else cpu."""
-    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        name = "cuda" if present["cuda"] else "cpu"
-    if not present.get(name, False):
-        here = ", ".join(["auto", *(device for device, is_here in present.items() if is_here)])
-        raise UserError(f"there is no device '{name}' here: the choices are {here}")
-    return torch.device(name)
-
-
-@contextmanager
-def cpu_threads(count: int) -> Iterator[None]:
-    """torch computes with `count` threads inside the block, and as before after it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

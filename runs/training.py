@@ -12,12 +12,12 @@ from typing import Any
 import safetensors
 from safetensors.torch import load, save
 
-from lengthlens.runs.evaluation import exact_match
+from lengthlens.runs.evaluation import cpu_threads, exact_match
 from lengthlens.files import StorageError
 from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, VERSIONS, Run, Status
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.trainer import Look, Trainer, cpu_threads
+from lengthlens.runs.trainer import Look, Trainer
 from lengthlens.models.transformer import HookedModel
 
 CONVERGED = 0.99  # in-range exact match from which a run counts as converged

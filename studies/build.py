@@ -32,8 +32,9 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes import scheme_kind
 from lengthlens.models.schemes.forms import read_forms
 from lengthlens.runs.config import EXECUTION, RunConfig
+from lengthlens.runs.evaluation import best_rows, is_accurate
 from lengthlens.runs.run import Run
-from lengthlens.runs.store import RunStore, best_rows, is_accurate
+from lengthlens.runs.store import RunStore
 from lengthlens.tasks import Task
 from lengthlens.tasks.complexity import src_curve
 from lengthlens.theory.pola import pola_table

@@ -12,9 +12,10 @@ import pandas as pd
 from lengthlens.errors import UserError
 from lengthlens.files import read_whole
 from lengthlens.runs.config import RunConfig
+from lengthlens.runs.evaluation import best_rows, is_accurate
 from lengthlens.runs.record_grid import HOPELESS, cell_of, recipe_of
 from lengthlens.runs.run import VERSIONS, Run, Status
-from lengthlens.runs.store import RunStore, best_rows, is_accurate
+from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import Planned
 from lengthlens.runs.training import library_versions
 from lengthlens.studies.build import scheme_label

@@ -6,14 +6,25 @@ import pytest
 import torch
 from torch import Tensor
 
+from lengthlens.commands.runs import read_bytes
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build
+from lengthlens.probes.subject import exact_by_scale
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluate import evaluate, read_bytes
-from lengthlens.runs.evaluation import exact_match, instance_seed, rows_within, score_of, verdicts, wilson
+from lengthlens.runs.evaluation import (
+    evaluate,
+    exact_match,
+    instance_seed,
+    right_answers,
+    right_tokens,
+    rows_within,
+    score_of,
+    wilson,
+)
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
+from lengthlens.runs.trainer import CHECK_SEED, check_in_range
 from lengthlens.runs.training import train
 from lengthlens.tasks import TASKS
 
@@ -48,7 +59,7 @@ def test_one_pass_gives_the_verdict_of_generation_on_every_instance(
     task: str, scheme: str, steps: int, length: int
 ) -> None:
     model = half_trained(task, scheme, steps)
-    right = torch.cat(list(verdicts(model, TASKS[task], length, 200, seed=0)))
+    right = right_answers(model, TASKS[task], length, 200, seed=0)
     with torch.no_grad():
         whole, no_end = generated(model, task, length, 200)
     assert torch.equal(right.all(1), whole)
@@ -66,7 +77,7 @@ def test_the_figures_do_not_depend_on_memory_or_on_other_lengths(model: HookedMo
 
 def test_a_score_counts_instances_and_tokens() -> None:
     right = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 1, 1], [1, 0, 0]], dtype=torch.bool)
-    score = score_of(2, 0, iter([right[:3], right[3:]]))
+    score = score_of(2, right)
     assert (score.samples, score.exact_match, score.exact_match_no_end) == (4, 0.25, 0.5)
     assert score.token_accuracy == pytest.approx(8 / 12)
     assert score.exact_match_low < 0.25 < score.exact_match_high
@@ -140,3 +151,39 @@ def test_a_bare_model_can_be_evaluated_on_any_task() -> None:
     model = build(ModelConfig(task="parity-cot", scheme="none"))
     (score,) = exact_match(model, task, [12], samples=10)
     assert 0 <= score.exact_match <= score.exact_match_no_end <= 1
+
+
+def test_any_function_can_be_evaluated_and_is_told_the_scale() -> None:
+    """A function that looks the right answer up is always right; one that never ends the answer misses the end."""
+    task, told = TASKS["copy"], []
+
+    def shown(tokens: Tensor, scale: int) -> Tensor:
+        told.append(scale)
+        return torch.nn.functional.one_hot(tokens.roll(-1, 1), len(task.vocab)).float()
+
+    def endless(tokens: Tensor) -> Tensor:
+        logits = torch.nn.functional.one_hot(tokens.roll(-1, 1), len(task.vocab)).float()
+        logits[..., tokens[0, -1]] = -1
+        return logits
+
+    assert [score.exact_match for score in exact_match(shown, task, [3, 70], samples=100)] == [1, 1]
+    assert set(told) == {3, 70}
+    (score,) = exact_match(endless, task, [3], samples=10)
+    assert (score.exact_match, score.exact_match_no_end, score.token_accuracy) == (0, 1, 0.75)
+
+
+def test_the_probes_and_the_trainer_count_as_evaluation_does(model: HookedModel) -> None:
+    task, generator = TASKS["copy"], torch.Generator()
+    batch = task.sample(2, 256, generator.manual_seed(0))
+    with torch.no_grad():
+        right = (model(batch.tokens, batch.scale)[:, :-1].argmax(-1) == batch.tokens[:, 1:]) | ~batch.query_mask
+    assert exact_by_scale(model, task, [2]) == {2: float(right.all(1).double().mean())}
+    trained = half_trained("parity-cot", "ideal", 60)
+    config = RunConfig("parity-cot", "ideal", train_max=3)
+    shares = []
+    generator.manual_seed(CHECK_SEED)
+    for scale in (1, 2, 3):
+        batch = trained.task.sample(scale, 64, generator)
+        with torch.no_grad():
+            shares.append(right_tokens(trained(batch.tokens, scale), batch).all(1).double().mean())
+    assert 0 < check_in_range(trained, trained.task, config)[0] == float(torch.stack(shares).mean())

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from lengthlens.errors import UserError
 from lengthlens.files import PARTIAL, StorageError, write_whole
 from lengthlens.runs.config import EXECUTION, RunConfig
+from lengthlens.runs.evaluation import best_rows
 from lengthlens.runs.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATUS, Run, Status
-from lengthlens.runs.store import RunStore, best_rows
+from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
 
 TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}

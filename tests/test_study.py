@@ -12,7 +12,7 @@ from lengthlens.models.schemes.forms import read_forms
 from lengthlens.models.schemes.lbpe import FORMS
 from lengthlens.probes.table import probe_run
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluate import evaluate
+from lengthlens.runs.evaluation import evaluate
 from lengthlens.runs.run import Status
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import read_scheme

@@ -15,7 +15,7 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trackers import tensorboard_report, wandb_report
-from lengthlens.runs.trainer import Look, Trainer, fast_parameters, look_in_range, make_optimizer, settled
+from lengthlens.runs.trainer import Look, Trainer, check_in_range, fast_parameters, make_optimizer, settled
 from lengthlens.runs.training import Progress, decode_checkpoint, encode_checkpoint, train
 from lengthlens.tasks import TASKS
 
@@ -207,7 +207,7 @@ def test_vectors_and_small_networks_learn_at_the_rate_of_the_model() -> None:
 
 def test_looking_changes_nothing() -> None:
     trainer, other = Trainer(small("randomized:rope")), Trainer(small("randomized:rope"))
-    look_in_range(other.model, other.task, other.config)
+    check_in_range(other.model, other.task, other.config)
     assert trainer.advance() == other.advance()
 
 
