@@ -8,20 +8,27 @@ import click
 from lengthlens.commands.runs import stoppable, store_path
 from lengthlens.commands.terminal import as_json, print_json, print_table, progress
 from lengthlens.errors import UserError
+from lengthlens.probes.probe import PROBES
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from lengthlens.runs.run import Run
 
-# The row that has the index of each growth curve.
-INDEX_OF = {"src": "iota_src", "lrc": "iota_lrc", "cover": "iota_cover", "pruned_src": "pruned"}
+
+HELP = "\n".join(
+    [
+        "Measure each RUN from inputs of its training range, and keep what is measured with the run.",
+        "\n\b",
+        *(f"{name}: {probe.words}" for name, probe in PROBES.items()),
+    ]
+)
 
 
-@click.command()
+@click.command(help=HELP)
 @click.argument("runs", nargs=-1, metavar="RUN...")
 @click.option(
-    "--measure", "measures", default="lrc,src,transfer,pruned", show_default=True, help="What to measure, with commas."
+    "--measure", "measures", default=",".join(PROBES), show_default=True, help="What to measure, with commas."
 )
 @click.option("--layers", help="Layers for lrc and transfer, such as 0,1.  [default: all]")
 @click.option("--beyond", help="Scales beyond the training range to test transfer at.  [default: 2 times train_max]")
@@ -41,11 +48,7 @@ def probe(
     store: str,
     as_json: bool,
 ) -> None:
-    """Measure how many position codes (lrc) and operators (src) each RUN spends, and how far readouts transfer.
-
-    All from inputs of the training range. `pruned` is about a copy of the run without the biases that no answer in the
-    training range needs: its operators, and its exact match beyond. What is measured is kept with the run.
-    """
+    """Parse, measure, print; what is measured is said in `HELP`."""
     from lengthlens.probes.table import probe_run
     from lengthlens.runs.store import RunStore
     from lengthlens.runs.sweep import read_numbers
@@ -109,7 +112,8 @@ def show(table: "pd.DataFrame") -> None:
     relation = table["relation"].dropna()
     if len(relation):
         click.echo(f"codes: {relation.iloc[0]}")
-    print_table(curve_cells(table))
+    if cells := curve_cells(table):
+        print_table(cells)
     for line in pruned_lines(table):
         click.echo(line)
 
@@ -125,26 +129,23 @@ def pruned_lines(table: "pd.DataFrame") -> list[str]:
 
 def curve_cells(table: "pd.DataFrame") -> list[dict[str, Any]]:
     """A row for each growth curve: its name, its value at each scale, and ι at the thresholds of the curve."""
+    from lengthlens.probes.invariance import THRESHOLD_COLUMNS
+
+    index_of = {curve: index for probe in PROBES.values() for curve, index in probe.curves.items()}
     rows = plain_rows(table)
-    index = {
-        (row["measure"], *counted_at(row)): row["value"]
-        for row in rows
-        if row["measure"].startswith("iota_") or row["measure"] == "pruned"
-    }
+
+    def key(row: dict[str, Any], index: str) -> tuple[Any, ...]:
+        return (index, *(row[column] for column in ("layer", "readout", *THRESHOLD_COLUMNS)))
+
+    indices = {key(row, row["measure"]): row["value"] for row in rows if row["measure"] in index_of.values()}
     curves: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        if row["measure"] in INDEX_OF and row["head"] is None:
-            key = (INDEX_OF[row["measure"]], *counted_at(row))
+        if row["measure"] in index_of and row["head"] is None:
             layer = f" layer {row['layer']} {row['readout']}" if row["readout"] else ""
             name = row["measure"].replace("_", " ")
-            curve = curves.setdefault(key, {"measure": f"{name}{layer}"})
+            curve = curves.setdefault(key(row, index_of[row["measure"]]), {"measure": f"{name}{layer}"})
             curve[f"n={row['scale']}"] = int(row["value"])
-    return [{**curve, "ι": f"{index[key]:.2f}"} for key, curve in curves.items()]
-
-
-def counted_at(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Where and at which thresholds a curve or its index was counted."""
-    return tuple(row[name] for name in ("layer", "readout", "tolerance", "influence", "fidelity", "bar"))
+    return [{**curve, "ι": f"{indices[key]:.2f}"} for key, curve in curves.items()]
 
 
 PROBE_COMMANDS = (probe,)

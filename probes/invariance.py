@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 from lengthlens.errors import UserError
@@ -67,20 +66,3 @@ def over_seeds(values: Iterable[float]) -> Interval:
         return Interval(float(found.mean()) if len(found) else float("nan"), float("nan"), float("nan"), len(found))
     half = stats.t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))
     return Interval(float(found.mean()), float(found.mean() - half), float(found.mean() + half), len(found))
-
-
-def index_table(table: pd.DataFrame) -> pd.DataFrame:
-    """ι over seeds from the tables of several runs: a row for each task, scheme, index and its thresholds.
-
-    Takes the rows whose measure begins with ``iota_`` (see `lengthlens.probes.table`); the grid of thresholds shows how
-    much each index depends on them.
-    """
-    missing = {"task", "scheme", "measure", "value"} - set(table.columns)
-    if missing:
-        raise UserError(f"the table has no column {', '.join(sorted(missing))}")
-    rows = []
-    chosen = table[table["measure"].str.startswith("iota_")]
-    keys = ["task", "scheme", "measure", *(k for k in ("layer", "readout", *THRESHOLD_COLUMNS) if k in table)]
-    for names, part in chosen.groupby(keys, dropna=False, sort=False):
-        rows.append({**dict(zip(keys, names)), **over_seeds(part["value"])._asdict()})
-    return pd.DataFrame(rows, columns=[*keys, *Interval._fields])

@@ -107,6 +107,11 @@ class MeasuredSrc:
     def curve(self) -> dict[int, int]:
         return self.curve_at()
 
+    def signatures(self) -> dict[int, int]:
+        """How many signatures there are up to each scale: SRC_M without its test of fidelity."""
+        scales = sorted({step.scale for step in self.behaviours})
+        return {n: len({step.signature for step in self.behaviours if step.scale <= n}) for n in scales}
+
 
 def measured_src(
     model: Callable[..., Any] | Subject,

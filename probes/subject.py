@@ -1,7 +1,8 @@
 """A network as the probes see it: tokens of one scale in, logits or hooked activations out."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -94,16 +95,19 @@ class Subject:
         return {"scale": scale} if self.takes_scale else {}
 
 
+AnyModel: TypeAlias = Callable[..., Any] | Subject
+
+
 def chunks(tokens: Tensor) -> list[Tensor]:
     """Rows, a chunk at a time."""
     return list(tokens.split(max(1, CHUNK_TOKENS // tokens.shape[1])))
 
 
-def subject_of(model: Callable[..., Any] | Subject) -> Subject:
+def subject_of(model: AnyModel) -> Subject:
     return model if isinstance(model, Subject) else Subject(model)
 
 
-def task_of(model: Callable[..., Any] | Subject, task: Task | None) -> Task:
+def task_of(model: AnyModel, task: Task | None) -> Task:
     """The task given, or the one that the model was built for."""
     own = getattr(subject_of(model).model, "task", None) if task is None else task
     if not isinstance(own, Task):
@@ -128,11 +132,7 @@ def answer_queries(task: Task, scale: int) -> range:
 
 
 def exact_by_scale(
-    model: Callable[..., Any] | Subject,
-    task: Task,
-    scales: Sequence[int],
-    rows: int = 256,
-    generator: torch.Generator | None = None,
+    model: AnyModel, task: Task, scales: Sequence[int], rows: int = 256, generator: torch.Generator | None = None
 ) -> dict[int, float]:
     """The share of random instances with every answer token right (teacher-forced arg-max), for each scale."""
     subject = subject_of(model)
@@ -142,4 +142,19 @@ def exact_by_scale(
         batch = task.sample(scale, rows, generator)
         logits = subject.logits(batch.tokens.to(subject.device), scale)
         found[scale] = score_of(scale, right_tokens(logits, batch)).exact_match
+    return found
+
+
+def check_reachable(model: AnyModel, task: Task, scale: int) -> None:
+    """Refuse a scale that the task does not have or the model cannot process."""
+    exact_by_scale(model, task, [task.checked_scale(scale)], rows=1)
+
+
+def reachable(model: AnyModel, task: Task, scales: Sequence[int]) -> list[int]:
+    """Those of the scales that are not refused."""
+    found = []
+    for scale in scales:
+        with suppress(UserError):
+            check_reachable(model, task, scale)
+            found.append(scale)
     return found

@@ -1,45 +1,33 @@
-"""One tidy table for a model or a run: a row for each measurement, with its thresholds."""
+"""The table of a model or a run: a row for each measurement, with its thresholds; kept with the run.
+
+Columns are those of a study. Beside the rows of the probes there is exact_match, of 256 instances for each scale of the
+training range: it says whether the rest means something.
+"""
 
 import io
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 import torch
+from joblib import Parallel, delayed
 
-from lengthlens.errors import UserError, unknown
-from lengthlens.probes.invariance import invariance_index
-from lengthlens.probes.lrc import TOLERANCE, measured_lrc
-from lengthlens.probes.pruning import own_relation, prune
-from lengthlens.probes.relations import Relation, RelationLike
-from lengthlens.probes.src import FIDELITY, THRESHOLD, MeasuredSrc, measured_src, measured_src_at
-from lengthlens.probes.subject import Subject, exact_by_scale, scales_up_to, task_of
-from lengthlens.probes.transfer import BAR, readout_transfer
-from lengthlens.runs.evaluation import ACCURATE
+from lengthlens.errors import UserError
+from lengthlens.models.schemes.forms import read_forms
+from lengthlens.probes.probe import PROBES, Context, Probe, Row, by_scale, chosen
+from lengthlens.probes.relations import RelationLike
+from lengthlens.probes.subject import AnyModel, check_reachable, reachable
+from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accurate
 from lengthlens.runs.run import Run
+from lengthlens.runs.sweep import on_engine, persistently
 from lengthlens.tasks import Task
 
-ROWS = {  # what the rows of each measure are called
-    "lrc": ("lrc", "r2", "iota_lrc"),
-    "src": ("src", "signatures", "iota_src"),
-    "transfer": ("transfer", "cover", "iota_cover"),
-    "pruned": ("pruned", "pruned_src", "pruned_exact_match"),
-}
-MEASURES = tuple(ROWS)
 FILE = "probes.parquet"
+EARLIER_RELATION = "relation.json"  # where the learned relation of a run was kept before it was a probe
 
-# Where ι is reported too, beside the defaults. Influence not beyond 0.4: a mark that stands for 0 in a running sum has
-# an influence of one half, since half of the symbols that replace it change the sum.
-TOLERANCES = (0.3, TOLERANCE, 0.7)
-THRESHOLDS = (0.1, THRESHOLD, 0.4)
-FIDELITIES = (0.8, FIDELITY, 0.97)
-BARS = (0.8, BAR, 0.97)
-
-PRUNED_AT = (2, 10)  # times the training range: where a pruned copy is tried
-PRUNED_ROWS = 200  # instances of each
-
-IDENTITY = ("run", "task", "scheme", "seed")
-FACTS = {
+COLUMNS = {
     "measure": "str",
     "layer": "Int64",
     "head": "Int64",
@@ -55,18 +43,19 @@ FACTS = {
     "bar": "float64",
     "accurate": "bool",
     "relation": "str",
+    "form": "str",
+    "form_value": "Int64",
     "reason": "str",
 }
 
-Row = dict[str, Any]
 Report = Callable[[str], None]
 
 
 def probe_model(
-    model: Callable[..., Any] | Subject,
+    model: AnyModel,
     task: Task | None = None,
     train_max: int = 10,
-    measures: Sequence[str] = MEASURES,
+    measures: Sequence[str] | None = None,
     *,
     relation: RelationLike | None = None,
     layers: Sequence[int] | None = None,
@@ -74,160 +63,41 @@ def probe_model(
     seed: int = 0,
     report: Report | None = None,
 ) -> pd.DataFrame:
-    """Every measure of a model as rows; columns as in `FACTS`.
+    """What some of `PROBES` (all, if `measures` names none) say about a model, as rows with `COLUMNS`.
 
-    ============  =============================================================================================
-    exact_match   of 256 instances, for each scale: whether the rest means something
-    lrc           measured LRC for each scale, of each head and (without a layer) summed
-    r2            how position-only each head is, for each scale
-    src           measured SRC for each scale; signatures: the same without the test of fidelity
-    transfer      accuracy of readouts from the layer's output, fitted at fit_scale and tested at scale; control
-    cover         the least number of those readouts, for each scale
-    iota_…        invariance index of lrc, src and cover, at the default thresholds and at others around them
-    pruned        ι of SRC for a copy without what answers in range do not need (`probes/pruning.py`), missing where
-                  there is nothing to prune; pruned_src: its SRC; pruned_exact_match: beyond the training range
-    ============  =============================================================================================
+    `relation` gives codes in the place of the model's own relation; `layers` are those of lrc and transfer; transfer is
+    tested at the scales `beyond` the training range, too.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> table = probe_model(copy_by_hand(), train_max=4, measures=["src"])
+    >>> table.loc[table["measure"] == "src", "value"].tolist()
+    [1.0, 1.0, 1.0, 1.0]
     """
-    for measure in measures:
-        if measure not in MEASURES:
-            raise unknown("measure", measure, MEASURES)
-    task = task_of(model, task)
-    tell = report or (lambda text: None)
     generator = torch.Generator().manual_seed(seed)
+    context = Context(model, task, train_max, relation=relation, layers=layers, beyond=beyond, generator=generator)
+    return _table(context, chosen(measures), report or _silent)
+
+
+def _table(context: Context, probes: Sequence[Probe], tell: Report) -> pd.DataFrame:
     tell("exact match in range")
-    exact = exact_by_scale(model, task, scales_up_to(task, train_max), generator=generator)
-    rows = [{"measure": "exact_match", "scale": n, "value": value} for n, value in exact.items()]
-    needs_relation = {"lrc", "src"} & set(measures)
-    if needs_relation:
-        tell("relation")
-    subject, known = (
-        own_relation(model, task, train_max, relation) if needs_relation else (model, Relation(_no_phi, ""))
-    )
-    if "lrc" in measures:
-        tell("measured LRC")
-        rows += lrc_rows(subject, task, train_max, known, layers, generator)
-    if "src" in measures:
-        tell("measured SRC")
-        rows += src_rows(subject, task, train_max, known, generator)
-    if "transfer" in measures:
-        tell("readout transfer")
-        rows += transfer_rows(model, task, train_max, layers, beyond, generator)
-    if "pruned" in measures:
-        tell("a pruned copy")
-        rows += pruned_rows(model, task, train_max, generator)
-    accurate = min(exact.values()) >= ACCURATE
-    frame = pd.DataFrame([{**row, "accurate": accurate} for row in rows], columns=list(FACTS))
-    return frame.astype(FACTS)
+    rows = by_scale("exact_match", context.exact, {})
+    for probe in probes:
+        tell(probe.words)
+        rows += probe.rows(context)
+    accurate = min(context.exact.values()) >= ACCURATE
+    return pd.DataFrame([{**row, "accurate": accurate} for row in rows], columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def _no_phi(*_: Any) -> Any:
-    raise UserError("no relation was asked for")
+def _silent(text: str) -> None:
+    pass
 
 
-# -- rows ----------------------------------------------------------------------------------------------------
-
-
-def lrc_rows(
-    subject: Callable[..., Any] | Subject,
-    task: Task,
-    train_max: int,
-    relation: Relation,
-    layers: Sequence[int] | None,
-    generator: torch.Generator,
-) -> list[Row]:
-    found = measured_lrc(subject, task, train_max, relation=relation, layers=layers, generator=generator)
-    about = {"relation": relation.words, "tolerance": found.tolerance}
-    rows: list[Row] = [{**row, "measure": "lrc", **about} for row in _records(found.counts())]
-    rows += [{"measure": "lrc", "scale": n, "value": value, **about} for n, value in found.curve.items()]
-    rows += [{**row, "measure": "r2", "relation": relation.words} for row in _records(found.r2)]
-    for tolerance in TOLERANCES:
-        index = invariance_index(found.curve_at(tolerance))
-        rows.append(_index("lrc", train_max, index, {**about, "tolerance": tolerance}))
-    return rows
-
-
-def src_rows(
-    subject: Callable[..., Any] | Subject, task: Task, train_max: int, relation: Relation, generator: torch.Generator
-) -> list[Row]:
-    found = measured_src_at(THRESHOLDS, subject, task, train_max, relation, generator=generator)
-    default = found[THRESHOLDS.index(THRESHOLD)]
-    about = {"relation": relation.words, "influence": THRESHOLD, "fidelity": FIDELITY}
-    rows = [{"measure": "src", "scale": n, "value": value, **about} for n, value in default.curve.items()]
-    rows += [{"measure": "signatures", "scale": n, "value": v, **about} for n, v in signatures(default).items()]
-    for each in found:
-        for fidelity in FIDELITIES:
-            at = {"influence": each.threshold, "fidelity": fidelity}
-            index = invariance_index(each.curve_at(fidelity))
-            rows.append(_index("src", train_max, index, {**about, **at}))
-    return rows
-
-
-def signatures(found: MeasuredSrc) -> dict[int, int]:
-    """How many signatures there are up to each scale: SRC_M without its test of fidelity."""
-    scales = sorted({step.scale for step in found.behaviours})
-    return {n: len({step.signature for step in found.behaviours if step.scale <= n}) for n in scales}
-
-
-def transfer_rows(
-    model: Callable[..., Any] | Subject,
-    task: Task,
-    train_max: int,
-    layers: Sequence[int] | None,
-    beyond: Sequence[int],
-    generator: torch.Generator,
-) -> list[Row]:
-    found = readout_transfer(model, task, train_max, beyond=beyond, layers=layers, generator=generator)
-    rows = []
-    for row in _records(found.by_scale()):
-        row.update(measure="transfer", value=row.pop("accuracy"), layer=_layer(row.pop("hook")))
-        rows.append(row)
-    for hook, readout in found.accuracy:
-        about = {"layer": _layer(hook), "readout": readout}
-        for n, value in found.cover(hook, readout).items():
-            rows.append({"measure": "cover", "scale": n, "value": value, **about, "bar": BAR})
-        for bar in BARS:
-            index = invariance_index(found.cover(hook, readout, bar))
-            rows.append(_index("cover", train_max, index, {**about, "bar": bar}))
-    return rows
-
-
-def pruned_rows(
-    model: Callable[..., Any] | Subject, task: Task, train_max: int, generator: torch.Generator
-) -> list[Row]:
-    copy = prune(model, task, train_max)
-    if copy is None:
-        return [{"measure": "pruned", "reason": "nothing to prune: no bias for each code"}]
-    subject, relation = copy
-    about = {"relation": relation.words, "influence": THRESHOLD, "fidelity": FIDELITY, "samples": PRUNED_ROWS}
-    curve = measured_src(subject, task, train_max, relation=relation, generator=generator).curve
-    far = _reachable(subject, task, [factor * train_max for factor in PRUNED_AT], asked=False)
-    exact = exact_by_scale(subject, task, far, PRUNED_ROWS, generator)
-    rows: list[Row] = [{"measure": "pruned", "scale": train_max, "value": invariance_index(curve), **about}]
-    rows += [{"measure": "pruned_src", "scale": n, "value": value, **about} for n, value in curve.items()]
-    rows += [{"measure": "pruned_exact_match", "scale": n, "value": v, **about} for n, v in exact.items()]
-    return rows
-
-
-def _index(of: str, train_max: int, value: float, about: Row) -> Row:
-    return {"measure": f"iota_{of}", "scale": train_max, "value": value, **about}
-
-
-def _records(frame: pd.DataFrame) -> list[Row]:
-    rows: list[Row] = frame.to_dict("records")  # type: ignore[assignment]
-    return rows
-
-
-def _layer(hook: str) -> int:
-    """The layer in a hook's name: 1 in ``blocks.1.hook_resid_post``."""
-    return int(hook.split(".")[1])
-
-
-# -- runs ----------------------------------------------------------------------------------------------------
+# -- a run -------------------------------------------------------------------------------------------------------
 
 
 def probe_run(
     run: Run,
-    measures: Sequence[str] = MEASURES,
+    measures: Sequence[str] | None = None,
     *,
     layers: Sequence[int] | None = None,
     beyond: Sequence[int] | None = None,
@@ -236,62 +106,80 @@ def probe_run(
     report: Report | None = None,
     unkept: Callable[[UserError], None] | None = None,
 ) -> pd.DataFrame:
-    """The table of a run, kept with it; measures that are kept already are not measured again unless asked `again`.
+    """The table of a run, kept with it; what is kept already is not measured again unless asked `again`.
 
     Transfer is also tested at twice the training range, or at the scales `beyond`. A run that is not accurate in range
-    is refused without `force`, and flagged in the table. A choice of `layers` or `beyond` is not kept.
+    is refused without `force`, and flagged in the table. A choice of `layers` or `beyond` is not kept. Where the table
+    cannot be written, `unkept` is told, if given.
     """
-    for measure in measures:
-        if measure not in MEASURES:
-            raise unknown("measure", measure, MEASURES)
-    config, default = run.config, layers is None and beyond is None
+    probes, default = chosen(measures), layers is None and beyond is None
     kept = stored(run) if default else None
-    if kept is not None and again:
-        kept = kept[~kept["measure"].isin(_names(measures))]
-    missing = [m for m in measures if kept is None or m not in set(kept["measure"])]
-    if not missing:
-        assert kept is not None
-        return _checked(run, _only(kept, measures), force)
-    model, task = run.model(), config.task_object
-    far = _reachable(model, task, [2 * config.train_max] if beyond is None else beyond, beyond is not None)
-    if not force:
-        _refuse_inaccurate(run, exact_by_scale(model, task, scales_up_to(task, config.train_max)))
-    found = probe_model(model, task, config.train_max, missing, layers=layers, beyond=far, report=report)
+    done = [] if kept is None or again else kept_probes(kept)
+    left = [probe for probe in probes if probe not in done]
+    if kept is not None and not left:
+        exact = kept[kept["measure"] == "exact_match"]
+        _check_accurate(run, dict(zip(exact["scale"], exact["value"])), force)
+        return _of_probes(kept, probes)
+    model, task, train_max = run.model(), run.config.task_object, run.config.train_max
+    for scale in beyond or ():
+        check_reachable(model, task, scale)
+    far = reachable(model, task, [2 * train_max]) if beyond is None else beyond
+    context = Context(model, task, train_max, layers=layers, beyond=far)
+    _check_accurate(run, context.exact, force)
+    found = _with_identity(run, _table(context, left, report or _silent))
+    if kept is not None:
+        others = kept[~kept["measure"].isin(_measures(left))]
+        found = pd.concat([others, found[found["measure"] != "exact_match"]], ignore_index=True)
+    if default:
+        _keep(run, found, {*left, *(kept_probes(kept) if kept is not None else ())}, unkept)
+    return _of_probes(found, probes)
+
+
+def _with_identity(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    config = run.config
     identity: Row = {"run": run.id, "task": config.task, "scheme": config.scheme, "seed": config.seed}
     for place, (name, value) in enumerate(identity.items()):
-        found.insert(place, name, value)
-    if kept is not None:
-        known = set(kept["measure"]) - set(_names(measures))
-        found = pd.concat([kept, found[~found["measure"].isin(known)]], ignore_index=True)
-    if default:
-        _keep(run, found, unkept)
-    return _only(found, measures)
+        table.insert(place, name, value)
+    return table
+
+
+def _measures(probes: Sequence[Probe]) -> list[str]:
+    return [name for probe in probes for name in probe.measures]
+
+
+def _of_probes(table: pd.DataFrame, probes: Sequence[Probe]) -> pd.DataFrame:
+    """Exact match, and the rows of these probes."""
+    return table[table["measure"].isin(["exact_match", *_measures(probes)])].reset_index(drop=True)
+
+
+def _check_accurate(run: Run, exact: dict[int, float], force: bool) -> None:
+    worst = min(exact, key=lambda n: exact[n])
+    if exact[worst] < ACCURATE and not force:
+        raise UserError(
+            f"run '{run.id}' ({run.status().status}) is not accurate in range, exact match {exact[worst]:.2f} at "
+            f"n = {worst}, so its complexity says little: use --force to probe it all the same"
+        )
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------
 
 
 def stored(run: Run) -> pd.DataFrame | None:
-    """The table kept with a run, if there is one."""
-    return typed(pd.read_parquet(io.BytesIO(run.read(FILE)))) if run.has(FILE) else None
+    """The table kept with a run, if there is one; one of an earlier version with the columns of today."""
+    if not run.has(FILE):
+        return None
+    table = pd.read_parquet(io.BytesIO(run.read(FILE)))
+    return table if "reason" in table else _converted(table)
 
 
-def typed(table: pd.DataFrame) -> pd.DataFrame:
-    """A stored table with the columns of today: those of runs probed earlier had all thresholds in one text.
-
-    >>> old = pd.DataFrame({"measure": ["iota_src"], "threshold": ["influence=0.25 fidelity=0.9"], "relation": [""]})
-    >>> typed(old.assign(value=0.5))[["influence", "fidelity"]].to_numpy().tolist()
-    [[0.25, 0.9]]
-    """
-    if "threshold" not in table:
-        return table
-    for name in ("samples", "tolerance", "influence", "fidelity", "bar"):
-        found = pd.to_numeric(table["threshold"].str.extract(rf"\b{name}=(\S+)")[0])
-        table[name] = found.astype("Int64") if name == "samples" else found
-    unpruned = (table["measure"] == "pruned") & table["value"].isna()
-    table["reason"] = table["relation"].where(unpruned, "")
-    table["relation"] = table["relation"].mask(unpruned, "")
-    return table[[name for name in (*IDENTITY, *FACTS) if name in table]]
+def kept_probes(table: pd.DataFrame) -> list[Probe]:
+    """The probes whose rows are in a kept table. One that found nothing is named beside the rows (not in old files)."""
+    named, measured = table.attrs.get("probes", ()), set(table["measure"])
+    return [probe for name, probe in PROBES.items() if name in named or measured & set(probe.measures)]
 
 
-def _keep(run: Run, table: pd.DataFrame, unkept: Callable[[UserError], None] | None) -> None:
+def _keep(run: Run, table: pd.DataFrame, probes: set[Probe], unkept: Callable[[UserError], None] | None) -> None:
+    table.attrs["probes"] = [name for name, probe in PROBES.items() if probe in probes]
     try:
         with run.locked(wait=True):
             run.write(FILE, table.to_parquet(None, index=False))
@@ -301,40 +189,104 @@ def _keep(run: Run, table: pd.DataFrame, unkept: Callable[[UserError], None] | N
         unkept(error)
 
 
-def _only(table: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
-    """The rows that belong to some measures."""
-    return table[table["measure"].isin(["exact_match", *_names(measures)])].reset_index(drop=True)
+def _converted(table: pd.DataFrame) -> pd.DataFrame:
+    """A table whose thresholds are a text ("influence=0.25 fidelity=0.9"), and a reason stands under `relation`."""
+    texts = table["threshold"].fillna("")
+    numbers = pd.DataFrame([dict(part.split("=") for part in text.split()) for text in texts], index=table.index)
+    table = table.assign(**numbers.astype(float), reason=table["relation"].where(table["value"].isna()))
+    table["relation"] = table["relation"].where(table["value"].notna())
+    identity = [name for name in table.columns if name in ("run", "task", "scheme", "seed")]
+    return table.reindex(columns=[*identity, *COLUMNS]).astype(COLUMNS)
 
 
-def _names(measures: Sequence[str]) -> list[str]:
-    """What the rows of some measures are called."""
-    return [name for measure in measures for name in ROWS[measure]]
+def earlier_relation(run: Run) -> list[Row]:
+    """The learned relation that was kept with a run before it was a probe; nothing if there is none."""
+    if not run.has(EARLIER_RELATION):
+        return []
+    options = run.config.scheme_options
+    values = range(-options["window"], options["window"] + 1)
+    known = {form.says(value): (str(form), value) for form in read_forms(options["forms"]) for value in values}
+    rows = []
+    for row in run.read_json(EARLIER_RELATION):
+        if "text" in row:
+            form, value = known[row.pop("text").split(" ", 5)[5]]  # layer 0 head 1 reads i−j = n
+            row |= {"form": form, "form_value": value}
+        rows.append(row)
+    return rows
 
 
-def _checked(run: Run, table: pd.DataFrame, force: bool) -> pd.DataFrame:
-    if not force:
-        exact = table[table["measure"] == "exact_match"]
-        _refuse_inaccurate(run, dict(zip(exact["scale"], exact["value"])))
-    return table
+# -- many runs ---------------------------------------------------------------------------------------------------
 
 
-def _refuse_inaccurate(run: Run, exact: dict[int, float]) -> None:
-    worst = min(exact, key=lambda n: exact[n])
-    if exact[worst] < ACCURATE:
-        raise UserError(
-            f"run '{run.id}' ({run.status().status}) is not accurate in range, exact match {exact[worst]:.2f} at "
-            f"n = {worst}, so its complexity says little: use --force to probe it all the same"
-        )
+@dataclass(frozen=True)
+class Probed:
+    """What became of one run: probed, left out because it cannot be, or failed; `reason` says why."""
+
+    run: str
+    status: Literal["probed", "left out", "failed"] = "probed"
+    reason: str = ""
 
 
-def _reachable(model: Any, task: Task, scales: Sequence[int], asked: bool) -> list[int]:
-    """Those of the scales that the task has and the scheme can process; where they were asked for, all or an error."""
-    possible = []
-    for scale in scales:
-        try:
-            exact_by_scale(model, task, [task.checked_scale(scale)], rows=1)
-            possible.append(scale)
-        except UserError:
-            if asked:
-                raise
-    return possible
+def probe_all(
+    runs: Sequence[Run],
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    report: Callable[[Probed], None] | None = None,
+) -> list[Probed]:
+    """Probe every run that is accurate in range; the outcomes by run, in the order given.
+
+    Runs that are not accurate are left out, since their complexity says little. A worker that dies is replaced.
+    """
+    tell = report or (lambda outcome: None)
+    found = {run.id: Probed(run.id) for run in runs if is_probed(run)}
+    found |= {run.id: _left_out(run) for run in runs if run.id not in found and not is_ready(run)}
+    for done in found.values():
+        tell(done)
+    paths = {run.id: run.path.resolve() for run in runs if run.id not in found}
+    if paths:
+        with on_engine(engine, workers, address, None):
+            for outcome in persistently(paths, _probe_each):
+                found[outcome.run] = outcome
+                tell(outcome)
+    return [found[run.id] for run in runs]
+
+
+def is_probed(run: Run) -> bool:
+    """Whether what every probe measures is kept with a run."""
+    try:
+        kept = stored(run)
+    except UserError:
+        return False  # let the attempt say what is wrong with it
+    return kept is not None and kept_probes(kept) == chosen()
+
+
+def is_ready(run: Run) -> bool:
+    """Whether a run has a model that is accurate in range, by its own evaluation."""
+    return run.status().has_model and is_accurate(run.config, best_rows(run.evaluation()))
+
+
+def _left_out(run: Run) -> Probed:
+    status = run.status()
+    reason = "it is not accurate in range" if status.has_model else f"it is {status.status}"
+    return Probed(run.id, "left out", reason)
+
+
+def _probe_one(path: Path) -> Probed:
+    """Probe one run in a worker. Whatever goes wrong with it is its outcome, and no other run's."""
+    run = Run(path)
+    try:
+        with cpu_threads(1):
+            probe_run(run)
+    except UserError as error:
+        return Probed(run.id, "left out", str(error))
+    except Exception as error:
+        return Probed(run.id, "failed", str(error) or type(error).__name__)
+    return Probed(run.id)
+
+
+def _probe_each(paths: Sequence[Path]) -> Iterator[Probed]:
+    work = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
+    outcomes: Iterator[Probed] = work(delayed(_probe_one)(path) for path in paths)
+    return outcomes

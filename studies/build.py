@@ -12,7 +12,7 @@ lrc, r2, src, signatures,          what the probes measured, as `lengthlens.prob
 transfer, cover, iota_…, pruned…   is called probe_exact_match
 verdict                            before training: `verdict` with its `reason`, and `scale`, how far it looks
 declared_src                       operators of the task's own circuit up to each scale
-relation                           what `lbpe` attends to after pruning: `value` is the bias where `form` = `form_value`
+relation                           what was learned, after pruning: `value` is the bias where `form` has `form_value`
 pola_…                             position-only linear attention: errors, energy and LRC at scale N
 =================================  =================================================================================
 """
@@ -21,7 +21,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pandas as pd
@@ -30,7 +29,6 @@ import torch
 from lengthlens.analyses.table import COLUMNS, as_study
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import scheme_kind
-from lengthlens.models.schemes.forms import read_forms
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import best_rows, is_accurate
 from lengthlens.runs.run import Run
@@ -42,7 +40,6 @@ from lengthlens.theory.verdict import Case, RefusedError, Verdict
 
 VERDICT_REACH = 4  # times the training range: as far as `lengthlens verdict` looks when nothing is said
 SCORES = ("exact_match", "exact_match_no_end", "token_accuracy")
-RELATION_FILE = "relation.json"
 NAMED = ("task", "scheme", "scheme_options", "score_scaling", "train_max", "seed")  # columns of their own
 
 # The worked values of the theory: one target of each kind, under the schemes that tell them apart.
@@ -149,7 +146,7 @@ def run_rows(run: Run) -> list[Row]:
     """All rows of one run: how it was trained, scored and probed."""
     config, scores = run.config, best_rows(run.evaluation())
     about = {"run": run.id, **cell_of(config), "seed": config.seed, "accurate": is_accurate(config, scores)}
-    rows = [*training_rows(run), *score_rows(scores), *probe_rows(run), *relation_rows(run)]
+    rows = [*training_rows(run), *score_rows(scores), *probe_rows(run)]
     return [{**row, **about} for row in rows]
 
 
@@ -187,65 +184,15 @@ def score_rows(scores: Sequence[Row]) -> list[Row]:
 
 def probe_rows(run: Run) -> list[Row]:
     """The rows that are kept with a run since it was probed; none if it was not."""
-    from lengthlens.probes.table import stored  # imports TransformerLens, which reading a study does without
+    from lengthlens.probes.table import earlier_relation, stored  # imports TransformerLens, which reading does without
 
-    found = stored(run)
-    if found is None:
-        return []
-    found = found.replace({"measure": {"exact_match": "probe_exact_match"}})
-    plain = found.astype(object).where(found.notna(), None)
-    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
-
-
-# -- what lbpe learned -------------------------------------------------------------------------------------------
-
-
-def relation_rows(run: Run) -> list[Row]:
-    """What the heads of an ``lbpe`` run go by, strongest first; pruned as for the probes. Kept with the run."""
-    if run.config.scheme != "lbpe" or run.config.scheme_options["variant"] != "forms":
-        return []
-    if not run.status().has_model:
-        return []
-    if run.has(RELATION_FILE):
-        return typed_relation(run.config, run.read_json(RELATION_FILE))
-    rows = learned_relation(run)
-    with suppress(UserError), run.locked():  # a store that cannot be written is read all the same
-        run.write_json(RELATION_FILE, rows)
-    return rows
-
-
-def learned_relation(run: Run) -> list[Row]:
-    from lengthlens.probes.pruning import pruned_forms
-    from lengthlens.probes.subject import subject_of
-
-    config = run.config
-    subject, relation = pruned_forms(subject_of(run.model()), config.task_object, config.train_max)
-    model: Any = subject.model
-    return [
-        {
-            "measure": "relation",
-            "layer": entry.layer,
-            "head": entry.head,
-            "value": round(entry.bias, 6),
-            "relation": relation.words,
-            "form": str(entry.form),
-            "form_value": entry.value,
-        }
-        for entry in model.pos_embed.readable()
-    ]
-
-
-def typed_relation(config: RunConfig, rows: list[Row]) -> list[Row]:
-    """The rows of a relation file; those of schema version 1 say "… reads i−j = n" in place of form and value."""
-    forms, window = read_forms(config.scheme_options["forms"]), config.scheme_options["window"]
-    said = {form.says(value): (str(form), value) for form in forms for value in range(-window, window + 1)}
-    found = []
-    for row in rows:
-        if "text" in row:
-            form, value = said[row["text"].split(maxsplit=5)[5]]
-            row = {name: row[name] for name in row if name != "text"} | {"form": form, "form_value": value}
-        found.append(row)
-    return found
+    table = stored(run)
+    if table is None:
+        return earlier_relation(run)
+    table = table.replace({"measure": {"exact_match": "probe_exact_match"}})
+    plain = table.astype(object).where(table.notna(), None)
+    rows = [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
+    return rows if any(row["measure"] == "relation" for row in rows) else rows + earlier_relation(run)
 
 
 # -- a cell ------------------------------------------------------------------------------------------------------

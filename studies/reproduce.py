@@ -16,7 +16,7 @@ from lengthlens.analyses.gallery import Gallery
 from lengthlens.analyses.report import page as make_page
 from lengthlens.analyses.table import write_study
 from lengthlens.files import read_whole, remove_quietly, sha256, write_whole
-from lengthlens.probes.many import Probed, is_probed, is_ready, probe_all
+from lengthlens.probes.table import Probed, is_probed, is_ready, probe_all
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import Outcome, Planned, pending, sweep

@@ -17,7 +17,7 @@ import pandas as pd
 
 from lengthlens.analyses.table import as_study
 from lengthlens.probes.invariance import invariance_index
-from lengthlens.probes.table import BAR, BARS, FIDELITY, THRESHOLDS, TOLERANCES
+from lengthlens.probes.probe import BAR, FIDELITY, INFLUENCE, TOLERANCE
 from lengthlens.runs.evaluation import wilson
 from lengthlens.runs.sweep import read_scheme
 from lengthlens.studies.build import POLA_TARGETS, declared_rows, pola_rows
@@ -52,8 +52,8 @@ INACCURATE = {("copy", "none"), ("reverse", "none"), ("addition", "alibi"), ("du
 FORMS_OF = {"copy": ("i−j−n", 0), "reverse": ("i+j−2n", 1), "parity-cot": ("i−j−n", 0), "addition": ("i−j−2n", 1)}
 
 # The thresholds of the probes, the default in the middle.
-SRC_AT = [{"influence": at, "fidelity": FIDELITY} for at in THRESHOLDS]
-LRC_AT = [{"tolerance": at} for at in TOLERANCES]
+SRC_AT = [{"influence": at, "fidelity": FIDELITY.default} for at in INFLUENCE.tried]
+LRC_AT = [{"tolerance": at} for at in TOLERANCE.tried]
 
 Row = dict[str, Any]
 
@@ -204,8 +204,8 @@ def transferred(train_max: int, layer: int, readout: str, slope: float, noise: n
             )
     own = max(0.0, slope * (0.5 if layer else 1) + noise.normal(0, 0.2))
     curve = {n: float(round(2 * n**own)) for n in range(1, train_max + 1)}
-    rows += [{"measure": "cover", "scale": n, "value": v, "bar": BAR, **about} for n, v in curve.items()]
-    for bar, factor in zip(BARS, (0.7, 1.0, 1.4)):
+    rows += [{"measure": "cover", "scale": n, "value": v, "bar": BAR.default, **about} for n, v in curve.items()]
+    for bar, factor in zip(BAR.tried, (0.7, 1.0, 1.4)):
         scaled = {n: max(1.0, round(v * factor)) for n, v in curve.items()}
         rows.append(index("cover", train_max, scaled, bar=bar, **about))
     return rows

@@ -11,7 +11,7 @@ from lengthlens.analyses.outcome import outcome
 from lengthlens.analyses.predictors import others_mean, scores
 from lengthlens.analyses.table import MissingError, as_study, default_index, exact_at, of_runs, per_run
 from lengthlens.errors import UserError
-from lengthlens.probes.table import BAR, FIDELITY, THRESHOLD
+from lengthlens.probes.probe import BAR, FIDELITY, INFLUENCE
 from lengthlens.tests.synthetic import synthetic_study
 
 TASKS, SCHEMES = ("copy", "parity-cot", "addition", "parity"), ("ideal", "lbpe", "relative", "rope", "none")
@@ -58,14 +58,15 @@ def test_one_row_for_each_run():
 def test_the_index_is_that_of_the_thresholds_of_the_curve():
     rows = of_runs(table())
     rows = rows[rows["measure"] == "iota_src"]
-    default = rows[(rows["influence"] == THRESHOLD) & (rows["fidelity"] == FIDELITY)].set_index("run")["value"]
+    usual = (rows["influence"] == INFLUENCE.default) & (rows["fidelity"] == FIDELITY.default)
+    default = rows[usual].set_index("run")["value"]
     found = default_index(of_runs(table()), "iota_src")
     pd.testing.assert_series_equal(found, default.sort_index())
 
 
 def test_cover_is_the_sequential_readout_one_layer_before_the_last():
     rows = of_runs(table())
-    mine = rows[(rows["measure"] == "iota_cover") & (rows["bar"] == BAR)]
+    mine = rows[(rows["measure"] == "iota_cover") & (rows["bar"] == BAR.default)]
     mine = mine[(mine["readout"] == "sequential") & (mine["layer"] == 0)].set_index("run")["value"]
     pd.testing.assert_series_equal(default_index(rows, "iota_cover"), mine.sort_index())
 

@@ -2,11 +2,10 @@
 
 import math
 
-import pandas as pd
 import pytest
 
 from lengthlens.errors import UserError
-from lengthlens.probes.invariance import index_table, invariance_index, over_seeds
+from lengthlens.probes.invariance import invariance_index, over_seeds
 
 
 def test_powers_of_n_have_their_exponent_and_constants_zero():
@@ -30,16 +29,3 @@ def test_nothing_measured_is_flat_and_too_little_is_refused():
 def test_one_seed_has_no_interval():
     found = over_seeds([0.5])
     assert found.mean == 0.5 and math.isnan(found.low) and found.seeds == 1
-
-
-def test_table_over_seeds_keeps_thresholds_apart():
-    rows = [
-        {"task": "copy", "scheme": "rope", "measure": "iota_src", "fidelity": fidelity, "value": value + seed}
-        for seed in (0, 1, 2)
-        for fidelity, value in ((0.8, 1.0), (0.9, 2.0))
-    ]
-    table = index_table(pd.DataFrame(rows))
-    assert table["mean"].tolist() == [2.0, 3.0] and table["seeds"].tolist() == [3, 3]
-    assert (table["low"] < table["mean"]).all()
-    with pytest.raises(UserError, match="no column value"):
-        index_table(pd.DataFrame(rows).drop(columns="value"))

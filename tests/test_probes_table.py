@@ -1,6 +1,8 @@
 """`lengthlens probe`: the table of a run, kept with it, and what is refused."""
 
+import inspect
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -8,8 +10,13 @@ from click.testing import CliRunner
 
 from lengthlens.cli import main
 from lengthlens.probes.controls import copy_by_hand
-from lengthlens.probes.table import FILE, probe_model, stored
+from lengthlens.probes.lrc import measured_lrc
+from lengthlens.probes.probe import PROBES, Probe
+from lengthlens.probes.src import measured_src
+from lengthlens.probes.table import COLUMNS, FILE, kept_probes, probe_model, stored
+from lengthlens.probes.transfer import readout_transfer
 from lengthlens.runs.config import RunConfig
+from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
 
@@ -48,7 +55,7 @@ def test_what_is_kept_is_not_measured_again(store, monkeypatch):
     run = store.find("copy_ideal")
     first = probe(store, "copy_ideal", "--measure", "src")
     assert run.has(FILE) and not store.check()
-    monkeypatch.setattr("lengthlens.probes.table.probe_model", lambda *a, **k: pytest.fail("measured again"))
+    monkeypatch.setattr("lengthlens.probes.table.Context", lambda *a, **k: pytest.fail("measured again"))
     second = probe(store, "copy_ideal", "--measure", "src")
     assert second.exit_code == 0 and second.stdout == first.stdout
     assert isinstance(stored(run), pd.DataFrame)
@@ -106,3 +113,65 @@ def test_a_model_in_memory_gives_the_same_kind_of_table():
     table = probe_model(copy_by_hand(), train_max=4, measures=["src", "lrc"])
     index = table[table["measure"].str.startswith("iota_")]
     assert (index["value"] == 0).all() and len(index) == 12
+
+
+def test_a_learned_relation_is_a_row_for_each_form_and_value():
+    table = probe_model(copy_by_hand("lbpe"), train_max=4, measures=["relation"])
+    (row,) = table[table["measure"] == "relation"].to_dict("records")
+    assert (row["layer"], row["head"], row["form"], row["form_value"]) == (0, 0, "i−j−n", 0)
+    assert row["value"] > 0 and "i−j−n: 0" in row["relation"]
+
+
+def test_a_table_of_an_earlier_version_has_the_columns_of_today(store, tmp_path):
+    run = Run(shutil.copytree(store.find("copy_ideal").path, tmp_path / "copy_ideal"))
+    about = {"run": run.id, "task": "copy", "scheme": "ideal", "seed": 0, "accurate": True}
+    rows = [
+        {"measure": "exact_match", "scale": 4, "value": 1.0},
+        {
+            "measure": "iota_src",
+            "scale": 4,
+            "value": 0.5,
+            "threshold": "influence=0.25 fidelity=0.9",
+            "relation": "i−j",
+        },
+        {"measure": "pruned", "relation": "nothing to prune: no bias for each code"},
+    ]
+    with run.locked():
+        run.write(FILE, pd.DataFrame([{**about, **row} for row in rows]).to_parquet(None, index=False))
+    found = stored(run)
+    assert list(found) == ["run", "task", "scheme", "seed", *COLUMNS]
+    index, pruned = found.to_dict("records")[1:]
+    assert (index["influence"], index["fidelity"], index["relation"]) == (0.25, 0.9, "i−j")
+    assert pruned["reason"].startswith("nothing to prune") and pd.isna(pruned["relation"])
+    assert [probe.name for probe in kept_probes(found)] == ["src", "pruned"]
+
+
+def test_a_probe_that_finds_nothing_is_not_tried_again(store, monkeypatch):
+    assert probe(store, "copy_ideal", "--measure", "relation").exit_code == 0
+    monkeypatch.setattr(PROBES["relation"], "rows", lambda context: pytest.fail("measured again"), raising=False)
+    assert probe(store, "copy_ideal", "--measure", "relation").exit_code == 0
+
+
+def test_thresholds_are_the_defaults_of_the_functions():
+    default = {"tolerance": measured_lrc, "influence": measured_src, "fidelity": measured_src, "bar": readout_transfer}
+    for probe_ in PROBES.values():
+        for threshold in probe_.thresholds:
+            parameters = inspect.signature(default[threshold.column]).parameters
+            name = "threshold" if threshold.column == "influence" else threshold.column
+            assert parameters[name].default == threshold.default
+            assert not threshold.tried or threshold.default in threshold.tried
+
+
+def test_a_probe_from_outside_is_one_class_and_one_line(monkeypatch):
+    class Width(Probe):
+        """For the test."""
+
+        name, measures, words = "width", ("width",), "how wide it is"
+
+        def rows(self, context):
+            return [{"measure": "width", "value": context.subject.model.cfg.d_model}]
+
+    monkeypatch.setattr(PROBES, "_entries", dict(PROBES))
+    PROBES.add("width", Width())
+    table = probe_model(copy_by_hand(), train_max=4, measures=["width"])
+    assert table.loc[table["measure"] == "width", "value"].tolist() == [copy_by_hand().cfg.d_model]

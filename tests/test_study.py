@@ -1,5 +1,6 @@
 """A study: the one table that analyses, figures and the page are made from."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,25 +9,14 @@ import pytest
 
 from lengthlens.analyses.table import COLUMNS, as_study, read_study, write_study
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.forms import read_forms
-from lengthlens.models.schemes.lbpe import FORMS
 from lengthlens.probes.table import probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluate
-from lengthlens.runs.run import Status
+from lengthlens.runs.run import Run, Status
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import read_scheme
 from lengthlens.runs.training import train
-from lengthlens.studies.build import (
-    POLA_TRAIN_MAX,
-    cell_rows,
-    ended,
-    machine_class,
-    provenance,
-    scheme_label,
-    study,
-    typed_relation,
-)
+from lengthlens.studies.build import POLA_TRAIN_MAX, cell_rows, ended, machine_class, provenance, scheme_label, study
 
 SMALL = {"d_model": 8, "n_heads": 2, "batch": 2, "train_max": 4, "steps": 2, "check_every": 2, "n_ctx": 16}
 CONFIGS = (
@@ -122,20 +112,24 @@ def test_declared_src_at_every_scale_and_at_the_end(table: pd.DataFrame) -> None
     assert set(of(table, "declared_src", task="copy")["value"]) == {1}
 
 
-def test_what_lbpe_goes_by_is_said_in_words_and_kept(store: RunStore, table: pd.DataFrame) -> None:
-    rows = of(table, "relation")
-    assert set(rows["scheme"]) <= {"lbpe"}
-    assert store.run(CONFIGS[0]).has("relation.json") and not store.check()
-    forms = {str(form) for form in read_forms(FORMS)}
-    assert set(rows["form"]) <= forms and rows["form_value"].between(-3, 3).all() and (rows["value"] != 0).all()
+def test_making_a_study_leaves_every_file_as_it_was(store: RunStore) -> None:
+    def files() -> dict[Path, tuple[bytes, int]]:
+        found = [path for path in store.path.rglob("*") if path.is_file()]
+        return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+
+    before = files()
+    study(store, pola_targets=[])
+    assert files() == before
 
 
-def test_a_relation_file_of_schema_version_1_is_understood() -> None:
-    old = {"measure": "relation", "layer": 0, "head": 2, "value": 7.8, "relation": "i−j−n: 0"}
-    rows = [{**old, "text": f"layer 0 head 2 {said}"} for said in ("reads i−j = n", "avoids i+j = 2n+1")]
-    found = typed_relation(CONFIGS[0], rows)
-    assert found == [{**old, "form": "i−j−n", "form_value": 0}, {**old, "form": "i+j−2n", "form_value": 1}]
-    assert typed_relation(CONFIGS[0], found) == found
+def test_a_relation_that_was_kept_before_it_was_a_probe_is_read(store: RunStore, tmp_path: Path) -> None:
+    run = shutil.copytree(store.run(CONFIGS[0]).path, tmp_path / CONFIGS[0].id)
+    before = {"measure": "relation", "layer": 1, "head": 0, "value": 2.5, "relation": "surviving forms i−j−n: 1"}
+    with Run(run).locked():
+        Run(run).write_json("relation.json", [{**before, "text": "layer 1 head 0 reads i−j = n+1"}])
+    (row,) = of(study(RunStore(tmp_path), pola_targets=[]), "relation").to_dict("records")
+    assert {name: row[name] for name in before} == before
+    assert (row["form"], row["form_value"]) == ("i−j−n", 1)
 
 
 def test_pola_rows_are_those_of_the_theory(table: pd.DataFrame) -> None:

@@ -1,0 +1,322 @@
+"""Probes: what can be measured on a trained network from inputs of its training range. One class and one line each.
+
+A probe has a name, the measures that its rows are called, and, if it follows a complexity that may grow with the scale,
+the growth curve and its invariance index. Everything else follows from `PROBES`: the table of a model or a run
+(`lengthlens.probes.table`), the command ``lengthlens probe``, the study, predictors, growth figures and the page.
+
+To add one from outside (torch is imported in `rows`, so that listing probes stays quick)::
+
+    class Norm(Probe):
+        name, measures, words = "norm", ("norm",), "the norm of the unembedding"
+
+        def rows(self, context):
+            return [{"measure": "norm", "value": float(context.subject.model.W_U.norm())}]
+
+    PROBES.add("norm", Norm())
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lengthlens.errors import Registry
+
+if TYPE_CHECKING:
+    import torch
+
+    from lengthlens.probes.relations import Relation, RelationLike
+    from lengthlens.probes.subject import AnyModel, Subject
+    from lengthlens.tasks import Task
+
+Row = dict[str, Any]  # columns of a study, by name
+
+
+class Context:
+    """One network while it is probed: what several probes need is computed once.
+
+    Probes draw instances from one `generator`, one after the other in the order of `PROBES`, after `exact`.
+    """
+
+    def __init__(
+        self,
+        model: "AnyModel",
+        task: "Task | None" = None,
+        train_max: int = 10,
+        *,
+        relation: "RelationLike | None" = None,
+        layers: Sequence[int] | None = None,
+        beyond: Sequence[int] = (),
+        generator: "torch.Generator | None" = None,
+    ) -> None:
+        """Arguments as of `lengthlens.probes.table.probe_model`."""
+        import torch
+
+        from lengthlens.probes.subject import subject_of, task_of
+
+        self.subject: Subject = subject_of(model)
+        self.task = task_of(model, task)
+        self.train_max, self.layers, self.beyond = train_max, layers, beyond
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self._relation = relation
+
+    @cached_property
+    def exact(self) -> dict[int, float]:
+        """Exact match at every scale of the training range."""
+        from lengthlens.probes.subject import exact_by_scale, scales_up_to
+
+        scales = scales_up_to(self.task, self.train_max)
+        return exact_by_scale(self.subject, self.task, scales, generator=self.generator)
+
+    @cached_property
+    def coded(self) -> "tuple[Subject, Relation]":
+        """What codes are counted on, and the relation that gives them; see `lengthlens.probes.pruning.own_relation`."""
+        from lengthlens.probes.pruning import own_relation
+
+        return own_relation(self.subject, self.task, self.train_max, self._relation)
+
+    @cached_property
+    def pruned(self) -> "tuple[Subject, Relation] | None":
+        """A copy without what answers in range do not need, and the relation left; None where nothing can go."""
+        from lengthlens.models.schemes import PositionScheme
+        from lengthlens.probes.pruning import prune
+
+        own = self._relation is None and isinstance(getattr(self.subject.model, "pos_embed", None), PositionScheme)
+        if own and self.coded[0] is not self.subject:
+            return self.coded  # codes are counted on the pruned copy already
+        return prune(self.subject, self.task, self.train_max)
+
+
+class Threshold(NamedTuple):
+    """A number that decides what counts, its column, and where the index is reported to show what depends on it."""
+
+    column: str
+    default: float
+    tried: tuple[float, ...] = ()
+
+
+TOLERANCE = Threshold("tolerance", 0.5, (0.3, 0.5, 0.7))
+# Not beyond 0.4: a mark that stands for 0 in a running sum has an influence of one half, since half of the symbols that
+# replace it change the sum.
+INFLUENCE = Threshold("influence", 0.25, (0.1, 0.25, 0.4))
+FIDELITY = Threshold("fidelity", 0.9, (0.8, 0.9, 0.97))
+BAR = Threshold("bar", 0.9, (0.8, 0.9, 0.97))
+
+
+class Probe(ABC):
+    """What a probe is called, what its rows are, and how to make them."""
+
+    name: str
+    measures: tuple[str, ...]  # what its rows are called in the column `measure`
+    words: str  # what it measures, for the help: a part of a sentence
+    curves: Mapping[str, str] = {}  # measures that may grow with the scale, each with that of its invariance index ι
+    index: str | None = None  # the measure of the ι that is tried as a predictor of extrapolation
+    label: str = ""  # of the index in figures: "ι of measured SRC"
+    short: str = ""  # of the index in tables: "ι of SRC"
+    growth: str | None = None  # title of the figure of the (first) growth curve; None for no figure
+    thresholds: tuple[Threshold, ...] = ()
+
+    @property
+    def defaults(self) -> dict[str, float]:
+        """The thresholds at which curves are counted, by column."""
+        return {threshold.column: threshold.default for threshold in self.thresholds}
+
+    @abstractmethod
+    def rows(self, context: Context) -> list[Row]:
+        """The measurements of one network, as rows with columns of a study."""
+
+
+def by_scale(measure: str, curve: Mapping[int, float], about: Row) -> list[Row]:
+    """A row for each scale of a curve."""
+    return [{"measure": measure, "scale": n, "value": value, **about} for n, value in curve.items()]
+
+
+def index_row(measure: str, curve: Mapping[int, float], about: Row) -> Row:
+    """The invariance index of a curve, at its largest scale."""
+    from lengthlens.probes.invariance import invariance_index
+
+    return {"measure": measure, "scale": max(curve), "value": invariance_index(curve), **about}
+
+
+# -- the probes --------------------------------------------------------------------------------------------------
+
+
+class LrcProbe(Probe):
+    """Measured LRC of each head and (rows without a layer) of all; r2: how position-only each head is."""
+
+    name, measures, curves, index = "lrc", ("lrc", "r2", "iota_lrc"), {"lrc": "iota_lrc"}, "iota_lrc"
+    label, short, growth = "ι of measured LRC", "ι of LRC", "measured LRC"
+    words = "how many position codes the heads use (measured LRC)"
+    thresholds = (TOLERANCE,)
+
+    def rows(self, context: Context) -> list[Row]:
+        from lengthlens.probes.lrc import measured_lrc
+
+        subject, relation = context.coded
+        found = measured_lrc(
+            subject,
+            context.task,
+            context.train_max,
+            relation=relation,
+            layers=context.layers,
+            tolerance=TOLERANCE.default,
+            generator=context.generator,
+        )
+        codes = {"relation": relation.words}
+        about = {**codes, **self.defaults}
+        rows = [{**row, "measure": "lrc", **about} for row in _records(found.counts())]
+        rows += by_scale("lrc", found.curve, about)
+        rows += [{**row, "measure": "r2", **codes} for row in _records(found.r2)]
+        for tolerance in TOLERANCE.tried:
+            rows.append(index_row("iota_lrc", found.curve_at(tolerance), {**codes, "tolerance": tolerance}))
+        return rows
+
+
+class SrcProbe(Probe):
+    """Measured SRC; signatures: the same without the test of fidelity."""
+
+    name, measures, curves, index = "src", ("src", "signatures", "iota_src"), {"src": "iota_src"}, "iota_src"
+    label, short, growth = "ι of measured SRC", "ι of SRC", "measured SRC"
+    words = "how many operators explain its steps (measured SRC)"
+    thresholds = (INFLUENCE, FIDELITY)
+
+    def rows(self, context: Context) -> list[Row]:
+        from lengthlens.probes.src import measured_src_at
+
+        subject, relation = context.coded
+        found = measured_src_at(
+            INFLUENCE.tried,
+            subject,
+            context.task,
+            context.train_max,
+            relation,
+            fidelity=FIDELITY.default,
+            generator=context.generator,
+        )
+        usual, codes = found[INFLUENCE.tried.index(INFLUENCE.default)], {"relation": relation.words}
+        rows = by_scale("src", usual.curve, {**codes, **self.defaults})
+        rows += by_scale("signatures", usual.signatures(), {**codes, **self.defaults})
+        for each, fidelity in product(found, FIDELITY.tried):
+            about = {**codes, "influence": each.threshold, "fidelity": fidelity}
+            rows.append(index_row("iota_src", each.curve_at(fidelity), about))
+        return rows
+
+
+class TransferProbe(Probe):
+    """Accuracy of readouts from each layer's output, fitted at fit_scale and tested at scale, with its control.
+
+    cover: the least number of those readouts, for each scale.
+    """
+
+    name, measures, index = "transfer", ("transfer", "cover", "iota_cover"), "iota_cover"
+    label, short, curves = "ι of cover number", "ι of cover", {"cover": "iota_cover"}
+    words = "how far readouts transfer between steps and scales"
+    thresholds = (BAR,)
+
+    def rows(self, context: Context) -> list[Row]:
+        from lengthlens.probes.transfer import readout_transfer
+
+        found = readout_transfer(
+            context.subject,
+            context.task,
+            context.train_max,
+            beyond=context.beyond,
+            layers=context.layers,
+            bar=BAR.default,
+            generator=context.generator,
+        )
+        rows = []
+        for row in _records(found.by_scale()):
+            row.update(measure="transfer", value=row.pop("accuracy"), layer=_layer(row.pop("hook")))
+            rows.append(row)
+        for hook, readout in found.accuracy:
+            about = {"layer": _layer(hook), "readout": readout}
+            rows += by_scale("cover", found.cover(hook, readout), {**about, **self.defaults})
+            for bar in BAR.tried:
+                rows.append(index_row("iota_cover", found.cover(hook, readout, bar), {**about, "bar": bar}))
+        return rows
+
+
+class PrunedProbe(Probe):
+    """A copy without what answers in range do not need: ι of its SRC, its SRC, and exact match beyond the range."""
+
+    name, measures, curves = "pruned", ("pruned", "pruned_src", "pruned_exact_match"), {"pruned_src": "pruned"}
+    words = "the operators and the exact match beyond the range of a copy without the biases that no answer needs"
+    thresholds = (INFLUENCE, FIDELITY)
+    factors = (2, 10)  # times the training range: where the copy is tried
+    samples = 200  # instances of each
+
+    def rows(self, context: Context) -> list[Row]:
+        from lengthlens.probes.src import measured_src
+        from lengthlens.probes.subject import exact_by_scale, reachable
+
+        if context.pruned is None:
+            return [{"measure": "pruned", "reason": "nothing to prune: no bias for each code"}]
+        subject, relation = context.pruned
+        about = {"relation": relation.words, "samples": self.samples, **self.defaults}
+        task, generator = context.task, context.generator
+        curve = measured_src(
+            subject,
+            task,
+            context.train_max,
+            relation=relation,
+            threshold=INFLUENCE.default,
+            fidelity=FIDELITY.default,
+            generator=generator,
+        ).curve
+        far = reachable(subject, task, [factor * context.train_max for factor in self.factors])
+        exact = exact_by_scale(subject, task, far, self.samples, generator)
+        rows = [index_row("pruned", curve, about), *by_scale("pruned_src", curve, about)]
+        return rows + by_scale("pruned_exact_match", exact, about)
+
+
+class RelationProbe(Probe):
+    """The relation that the heads learned, pruned, where the scheme learns one: a row for each form and value.
+
+    The strongest come first; `value` is the bias, `form` the linear form and `form_value` its value.
+    """
+
+    name, measures = "relation", ("relation",)
+    words = "the relation that was learned, where the scheme learns one"
+
+    def rows(self, context: Context) -> list[Row]:
+        scheme = getattr(context.subject.model, "pos_embed", None)
+        if not hasattr(scheme, "readable") or context.pruned is None:
+            return []
+        subject, relation = context.pruned
+        model: Any = subject.model
+        return [
+            {
+                "measure": "relation",
+                "layer": entry.layer,
+                "head": entry.head,
+                "value": round(entry.bias, 6),
+                "relation": relation.words,
+                "form": str(entry.form),
+                "form_value": entry.value,
+            }
+            for entry in model.pos_embed.readable()
+        ]
+
+
+def _records(frame: Any) -> list[Row]:
+    rows: list[Row] = frame.to_dict("records")
+    return rows
+
+
+def _layer(hook: str) -> int:
+    """The layer in a hook's name: 1 in ``blocks.1.hook_resid_post``."""
+    return int(hook.split(".")[1])
+
+
+PROBES: Registry[Probe] = Registry(
+    "measure",
+    {probe.name: probe for probe in (LrcProbe(), SrcProbe(), TransferProbe(), PrunedProbe(), RelationProbe())},
+)
+
+
+def chosen(names: Iterable[str] | None = None) -> list[Probe]:
+    """The probes of these names, in the order of `PROBES`; all without names."""
+    wanted = PROBES.values() if names is None else [PROBES[name] for name in names]
+    return [probe for probe in PROBES.values() if probe in wanted]
