@@ -13,6 +13,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.files import make_directory, write_whole
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.hooked_import import check_weights
 from lengthlens.models.transformer import HookedModel
@@ -27,12 +28,12 @@ LARGEST_CONFIG = 1 << 20  # bytes; a config of this project takes about one thou
 def save(model: HookedModel, path: str | Path) -> None:
     """Write the model into the directory `path`, which is made if there is none."""
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_directory(folder)
     # Copies: safetensors refuses tensors that share storage, as those of a module with two names do.
     state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     weights = save_tensors(state)
-    _write(folder / WEIGHTS, weights)
-    _write(folder / CONFIG, render(model.config, weights).encode())
+    write_whole(folder / WEIGHTS, weights)
+    write_whole(folder / CONFIG, render(model.config, weights).encode())
 
 
 def render(config: ModelConfig, weights: bytes) -> str:
@@ -87,13 +88,6 @@ def push_to_hub(model: HookedModel, repo: str, private: bool = False, token: str
 
 
 # -- reading, with nothing taken on trust ----------------------------------------------------------------------------
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All or nothing: an interrupted write leaves the old file."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
 
 
 def _read(path: Path, at_most: int) -> bytes:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lengthlens.errors import UserError, unknown
 from lengthlens.models.config import SCORE_SCALINGS, ModelConfig
 from lengthlens.models.schemes import scheme_kind
 from lengthlens.models.schemes.options import option_names, read_options
-from lengthlens.errors import UserError, unknown
 from lengthlens.tasks import TASKS, Task
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -45,20 +45,14 @@ class RunConfig:
     d_mlp: int | None = None  # 4 d_model if None, as everywhere
     n_ctx: int = 2048  # the longest sequence for schemes with a table entry per position
     initializer_range: float | None = None  # 0.8 / sqrt(d_model); with 0.03 addition stayed on a plateau
-    score_scaling: str = (
-        "log"  # without it softmax spreads over ever more keys, and even the ideal scheme decays
-    )
-    train_max: int = (
-        10  # the largest scale in training: room enough to see growth, and to go 100 times beyond
-    )
+    score_scaling: str = "log"  # without it softmax spreads over ever more keys, and even the ideal scheme decays
+    train_max: int = 10  # the largest scale in training: room enough to see growth, and to go 100 times beyond
     steps: int = 4000  # at most; copying by plain distances takes nearly all of them, most runs settle before
     batch: int = 32  # instances a step; in a few trials on parity-cot, four times as many converged no sooner
     lengths: str = "one"  # one scale for each batch wastes nothing on padding; "mixed" draws one for each row
     lr: float = 2e-3  # AdamW's usual rate for so small a model
     pe_lr_factor: float = 15.0  # biases of scores must become large, which weights of a network must not
-    label_smoothing: float = (
-        0.1  # wants fixed logits, so that leaking attention keeps costing; see trainer.py
-    )
+    label_smoothing: float = 0.1  # wants fixed logits, so that leaking attention keeps costing; see trainer.py
     weight_decay: float = 0.01  # of weight matrices; position tables, biases and norms have none
     beta2: float = 0.98  # a shorter memory than 0.999, since scales alternate between batches
     clip: float = 1.0  # the largest norm of a gradient, so that no single batch can throw a run off
@@ -69,9 +63,7 @@ class RunConfig:
     seed: int = 0  # of initial weights and data
     precision: str = "float32"  # "bfloat16" is for CUDA
     device: str = "auto"  # cuda where there is one, else cpu; mps only if asked for
-    threads: int = (
-        1  # of the CPU; these matrices are too small for more, and one gives the same bits everywhere
-    )
+    threads: int = 1  # of the CPU; these matrices are too small for more, and one gives the same bits everywhere
     compile: bool = False  # compiling takes longer than most runs here
 
     def __post_init__(self) -> None:
@@ -86,12 +78,7 @@ class RunConfig:
         self.model_config()
 
     def _check_choices(self) -> None:
-        choices = {
-            "device": DEVICES,
-            "precision": PRECISIONS,
-            "lengths": MIXES,
-            "score_scaling": SCORE_SCALINGS,
-        }
+        choices = {"device": DEVICES, "precision": PRECISIONS, "lengths": MIXES, "score_scaling": SCORE_SCALINGS}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from lengthlens.errors import UserError, unknown
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import Planned, read_scheme
-from lengthlens.errors import UserError, unknown
 from lengthlens.tasks import TASKS
 
 RECORD_TASKS = (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock, Timeout
 
+from lengthlens.errors import UserError
 from lengthlens.files import (
     PARTIAL,
     StorageError,
@@ -18,13 +19,12 @@ from lengthlens.files import (
     cannot,
     make_directory,
     read_whole,
-    remove_partial,
     remove_file,
+    remove_partial,
     sha256,
     write_whole,
 )
 from lengthlens.runs.config import RunConfig
-from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
     from lengthlens.models.transformer import HookedModel
@@ -272,12 +272,7 @@ class Run:
         found = [text for name, entry in sorted(manifest.items()) if (text := self._problem(name, entry))]
         for path in sorted(self.path.rglob("*")):
             name = str(path.relative_to(self.path))
-            if (
-                path.is_file()
-                and name not in manifest
-                and name not in UNLISTED
-                and not name.endswith(PARTIAL)
-            ):
+            if path.is_file() and name not in manifest and name not in UNLISTED and not name.endswith(PARTIAL):
                 found.append(f"run '{self.id}': {name} {NOT_LISTED}")
         return found or self._contradictions()
 

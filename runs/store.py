@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, write_whole
+from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import best_rows
 from lengthlens.runs.run import CONFIG, LOG, MANIFEST, Run
-from lengthlens.runs.config import EXECUTION, RunConfig
-from lengthlens.errors import UserError, unknown
 
 INTEGERS = ("length", "samples", "d_mlp")  # columns that may be empty and are whole numbers otherwise
 
@@ -85,9 +85,7 @@ class RunStore:
         """One row for each run, of one task, scheme or status if given. A run that cannot be read says why."""
         rows = [listed(run) for run in self.runs()]
         wanted = {"task": task, "scheme": scheme, "status": status}
-        return [
-            row for row in rows if all(value is None or row[key] == value for key, value in wanted.items())
-        ]
+        return [row for row in rows if all(value is None or row[key] == value for key, value in wanted.items())]
 
     def table(self) -> pd.DataFrame:
         """One row for each run and length: the run's choices, how it ended, and its scores.

@@ -13,13 +13,13 @@ from typing import Any, Protocol, TypeVar
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+from lengthlens.errors import UserError, unknown
+from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import MEMORY, SAMPLES, best_rows, cpu_threads, evaluate
 from lengthlens.runs.run import Run
-from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Trainer
 from lengthlens.runs.training import CHECKPOINT_SECONDS, train
-from lengthlens.errors import UserError, unknown
 
 ENGINES = ("local", "dask")
 BUSY = "busy"  # the status of a run that another process has in hand
@@ -33,9 +33,7 @@ class Planned:
 
     config: RunConfig
     samples: Mapping[int, int]
-    hopeless: float = (
-        1.0  # share of the instances of a length that do once none of a shorter length was right
-    )
+    hopeless: float = 1.0  # share of the instances of a length that do once none of a shorter length was right
 
     def next_look(self, rows: Sequence[dict[str, Any]]) -> tuple[int, int] | None:
         """The shortest length that the rows of an evaluation do not have yet, and its number of instances.
@@ -291,9 +289,7 @@ Work = TypeVar("Work")
 Result = TypeVar("Result", bound=Ended)
 
 
-def persistently(
-    work: Mapping[str, Work], run_all: Callable[[Sequence[Work]], Iterator[Result]]
-) -> Iterator[Result]:
+def persistently(work: Mapping[str, Work], run_all: Callable[[Sequence[Work]], Iterator[Result]]) -> Iterator[Result]:
     """The outcomes of work by run, as they come. A dead worker takes the pool with it: go on with a new one."""
     left, deaths = dict(work), 0
     while left:
@@ -333,9 +329,7 @@ def on_engine(
     else:
         with (
             _dask_client(address) as client,
-            parallel_config(
-                backend="dask", n_jobs=-1, client=client, resources=dict(resources or {}), pure=False
-            ),
+            parallel_config(backend="dask", n_jobs=-1, client=client, resources=dict(resources or {}), pure=False),
         ):
             yield run_all
 

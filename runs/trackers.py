@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from lengthlens.errors import UserError
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.training import Progress
-from lengthlens.errors import UserError
 
 
 def wandb_report(config: RunConfig, project: str = "lengthlens") -> Callable[[Progress], None]:

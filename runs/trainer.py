@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluation import device_of, evaluating, present_device, right_tokens
+from lengthlens.errors import UserError
 from lengthlens.models.schemes import PositionScheme
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.errors import UserError
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.evaluation import device_of, evaluating, present_device, right_tokens
 from lengthlens.tasks import Batch, Task
 
 CHECK_SAMPLES = 64  # of each scale, for each look at in-range exact match
@@ -109,9 +109,7 @@ class Trainer:
             scale = int(torch.randint(low, high + 1, (), generator=self.data))
             batch = self.task.sample(scale, rows, self.data)
         else:
-            batch = self.task.sample(
-                torch.randint(low, high + 1, (rows,), generator=self.data), None, self.data
-            )
+            batch = self.task.sample(torch.randint(low, high + 1, (rows,), generator=self.data), None, self.data)
         return Batch(*(x.to(self.device) for x in (batch.tokens, batch.answer_mask, batch.scale)))
 
     def _rate(self) -> float:
@@ -213,9 +211,7 @@ def answer_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
     and 0.22 at n = 300, 0.1 gave 1.0 at both (1200 steps).
     """
     answer = batch.query_mask
-    return F.cross_entropy(
-        logits[:, :-1][answer].float(), batch.tokens[:, 1:][answer], label_smoothing=label_smoothing
-    )
+    return F.cross_entropy(logits[:, :-1][answer].float(), batch.tokens[:, 1:][answer], label_smoothing=label_smoothing)
 
 
 # -- evaluation while training -------------------------------------------------------------------------------------
@@ -266,7 +262,5 @@ def choose_device(config: RunConfig) -> torch.device:
     """The device meant, if it is there and can compute at this precision."""
     device = present_device(config.device)
     if config.precision == "bfloat16" and device.type != "cuda":
-        raise UserError(
-            f"precision bfloat16 is for device cuda, and this run is on {device.type}: use float32"
-        )
+        raise UserError(f"precision bfloat16 is for device cuda, and this run is on {device.type}: use float32")
     return device

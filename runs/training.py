@@ -12,13 +12,13 @@ from typing import Any
 import safetensors
 from safetensors.torch import load, save
 
-from lengthlens.runs.evaluation import cpu_threads, exact_match
 from lengthlens.files import StorageError
-from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, VERSIONS, Run, Status
+from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.config import RunConfig
+from lengthlens.runs.evaluation import cpu_threads, exact_match
+from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, VERSIONS, Run, Status
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Look, Trainer
-from lengthlens.models.transformer import HookedModel
 
 CONVERGED = 0.99  # in-range exact match from which a run counts as converged
 FINAL_SAMPLES = 200  # of each scale in range, for the figure that a run ends with
@@ -192,9 +192,7 @@ class Sitting:
         self.step = trainer.step
         self.run.write(CHECKPOINT, encode_checkpoint(trainer))
         self.run.write(METRICS, metrics_lines(trainer.looks))
-        self.run.set_status(
-            replace(self.status(), in_range_exact_match=trainer.looks[-1].in_range_exact_match)
-        )
+        self.run.set_status(replace(self.status(), in_range_exact_match=trainer.looks[-1].in_range_exact_match))
         self.saved = time.monotonic()
 
     def _finish(self, trainer: Trainer) -> None:
