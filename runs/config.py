@@ -6,10 +6,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.models.config import SCORE_SCALINGS, ModelConfig
+from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import scheme_kind
 from lengthlens.models.schemes.options import option_names, read_options
 from lengthlens.tasks import TASKS, Task
@@ -22,29 +23,36 @@ MIXES = ("one", "mixed")
 # another number of threads sums are taken in another order, so results then agree up to rounding, not bit for bit.
 EXECUTION = ("device", "threads", "compile")
 
+MODEL_FIELDS = {f.name for f in dataclasses.fields(ModelConfig)}  # what a run says of them is passed on to its model
+
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A training run: the same config is the same run.
+    """Every choice about one training run: the same config is the same run, and has the same `id`.
 
-    >>> config = RunConfig(task="copy", scheme="relative", scheme_options={"max_distance": "3"})
+    Arguments: the fields below. Those of the model mean what they mean in `ModelConfig`, which has their reasons and
+    checks them; `config.model` is that ModelConfig. All others are about training.
+
+    Errors: UserError, in one sentence, for an unknown task, scheme or option, or a value that makes no sense.
+
+    >>> config = RunConfig(task="copy", scheme="relative", scheme_options={"max_distance": "3"}, n_layers=4)
+    >>> config.scheme_options, config.model.n_layers, config.model.train_ctx
+    ({'max_distance': 3}, 4, 23)
     >>> RunConfig.from_json(config.to_json()) == config
     True
-    >>> config.scheme_options
-    {'max_distance': 3}
-    >>> dataclasses.replace(config, device="cpu").id == config.id
+    >>> dataclasses.replace(config, device="cpu").id == config.id != dataclasses.replace(config, seed=1).id
     True
     """
 
     task: str  # a name in TASKS
     scheme: str  # a name of a scheme, such as "rope" or "hinted:relative"
     scheme_options: Mapping[str, Any] = field(default_factory=dict)  # completed by the scheme's own defaults
-    n_layers: int = 2  # the least depth in which heads compose, enough for one circuit step
-    n_heads: int = 4  # an operator of the tasks here has up to four sources
-    d_model: int = 64  # learns the tasks here in about a minute on one core
-    d_mlp: int | None = None  # 4 d_model if None, as everywhere
-    n_ctx: int = 2048  # the longest sequence for schemes with a table entry per position
-    initializer_range: float | None = None  # 0.8 / sqrt(d_model); with 0.03 addition stayed on a plateau
+    n_layers: int = ModelConfig.n_layers
+    n_heads: int = ModelConfig.n_heads
+    d_model: int = ModelConfig.d_model
+    d_mlp: int | None = ModelConfig.d_mlp
+    n_ctx: int = ModelConfig.n_ctx
+    initializer_range: float | None = ModelConfig.initializer_range  # with 0.03 addition stayed on a plateau
     score_scaling: str = "log"  # without it softmax spreads over ever more keys, and even the ideal scheme decays
     train_max: int = 10  # the largest scale in training: room enough to see growth, and to go 100 times beyond
     steps: int = 4000  # at most; copying by plain distances takes nearly all of them, most runs settle before
@@ -58,9 +66,9 @@ class RunConfig:
     clip: float = 1.0  # the largest norm of a gradient, so that no single batch can throw a run off
     warmup: int = 100  # steps in which the rate rises to lr, while AdamW's averages are still poor
     cooldown: float = 0.5  # share of the run, at its end, in which the rate falls to zero along a cosine
-    check_every: int = 100  # steps between looks at in-range exact match; a run is resumed from one of them
-    patience: int = 5  # perfect looks in a row, with a margin at rest, before the cool-down starts early
-    seed: int = 0  # of initial weights and data
+    check_every: int = 100  # steps between evaluations of in-range exact match; a run is resumed from one of them
+    patience: int = 5  # perfect evaluations in a row, with a margin at rest, before the cool-down starts early
+    seed: int = ModelConfig.seed  # of initial weights and data
     precision: str = "float32"  # "bfloat16" is for CUDA
     device: str = "auto"  # cuda where there is one, else cpu; mps only if asked for
     threads: int = 1  # of the CPU; these matrices are too small for more, and one gives the same bits everywhere
@@ -70,16 +78,14 @@ class RunConfig:
         for name in ("task", "scheme"):
             if not isinstance(getattr(self, name), str):
                 raise UserError(f"{name} must be a name, not {getattr(self, name)!r}")
-        TASKS[self.task]
         object.__setattr__(self, "scheme_options", complete_options(self.scheme, self.scheme_options))
         self._check_choices()
         self._check_numbers()
         self.task_object.checked_scale(self.train_max)
-        self.model_config()
+        self.model  # noqa: B018 (checks all that is about the model)
 
     def _check_choices(self) -> None:
-        choices = {"device": DEVICES, "precision": PRECISIONS, "lengths": MIXES, "score_scaling": SCORE_SCALINGS}
-        for name, allowed in choices.items():
+        for name, allowed in {"device": DEVICES, "precision": PRECISIONS, "lengths": MIXES}.items():
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
         if type(self.compile) is not bool:
@@ -87,7 +93,7 @@ class RunConfig:
 
     def _check_numbers(self) -> None:
         positive = ("train_max", "steps", "batch", "check_every", "patience", "threads")
-        for name in (*positive, "warmup", "seed"):
+        for name in (*positive, "warmup"):
             value, least = getattr(self, name), 1 if name in positive else 0
             if type(value) is not int or not least <= value < 2**31:
                 raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
@@ -104,22 +110,11 @@ class RunConfig:
     def task_object(self) -> Task:
         return TASKS[self.task]
 
-    def model_config(self) -> ModelConfig:
+    @cached_property
+    def model(self) -> ModelConfig:
         """The model that is trained."""
-        return ModelConfig(
-            task=self.task,
-            scheme=self.scheme,
-            scheme_options=self.scheme_options,
-            n_layers=self.n_layers,
-            n_heads=self.n_heads,
-            d_model=self.d_model,
-            d_mlp=self.d_mlp,
-            n_ctx=self.n_ctx,
-            train_ctx=self.task_object.length(self.train_max),
-            initializer_range=self.initializer_range,
-            score_scaling=self.score_scaling,
-            seed=self.seed,
-        )
+        own = {name: value for name, value in vars(self).items() if name in MODEL_FIELDS}
+        return ModelConfig(**own, train_ctx=self.task_object.length(self.train_max))
 
     # -- name ----------------------------------------------------------------------------------------------------
 

@@ -245,7 +245,7 @@ class Run:
         status = self.status()
         if not self.has(MODEL):
             raise UserError(f"run '{self.id}' has no model: it is {status.status}")
-        model = build(self.config.model_config())
+        model = build(self.config.model)
         model.load_state_dict(load(self.read(MODEL)))
         return model.to(device).eval()  # type: ignore[no-any-return]
 

@@ -44,7 +44,7 @@ class Trainer:
         self.config = config
         self.task = config.task_object
         self.device = choose_device(config)
-        self.model = build(config.model_config()).to(self.device)
+        self.model = build(config.model).to(self.device)
         self.optimizer = make_optimizer(self.model, config)
         self.data = torch.Generator().manual_seed(config.seed)
         self.draws = torch.Generator().manual_seed(config.seed)  # of schemes that draw positions

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from lengthlens.errors import UserError
 from lengthlens.files import PARTIAL, StorageError, write_whole
+from lengthlens.models.config import ModelConfig
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import best_rows
 from lengthlens.runs.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATUS, Run, Status
@@ -83,6 +84,19 @@ def test_every_choice_that_changes_the_result_changes_the_name() -> None:
         assert (RunConfig.from_dict(values).id == config.id) == (field.name in EXECUTION), field.name
 
 
+def test_a_run_holds_its_model() -> None:
+    """Every field that a run shares with a model reaches it, with the model's defaults but for one."""
+    sizes = {"n_layers": 3, "n_heads": 2, "d_model": 20, "d_mlp": 9, "n_ctx": 77, "initializer_range": 0.5, "seed": 4}
+    config = RunConfig("addition", "t5", {"num_buckets": 8}, score_scaling="none", train_max=3, **sizes)  # type: ignore[arg-type]
+    shared = {f.name for f in dataclasses.fields(config)} & {f.name for f in dataclasses.fields(ModelConfig)}
+    assert shared == {*sizes, "task", "scheme", "scheme_options", "score_scaling"}
+    assert all(getattr(config.model, name) == getattr(config, name) for name in shared)
+    assert config.model.train_ctx == config.task_object.length(3)
+    usual, model = RunConfig("copy", "rope"), ModelConfig(task="copy", scheme="rope")
+    assert {name for name in sizes if getattr(usual, name) != getattr(model, name)} == set()
+    assert (usual.score_scaling, model.score_scaling) == ("log", "none")
+
+
 def test_one_config_has_one_name_however_it_is_written() -> None:
     assert tiny(scheme_options={"max_distance": "3"}) == tiny(scheme_options={"max_distance": 3})
     assert tiny(lr=1).id == tiny(lr=1.0).id
@@ -106,6 +120,9 @@ def test_one_config_has_one_name_however_it_is_written() -> None:
         ({"lengths": "some"}, ["some", "mixed"]),
         ({"learning_rate": 1}, ["learning_rate", "lr"]),
         ({"d_model": 9}, ["9", "n_heads"]),
+        ({"n_layers": 0}, ["n_layers", "0"]),
+        ({"seed": -1}, ["seed", "-1"]),
+        ({"score_scaling": "lin"}, ["score_scaling", "lin", "log"]),
     ],
 )
 def test_a_bad_config_is_refused_in_one_sentence(changes: dict[str, object], names: list[str]) -> None:
