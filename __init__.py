@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lengthlens.models.pretrained import load
     from lengthlens.models.schemes import SCHEMES
     from lengthlens.models.transformer import HookedModel, build
+    from lengthlens.probes.certificate.certify import certify
     from lengthlens.probes.invariance import invariance_index
     from lengthlens.probes.lrc import measured_lrc
     from lengthlens.probes.pruning import prune
@@ -42,6 +43,7 @@ HOMES = {
     "exact_match": "runs.evaluation",
     "sweep": "runs.sweep",
     "verdict": "theory.verdict",
+    "certify": "probes.certificate.certify",
     "measured_src": "probes.src",
     "measured_lrc": "probes.lrc",
     "readout_transfer": "probes.transfer",
@@ -53,7 +55,7 @@ HOMES = {
 }
 
 __all__ = [
-    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "draw",
+    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "certify", "draw",
     "exact_match", "invariance_index", "load", "measured_lrc", "measured_src", "prune", "readout_transfer",
     "reproduce", "study", "sweep", "train", "verdict",
 ]  # fmt: skip

@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from lengthlens.probes.certificate.certify import Certificate
 
 
-@click.command()
+@click.command("certify")
 @click.argument("run", metavar="RUN")
 @click.option("--max-length", type=int, default=1_000_000, show_default=True, help="The longest length to ask about.")
 @store_path
 @as_json
-def certify(run: str, max_length: int, store: str, as_json: bool) -> None:
+def certify_command(run: str, max_length: int, store: str, as_json: bool) -> None:
     """Give the largest length up to which leaked attention cannot change RUN's answers, or say why there is none.
 
     Read from the learned relation and the weights. A certificate is proven, or conditional on what it names.
     """
-    from lengthlens.probes.certificate.certify import certify_run
+    from lengthlens.probes.certificate.certify import certify
     from lengthlens.runs.store import RunStore
 
     found = RunStore(store).find(run)
     with stoppable("the certificate"), progress("certifying") as report:
-        certificate = certify_run(found, max_length, report)
+        certificate = certify(found, max_length, report=report)
     if as_json:
         print_json({"run": found.id, **certificate.to_dict()})
         return
@@ -72,4 +72,4 @@ def leak_rows(certificate: "Certificate") -> list[dict[str, Any]]:
     ]
 
 
-CERTIFY_COMMANDS = (certify,)
+CERTIFY_COMMANDS = (certify_command,)

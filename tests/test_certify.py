@@ -16,11 +16,10 @@ from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.ideal import Ideal
 from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.probes.certificate import climb as certify_climb
-from lengthlens.probes.certificate.certify import certify_model
-from lengthlens.probes.certificate.leak import leak_bound
+from lengthlens.probes.certificate import search
+from lengthlens.probes.certificate.certify import certify
 from lengthlens.probes.certificate.places import Places, carried, settled_scale
-from lengthlens.probes.certificate.proof import least_lead, steps_of
+from lengthlens.probes.certificate.proof import leak_bound, least_lead, steps_of
 from lengthlens.probes.certificate.search import Game, Leak, scene
 from lengthlens.probes.controls import SHARP, copy_by_hand
 from lengthlens.runs.evaluation import exact_match
@@ -76,7 +75,7 @@ def true_length(bias: float) -> int:
 @pytest.mark.parametrize("bias", [4.0, 5.0, 6.5])
 def test_a_proof_reaches_the_length_at_which_the_model_fails(scheme: str, bias: float) -> None:
     model, true = pointed(scheme, bias), true_length(bias)
-    found = certify_model(model)
+    found = certify(model)
     assert found.kind == "proven" and not found.limit and found.assumes == ""
     assert 0.99 * true - 1 <= found.length <= true
     assert copies_zeros(model, found.length) and copies_zeros(model, true) and not copies_zeros(model, true + 1)
@@ -91,7 +90,7 @@ def test_length_scaled_scores_hold_for_ever_if_the_bias_exceeds_the_logarithm_of
     """The key to be read weighs (i+2)^(bias / log 25), against i others: more for ever if that power is above 1."""
     model = pointed("lbpe", bias)
     model.config = replace(model.config, score_scaling="log", train_ctx=23)
-    found = certify_model(model, max_length=5000)
+    found = certify(model, max_length=5000)
     assert found.limit == holds
     if holds:
         assert found.kind == "proven" and found.length == 5000
@@ -106,7 +105,7 @@ def test_what_weighs_as_one_never_outweighs(scheme: str) -> None:
     model = pointed(scheme, 1.0, "one")
     if scheme == "lbpe":
         model.pos_embed.prune(0.05)  # else keys that have a value, though it is 0, weigh each by itself
-    found = certify_model(model, max_length=100_000)
+    found = certify(model, max_length=100_000)
     assert (found.kind, found.length, found.limit) == ("proven", 100_000, True)
     assert copies_zeros(model, 300) and not copies_zeros(pointed(scheme, 1.0), 300)
 
@@ -144,12 +143,12 @@ def test_the_least_lead_of_what_weighs_as_one_in_closed_form() -> None:
 
 
 def test_a_certificate_is_no_longer_than_what_was_asked_for() -> None:
-    found = certify_model(copy_by_hand("ideal"), max_length=3)
+    found = certify(copy_by_hand("ideal"), max_length=3)
     assert (found.kind, found.length, found.limit) == ("proven", 3, True)
 
 
 def test_nothing_is_certified_where_nothing_is_read() -> None:
-    found = certify_model(pointed("lbpe", 0.0))
+    found = certify(pointed("lbpe", 0.0))
     assert (found.kind, found.length, found.worst) == ("none", 0, {})
 
 
@@ -160,13 +159,13 @@ def test_nothing_is_certified_where_nothing_is_read() -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer steps: models by hand have no weak ones that would be hard to find."""
     for name, fewer in {"ROWS": 32, "WEAKEST": 16, "STEPS_EACH": 4, "SEARCHED": 24}.items():
-        monkeypatch.setattr(certify_climb, name, fewer)
+        monkeypatch.setattr(search, name, fewer)
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_search_stays_below_the_length_at_which_the_model_fails() -> None:
     """It keeps a reserve: (e⁵−2n) / (e⁵+2n) ≥ 0.2 up to n = 49, and a bit more where margins are less than full."""
-    weak = certify_model(deeper("lbpe", 5.0), max_length=150)
+    weak = certify(deeper("lbpe", 5.0), max_length=150)
     assert weak.kind == "conditional" and "searched for and not proven" in weak.assumes
     assert 40 <= weak.length <= 60 < true_length(5.0)
     assert "a leak was found" in weak.reason and weak.weakest_head == "layer 0 head 0"
@@ -176,14 +175,14 @@ def test_a_search_stays_below_the_length_at_which_the_model_fails() -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("bias", "other"), [(30.0, "each"), (3.0, "one")])
 def test_a_search_finds_no_limit_where_there_is_none(bias: float, other: str) -> None:
-    found = certify_model(deeper("ideal", bias, other), max_length=300)
+    found = certify(deeper("ideal", bias, other), max_length=300)
     assert (found.kind, found.length, found.limit) == ("conditional", 300, True)
     (score,) = exact_match(deeper("ideal", bias, other), COPY, [300], samples=10)
     assert score.exact_match == 1
 
 
 def test_a_model_that_errs_has_no_certificate(small_model: Callable[..., HookedModel]) -> None:
-    found = certify_model(small_model("lbpe"))
+    found = certify(small_model("lbpe"))
     assert (found.kind, found.length) == ("none", 0)
     assert "at n = 1 the model itself is wrong" in found.reason
 
@@ -291,17 +290,17 @@ def test_positions_keep_their_places_near_borders() -> None:
 
 def test_refusals_in_a_sentence(small_model: Callable[..., HookedModel]) -> None:
     with pytest.raises(UserError, match="scheme 'rope' cannot be certified: only lbpe"):
-        certify_model(small_model("rope", d_head=4))
+        certify(small_model("rope", d_head=4))
     with pytest.raises(UserError, match="scheme 'lbpe' cannot be certified"):
-        certify_model(small_model("lbpe", scheme_options={"variant": "mlp"}))
+        certify(small_model("lbpe", scheme_options={"variant": "mlp"}))
     with pytest.raises(UserError, match="'lbpe' with other=one can be certified without length-scaled scores"):
-        certify_model(small_model("lbpe", scheme_options={"other": "one"}, score_scaling="log"))
+        certify(small_model("lbpe", scheme_options={"other": "one"}, score_scaling="log"))
     with pytest.raises(UserError, match="task 'parity' is growing"):
-        certify_model(small_model("lbpe", task="parity"))
+        certify(small_model("lbpe", task="parity"))
     with pytest.raises(UserError, match="one or two layers can be certified, not of 3"):
-        certify_model(small_model("lbpe", n_layers=3))
+        certify(small_model("lbpe", n_layers=3))
     with pytest.raises(UserError, match="max_length must be at least 1, not 0"):
-        certify_model(small_model("lbpe"), max_length=0)
+        certify(small_model("lbpe"), max_length=0)
 
 
 def test_the_command_says_it_all(tmp_path: object) -> None:

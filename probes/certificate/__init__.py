@@ -1,1 +1,1 @@
-"""Lengths up to which a run cannot go wrong."""
+"""Certificates: lengths up to which leaked attention cannot change an answer."""

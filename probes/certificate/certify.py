@@ -1,15 +1,19 @@
 """Up to which length leaked attention cannot change an answer: a certificate for a trained model.
 
-What is proven from the weights, for every instance: which keys a step can tell apart by position, that long sequences
-hold no kinds of steps that short ones do not, and how much attention can leak to all other keys (`certify_leak`).
+Position schemes with a finite number of codes that have a bias *name* a bounded number of keys at each query, whatever
+the length. All other keys are treated alike. What they attract of the attention of a head, because they are many, is
+the *leak*: at lengths beyond the training range it is what can go wrong.
 
-What follows from it for the answer is one of
+Proven from the weights, for every instance: which keys a step names, that long sequences hold no kinds of steps that
+short ones do not (`places`), and how much attention can leak to all other keys (`proof.leak_bound`). What follows from
+it for the answer is a certificate of one of two kinds:
 
-- ``proven``: the answer is right at every step of every instance up to the length. For models in which logits are
-  linear in what heads read (`certify_proof`), in exact arithmetic.
-- ``conditional``: the worst leak that was found keeps a reserve of margin at every length that was looked at. An
-  adversary chooses, at each position by itself, what all other keys hold (`certify_search`): more than any instance
-  could. Its worst choice is searched for and not proven to be the worst, and the certificate says so.
+- ``proven``: the answer is right at every step of every instance up to the length, in exact arithmetic. For models in
+  which logits are linear in what heads move (`proof.proof`).
+- ``conditional``: the worst leak that was found leaves every step a reserve of margin at every length that was tried.
+  An adversary chooses, at each position by itself, what all other keys hold (`search.Game`): more than any instance
+  could. Its worst choice is searched for by gradient descent and is not proven to be the worst; lengths between those
+  that were tried are not tried. `Certificate.assumes` says so.
 """
 
 from collections.abc import Callable
@@ -21,10 +25,9 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.certificate.climb import RESERVE, Climb
-from lengthlens.probes.certificate.leak import leak_bound
 from lengthlens.probes.certificate.places import Places, check_scheme, settled_scale, weighs_as_one
-from lengthlens.probes.certificate.proof import proof, provable
+from lengthlens.probes.certificate.proof import leak_bound, proof, provable
+from lengthlens.probes.certificate.search import RESERVE, Climb
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
@@ -48,7 +51,7 @@ class Certificate:
     reason: str  # in a sentence: what ends it, or why there is none
     assumes: str  # what it rests on besides exact arithmetic; empty if nothing
     settled: int  # the scale from which on no new kinds of steps come
-    margin: float | None  # usual lead of the right logit, where it was looked at
+    margin: float | None  # usual lead of the right logit, where it was computed
     worst: dict[int, float]  # the least margin by length: found, or for a proof, a bound for all lengths up to it
     weakest_step: str
     weakest_head: str
@@ -58,26 +61,35 @@ class Certificate:
         return asdict(self)
 
 
-def certify_run(run: Run, max_length: int = MAX_LENGTH, report: Report | None = None) -> Certificate:
-    """The certificate of a trained run."""
-    return certify_model(run.model("cpu"), run.config.task_object, max_length, report=report)
-
-
-def certify_model(
-    model: HookedModel,
-    task: Task | None = None,
+def certify(
+    model: HookedModel | Run,
     max_length: int = MAX_LENGTH,
     *,
+    task: Task | None = None,
     seed: int = 0,
     report: Report | None = None,
 ) -> Certificate:
-    """Up to which length (scale), `max_length` at most, leaked attention cannot change any answer.
+    """The largest length (scale n) up to which leaked attention cannot change any answer.
+
+    Arguments:
+        model: a model of one or two layers under a scheme that names a bounded number of keys, or a trained run of it.
+        max_length: the longest length to ask about.
+        task: whose answers they are; the one that the model was built for, if not given.
+        seed: of the instances and of the adversary, for a conditional certificate.
+        report: is told what is being done.
+
+    Result: a `Certificate`; its length is 0, with a reason, where nothing can be certified.
+
+    Errors: UserError for a scheme, task or number of layers that the theory does not cover, and for a `max_length`
+    below the smallest scale of the task.
 
     >>> from lengthlens.probes.controls import copy_by_hand
-    >>> found = certify_model(copy_by_hand("lbpe"), max_length=10_000)
+    >>> found = certify(copy_by_hand("lbpe"), max_length=10_000)
     >>> found.kind, found.length, found.limit
     ('proven', 10000, True)
     """
+    if isinstance(model, Run):
+        return certify(model.model("cpu"), max_length, task=task or model.config.task_object, seed=seed, report=report)
     task = checked(model, task or model.task, max_length)
     tell = report or (lambda text: None)
     tell("kinds of steps")
@@ -153,28 +165,27 @@ def searched(
     wrong = first_wrong(model, task, short, seed, tell)
     if wrong is not None:
         return made(0, f"at n = {wrong} the model itself is wrong on some of {SHORT_ROWS} instances")
-    run_on = f"up to n = {short} the model was run on {SHORT_ROWS} instances of each length"
+    assumes = f"up to n = {short} the model was run on {SHORT_ROWS} instances of each length"
     if short == limit:
-        return made(limit, NOTHING_LONGER, run_on)
+        return made(limit, NOTHING_LONGER, assumes)
     climb, both = Climb(model, task, settled, seed, tell), f"n = {settled} and {settled + 1}"
     if climb.wrong:
-        reason = f"the model itself is wrong on {climb.wrong} of {climb.screened} instances of {both}"
-        return made(0, reason, "", climb)
-    run_on += f", and on {climb.screened} of {both}"
+        return made(0, f"the model itself is wrong on {climb.wrong} of {climb.screened} instances of {both}", "", climb)
+    assumes += f", and on {climb.screened} of {both}"
     if limit <= settled + 1:
-        return made(limit, NOTHING_LONGER, run_on, climb)
+        return made(limit, NOTHING_LONGER, assumes, climb)
     length, failed = climb.up_to(settled + 1, limit)
-    looked_at = ", ".join(str(n) for n in sorted(climb.weakest) if n <= length)
-    if looked_at:
-        run_on += (
-            f"; beyond, the worst leak was searched for and not proven to be the worst, at n = {looked_at}, "
+    tried = ", ".join(str(n) for n in sorted(climb.weakest) if n <= length)
+    if tried:
+        assumes += (
+            f"; beyond, the worst leak was searched for and not proven to be the worst, at n = {tried}, "
             f"on {climb.steps} steps, the weakest among them, and each keeps {RESERVE:.0%} of the usual margin or more"
         )
     if failed is None:
-        return made(length, NOTHING_LONGER, run_on, climb, min(climb.weakest, key=climb.weakest.__getitem__))
+        return made(length, NOTHING_LONGER, assumes, climb, min(climb.weakest, key=climb.weakest.__getitem__))
     margin = climb.weakest[failed].margin
     reason = f"at n = {failed} a leak was found that leaves a margin of {margin:.2f}, below {RESERVE:.0%} of the usual"
-    return made(length, reason, run_on, climb, failed)
+    return made(length, reason, assumes, climb, failed)
 
 
 def leak_at(model: HookedModel, task: Task, settled: int, length: int) -> Tensor:
