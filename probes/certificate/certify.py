@@ -88,7 +88,7 @@ def certify(
     >>> found.kind, found.length, found.limit
     ('proven', 10000, True)
     """
-    if isinstance(model, Run):
+    if not isinstance(model, HookedModel):
         return certify(model.model("cpu"), max_length, task=task or model.config.task_object, seed=seed, report=report)
     task = checked(model, task or model.task, max_length)
     tell = report or (lambda text: None)
