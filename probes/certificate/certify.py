@@ -88,8 +88,9 @@ def certify(
     >>> found.kind, found.length, found.limit
     ('proven', 10000, True)
     """
-    if not isinstance(model, HookedModel):
-        return certify(model.model("cpu"), max_length, task=task or model.config.task_object, seed=seed, report=report)
+    if isinstance(model, Run):
+        run: Run = model
+        task, model = task or run.config.task_object, run.model("cpu")
     task = checked(model, task or model.task, max_length)
     tell = report or (lambda text: None)
     tell("kinds of steps")
