@@ -7,7 +7,6 @@ import click
 from lengthlens.commands.certify import CERTIFY_COMMANDS
 from lengthlens.commands.figures import FIGURE_COMMANDS
 from lengthlens.commands.probes import PROBE_COMMANDS
-from lengthlens.commands.records import RECORD_COMMANDS
 from lengthlens.commands.report import REPORT_COMMANDS
 from lengthlens.commands.reproduce import REPRODUCE_COMMANDS
 from lengthlens.commands.runs import RUN_COMMANDS
@@ -18,7 +17,7 @@ from lengthlens.commands.theory import THEORY_COMMANDS
 SECTIONS = {
     "Before any training": (*TASK_COMMANDS, *THEORY_COMMANDS),
     "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *CERTIFY_COMMANDS),
-    "Studies of many runs": (*REPRODUCE_COMMANDS, *FIGURE_COMMANDS, *REPORT_COMMANDS, *RECORD_COMMANDS),
+    "Studies of many runs": (*REPRODUCE_COMMANDS, *FIGURE_COMMANDS, *REPORT_COMMANDS),
 }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -70,12 +71,19 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """Small multiples: a panel for each task, a line for each scheme, a band from the lowest to the highest seed.
+    """A panel for each task, a line for each scheme, a band from the lowest to the highest seed."""
+    return multiples(curves(table), "lowest to highest seed")[0]
 
-    Lines that coincide lie on each other, the wider below.
+
+def multiples(
+    found: pd.DataFrame, band: str, extra: Sequence[Artist] = (), top: str = ""
+) -> tuple[Figure, dict[str, Axes]]:
+    """Small multiples of rows as `curves` has them: the figure, and the axes of each task.
+
+    Lines that coincide lie on each other, the wider below, scheme `top` above all. `band` says in the legend what a
+    band is; `extra` is more of the legend.
     """
-    found = curves(table)
-    labels = theme.in_order(found["scheme"])
+    labels = sorted(theme.in_order(found["scheme"]), key=lambda label: label != top)
     looks = theme.lines(labels)
     with theme.style():
         figure, axes_of = panels(found["task"], labels)
@@ -89,13 +97,14 @@ def plot(table: pd.DataFrame) -> Figure:
         for axes, left, bottom in edges(axes_of):
             axes.set_ylabel("exact match" if left else "")
             axes.set_xlabel("length n" if bottom else "")
-        shaded = Patch(color="0.93", label="training range")
-        legend(figure, labels, [shaded, Patch(color="0.75", label="lowest to highest seed")])
-    return figure
+        legend(figure, labels, [Patch(color="0.93", label="training range"), Patch(color="0.75", label=band), *extra])
+    return figure, axes_of
 
 
 def _line(axes: Axes, own: pd.DataFrame, look: dict[str, Any]) -> None:
     """One scheme; marks only beyond the training range, where they do not crowd."""
+    if own.empty:
+        return  # an empty band would have no place on a logarithmic axis
     scale = own["scale"].astype(float)
     axes.fill_between(scale, own["low"], own["high"], color=look["color"], alpha=0.15, linewidth=0)
     axes.plot(scale, own["mean"], **look | {"marker": "none"})

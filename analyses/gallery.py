@@ -6,7 +6,19 @@ from functools import cached_property
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthlens.analyses import extrapolation, front, growth, learned, outcome, pola, pruning, tables, theme, transfer
+from lengthlens.analyses import (
+    extrapolation,
+    front,
+    growth,
+    learned,
+    outcome,
+    pola,
+    pruning,
+    records,
+    tables,
+    theme,
+    transfer,
+)
 from lengthlens.analyses.invariance import Invariance, invariance
 from lengthlens.analyses.table import MissingError
 from lengthlens.errors import Registry
@@ -31,6 +43,10 @@ class Gallery:
     @cached_property
     def invariance(self) -> Invariance:
         return invariance(self.table, self.held_out)
+
+    @cached_property
+    def records(self) -> pd.DataFrame:
+        return records.best(self.table)
 
     def figure(self, name: str) -> Figure:
         """The figure of this name; one that says what is missing where there is nothing to draw."""
@@ -95,6 +111,11 @@ FIGURES: Registry[Drawing] = Registry(
             "Position-only linear attention: error and complexity against scale. A scheme without a line of LRC cannot "
             "represent the target.",
         ),
+        "records": Drawing(
+            lambda g: records.plot(g.records),
+            "Exact match from the training range to a thousand times beyond, every scheme at its better scaling of "
+            "attention scores; a star at each goal.",
+        ),
     },
 )
 TABLES: dict[str, Callable[[Gallery], dict[str, tables.Table]]] = {
@@ -105,4 +126,5 @@ TABLES: dict[str, Callable[[Gallery], dict[str, tables.Table]]] = {
     "transfer": lambda g: {"transfer": tables.transfer_table(g.table)},
     "learned": lambda g: {"learned": tables.learned_table(g.table)},
     "pola": lambda g: {"pola": tables.pola_table(g.table)},
+    "records": lambda g: records.tables(g.records),
 }

@@ -1,188 +1,368 @@
-"""The record table: how far beyond its training lengths each scheme stays exact, over seeds, and whether goals are met.
+"""Records: how far beyond its training lengths each scheme stays exact, over seeds, and whether the goal is met.
 
 A seed without a score because its training diverged, or because its scheme cannot process the length, counts as 0; one
-that has not been run yet does not count, and the number of seeds says so.
+that was not evaluated at a length does not count there, and the number of seeds says so. Every scheme is shown at the
+better of two scalings of its attention scores.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.runs.record_grid import GOAL, GOAL_SCHEME, GOALS, RECORD_TASKS, SCALINGS, SEEDS
+from lengthlens.analyses.extrapolation import multiples
+from lengthlens.analyses.table import CELL, MissingError, of_runs, per_run, records
+from lengthlens.analyses.tables import Table
 
-CELL = ["task", "scheme", "score_scaling"]
+GOAL = 0.99  # exact match, end token included, that every seed has to reach
+GOAL_SCHEME = "lbpe/other=one"  # the learned relation, with all keys that it does not name weighing as one
+GOALS = {
+    "copy": (1000, 10_000),
+    "reverse": (1000,),
+    "shift": (1000,),
+    "duplicate": (1000,),
+    "parity-cot": (1000, 10_000),
+    "modular-sum-cot": (1000,),
+    "addition": (1000,),
+    "multiplication-by-digit": (1000,),
+}  # the lengths to reach, after training on lengths up to 10
+SEEDS = 3  # a goal wants so many
+FAR = 100  # times the training range: from there on exact match is a record
+FEWER = 0.1  # share of the instances that do for a length, once none was right at a shorter one
+SCALED, UNSCALED = "log", "none"  # attention scores by the logarithm of the length, or not
+SCALING = "/score_scaling="  # before its name in a scheme's label, where it is not the default
+SHOWN = (20, 100, 1000, 10_000)  # lengths with a column of their own
+NOTHING = "–"
 
 # As published, for context: other sizes, formats and training lengths than here, and not run by us.
 PUBLISHED = (
-    {
-        "work": "Position coupling (Cho et al., 2024, arXiv 2405.20671)",
-        "task": "addition",
-        "trained up to": "30 digits",
-        "tested at": "200 digits",
-        "exact match": "above 0.95 (median)",
-    },
-    {
-        "work": "Abacus embeddings (McLeish et al., 2024, arXiv 2405.17399)",
-        "task": "addition",
-        "trained up to": "20 digits",
-        "tested at": "100 digits",
-        "exact match": "up to 0.99",
-    },
-)
+    ("Position coupling (2405.20671)", "addition", "30 digits", "200 digits", "above 0.95 (median)"),
+    ("Abacus embeddings (2405.17399)", "addition", "20 digits", "100 digits", "up to 0.99"),
+    ("Index hints with FIRE (2402.09371)", "addition", "40 digits", "100 digits", "above 0.98, seeds fragile"),
+    ("Attention bias calibration (2310.11984)", "arithmetic, parity", "–", "up to 10 times as long", "above 0.99"),
+    ("Adaptive sparse attention (2506.16640)", "associative recall", "64 tokens", "65,536 tokens", "not read off"),
+    ("Carry in the text and a loop over digits (2406.00075)", "addition", "2 digits", "1000 digits", "examples shown"),
+    ("Trajectories on a grid, no Transformer (2511.22751)", "addition", "3 digits", "2450 digits", "no error seen"),
+)  # fmt: skip
+WORKS = ("work (arXiv)", "task", "trained up to", "tested at", "exact match")
+
+Frame = pd.DataFrame
 
 
-def statistics(table: pd.DataFrame) -> pd.DataFrame:
-    """Over the seeds of each task, scheme, scaling of scores and length, from the rows of `record_table`.
+# -- statistics over seeds ---------------------------------------------------------------------------------------
+
+
+def outcomes(table: Frame) -> Frame:
+    """One row for each run and each length that its task was taken to, from the end of the training range on.
+
+    Beside the columns of `per_run`: score_scaling, length, samples, low and high, `exact` (as the head of this file
+    counts it) and `outcome`: scored, refused (the scheme cannot process the length), diverged, or missing.
+    """
+    rows = of_runs(table)
+    scores = rows[(rows["measure"] == "exact_match") & (rows["scale"] >= rows["train_max"]).fillna(False)]
+    if not (scores["scale"] >= FAR * scores["train_max"]).any():
+        raise MissingError(f"no run in the table was evaluated at {FAR} times its training range")
+    scores = scores[["run", "scale", "value", "low", "high", "samples", "reason"]].rename(columns={"scale": "length"})
+    lengths = scores.merge(rows[["run", "task"]].drop_duplicates())[["task", "length"]].drop_duplicates()
+    found = finished(per_run(table)).drop(columns="reason").merge(lengths, on="task")
+    found = found.merge(scores, on=["run", "length"], how="left")
+    found["outcome"] = "missing"
+    found.loc[found["status"] == "diverged", "outcome"] = "diverged"
+    found.loc[found["reason"].fillna("") != "", "outcome"] = "refused"
+    found.loc[found["value"].notna(), "outcome"] = "scored"
+    found["samples"] = found["samples"].where(found["outcome"] == "scored")
+    found["exact"] = found["value"].mask(found["outcome"].isin(["refused", "diverged"]), 0.0)
+    parts = found["scheme"].str.partition(SCALING)
+    return found.assign(scheme=parts[0], score_scaling=parts[2].mask(parts[2] == "", SCALED))
+
+
+def finished(runs: Frame) -> Frame:
+    """Runs with `in_range`, which is 0 if training diverged; what a run that failed has done does not count."""
+    in_range = runs["in_range_exact_match"].mask(runs["status"] == "diverged", 0.0)
+    failed = runs["status"] == "failed"
+    numbers = {name: runs[name].mask(failed) for name in ("steps", "seconds")}
+    return runs.assign(in_range=in_range.mask(failed), **numbers)
+
+
+def statistics(found: Frame) -> Frame:
+    """Over the seeds of each cell, scaling of scores and length.
 
     `median` and `worst` are of exact match, `low` and `high` the 95 % interval of the worst seed; `exact` is the number
-    of seeds that reach the goal, of `seeds` that count, of `planned`; `outcome` is what became of most of them.
+    of seeds that reach the goal, of `seeds` that count; `outcome` is what became of most of them.
     """
-    rows = table.assign(counted=counted(table), scored=table["samples"].where(table["outcome"] == "scored"))
-    groups = rows.sort_values("counted").groupby([*CELL, "length"])
-    found = groups.agg(
-        median=("counted", "median"),
-        worst=("counted", "min"),
-        low=("exact_match_low", lambda values: values.iloc[0]),
-        high=("exact_match_high", lambda values: values.iloc[0]),
-        exact=("counted", lambda values: int((values >= GOAL).sum())),
-        seeds=("counted", "count"),
-        planned=("seed", "size"),
-        least_samples=("scored", "min"),
-        most_samples=("scored", "max"),
+    groups = found.sort_values("exact", kind="stable").groupby([*CELL, "score_scaling", "length"])
+    return groups.agg(
+        median=("exact", "median"),
+        worst=("exact", "min"),
+        low=("low", lambda values: values.iloc[0]),
+        high=("high", lambda values: values.iloc[0]),
+        reaching=("exact", lambda values: int((values >= GOAL).sum())),
+        seeds=("exact", "count"),
+        least_samples=("samples", "min"),
+        most_samples=("samples", "max"),
         outcome=("outcome", lambda values: values.mode().iloc[0]),
-    )
-    return found.reset_index()
+    ).reset_index()
 
 
-def counted(table: pd.DataFrame) -> pd.Series:
-    """The exact match that counts for each row: see the head of this file."""
-    failed = table["outcome"].isin(["refused", "diverged"])
-    return table["exact_match"].mask(failed, 0.0)
+def training(found: Frame) -> Frame:
+    """Over the seeds of each cell and scaling of scores: how training ended, and what it took."""
+    groups = found.drop_duplicates("run").groupby([*CELL, "score_scaling"])
+    return groups.agg(
+        in_range_median=("in_range", "median"),
+        in_range_worst=("in_range", "min"),
+        accurate=("accurate", "sum"),
+        trained=("in_range", "count"),
+        planned=("run", "count"),
+        steps=("steps", "median"),
+        seconds=("seconds", "median"),
+    ).reset_index()
 
 
-def training(table: pd.DataFrame) -> pd.DataFrame:
-    """Over the seeds of each task, scheme and scaling: how training ended, and what it took."""
-    runs = table.drop_duplicates("run")
-    runs = runs.assign(in_range=runs["in_range_exact_match"].mask(runs["status"] == "diverged", 0.0))
-    return (
-        runs.groupby(CELL)
-        .agg(
-            in_range_median=("in_range", "median"),
-            in_range_worst=("in_range", "min"),
-            accurate=("accurate", "sum"),
-            trained=("in_range", "count"),
-            steps=("steps", "median"),
-            seconds=("seconds", "median"),
-        )
-        .reset_index()
-    )
-
-
-def best_scaling(found: pd.DataFrame) -> str:
-    """With or without length-scaled scores: which is better, from the `statistics` of one task and scheme.
+def best_scaling(found: Frame) -> str:
+    """With or without length-scaled scores: which is better, from the `statistics` of one cell.
 
     The one with the higher median at the longest length that both have; where these are the same, by the worst seed
     there, then by the next shorter length, and so on. Only one that has been run can be chosen, if any has.
     """
     run = found[found["seeds"] > 0]
-    names = [name for name in SCALINGS if name in set(run["score_scaling"])] or [SCALINGS[0]]
+    names = [name for name in (SCALED, UNSCALED) if name in set(run["score_scaling"])] or [SCALED]
     lengths = [set(run.loc[run["score_scaling"] == name, "length"]) for name in names]
     common = sorted(set.intersection(*lengths), reverse=True)
     scores = run.set_index(["score_scaling", "length"])[["median", "worst"]]
     return max(names, key=lambda name: [tuple(scores.loc[(name, n)]) for n in common])
 
 
-def records(table: pd.DataFrame) -> pd.DataFrame:
-    """The `statistics` and `training` of each task and scheme at its best scaling of scores, in the order to show them.
+def best(table: Frame) -> Frame:
+    """The `statistics` and `training` of each cell at its better scaling of scores, in the order to show them.
 
     `compared` says how many scalings there were to choose from.
     """
-    found = statistics(table)
-    best = [
-        {
-            "task": task,
-            "scheme": scheme,
-            "score_scaling": best_scaling(rows),
-            "compared": rows.loc[rows["seeds"] > 0, "score_scaling"].nunique(),
-        }
-        for (task, scheme), rows in found.groupby(["task", "scheme"])
+    found = outcomes(table)
+    over_seeds = statistics(found)
+    chosen = [
+        dict(zip(CELL, cell))
+        | {"score_scaling": best_scaling(rows), "compared": rows[rows["seeds"] > 0]["score_scaling"].nunique()}
+        for cell, rows in over_seeds.groupby(CELL)
     ]
-    chosen = pd.DataFrame(best).merge(training(table), on=CELL).merge(found, on=CELL)
-    tasks, schemes = tasks_in_order(table["task"]), schemes_in_order(table["scheme"])
-    chosen["task"] = pd.Categorical(chosen["task"], tasks)
-    chosen["scheme"] = pd.Categorical(chosen["scheme"], schemes)
-    ordered = chosen.sort_values(["task", "scheme", "length"], ignore_index=True)
-    return ordered.astype({"task": "str", "scheme": "str"})
+    keys = [*CELL, "score_scaling"]
+    merged = pd.DataFrame(chosen).merge(training(found), on=keys).merge(over_seeds, on=keys)
+    tasks, schemes = theme.tasks_in_order(merged["task"]), theme.in_order(merged["scheme"])
+    first = [GOAL_SCHEME] if GOAL_SCHEME in schemes else []
+    order = {name: k for k, name in enumerate([*tasks, *dict.fromkeys([*first, *schemes])])}
+    return merged.sort_values(
+        [*CELL, "length"],
+        key=lambda column: column.map(order) if column.name in CELL[:2] else column,
+        ignore_index=True,
+    )
 
 
-def tasks_in_order(tasks: Sequence[str] | pd.Series) -> list[str]:
-    """Tasks of the record in its order, then others.
+# -- the goal ----------------------------------------------------------------------------------------------------
 
-    >>> tasks_in_order(["sort", "addition", "copy", "copy"])
-    ['copy', 'addition', 'sort']
+
+def goals(chosen: Frame) -> Frame:
+    """The rows of `best` at the lengths of `GOALS`, and in `state` whether `GOAL_SCHEME` reaches the goal there.
+
+    Reached: by every seed, and at least `SEEDS`; not reached: one seed below is enough; open: seeds are missing.
     """
-    given = list(dict.fromkeys(tasks))
-    return [task for task in RECORD_TASKS if task in given] + [t for t in given if t not in RECORD_TASKS]
+    own = chosen[chosen["scheme"] == GOAL_SCHEME]
+    wanted = [n in GOALS.get(task, ()) for task, n in zip(own["task"], own["length"])]
+    found = own[wanted].reset_index(drop=True)
+    return found.assign(state=[goal_state(row) for row in records(found)])
 
 
-def schemes_in_order(schemes: Sequence[str] | pd.Series) -> list[str]:
-    """The scheme that the goal is about first, then as in every figure; options do not change a scheme's place.
-
-    >>> schemes_in_order(["rope", "hinted:relative/max_distance=3", "ideal", "lbpe", "lbpe/other=one"])
-    ['lbpe/other=one', 'ideal', 'lbpe', 'hinted:relative/max_distance=3', 'rope']
+def goal_state(row: Mapping[str, Any]) -> str:
     """
-    bases = theme.in_order(scheme.partition("/")[0] for scheme in schemes)
-
-    def place(scheme: str) -> tuple[bool, int]:
-        return scheme != GOAL_SCHEME, bases.index(scheme.partition("/")[0])
-
-    return sorted(dict.fromkeys(schemes), key=place)
-
-
-def goals(chosen: pd.DataFrame) -> pd.DataFrame:
-    """Each goal of `GOALS`, and whether `GOAL_SCHEME` reaches it: every seed, and at least as many as in `SEEDS`.
-
-    `state` is "reached", "not reached" (one seed below is enough), or "open" while seeds are yet to be run.
-    """
-    columns = [
-        *("task", "length", "score_scaling", "median", "worst", "exact", "seeds", "planned"),
-        *("low", "high", "least_samples", "most_samples"),
-    ]
-    rows = chosen[chosen["scheme"] == GOAL_SCHEME]
-    wanted = [n in GOALS.get(task, ()) for task, n in zip(rows["task"], rows["length"])]
-    found = rows.loc[wanted, columns].reset_index(drop=True)
-    return found.assign(state=[goal_state(row) for row in found.to_dict("records")])
-
-
-def goal_state(row: dict[Any, Any]) -> str:
-    """
-    >>> [goal_state({"exact": e, "seeds": s, "planned": 3}) for e, s in ((3, 3), (2, 3), (2, 2), (0, 0))]
+    >>> [goal_state({"reaching": r, "seeds": s, "planned": 3}) for r, s in ((3, 3), (2, 3), (2, 2), (0, 0))]
     ['reached', 'not reached', 'open', 'open']
     """
-    if row["exact"] < row["seeds"]:
+    if row["reaching"] < row["seeds"]:
         return "not reached"
-    return "reached" if row["exact"] == max(row["planned"], len(SEEDS)) else "open"
+    return "reached" if row["reaching"] == max(row["planned"], SEEDS) else "open"
 
 
-def finding(chosen: pd.DataFrame) -> list[str]:
-    """What the table says about the goal, a sentence for each length."""
-    sentences = []
+def sentences(chosen: Frame) -> list[str]:
+    """What is to be said about the goal, a sentence for each length."""
+    said = []
     for length, rows in goals(chosen).groupby("length"):
-        reached = rows[rows["state"] == "reached"]
-        said = (
-            f"At n = {number(int(str(length)))}, {GOAL_SCHEME} reaches an exact match of {GOAL} with every seed "
-            f"on {len(reached)} of {len(rows)} tasks"
-        )
+        reached = int((rows["state"] == "reached").sum())
         rest = [
-            f"{row['task']} {row['state']} ({row['exact']} of {row['seeds']} seeds so far)"
-            if row["state"] == "open"
-            else f"{row['task']} {row['state']} ({row['exact']} of {row['seeds']} seeds)"
-            for row in rows[rows["state"] != "reached"].to_dict("records")
+            f"{row['task']} {row['state']} ({row['reaching']} of {row['seeds']} seeds)"
+            for row in records(rows)
+            if row["state"] != "reached"
         ]
-        sentences.append(f"{said}{'; ' + ', '.join(rest) if rest else ''}.")
-    return sentences
+        said.append(
+            f"At n = {number(int(str(length)))}, {GOAL_SCHEME} reaches an exact match of {GOAL} with every seed on "
+            f"{reached} of {len(rows)} tasks{'; ' + ', '.join(rest) if rest else ''}."
+        )
+    return said
+
+
+# -- figure ------------------------------------------------------------------------------------------------------
+
+STAR: dict[str, Any] = {"marker": "*", "markersize": 5, "color": "black", "linestyle": "none"}
+MISSED = STAR | {"markerfacecolor": "white", "markeredgewidth": 0.7}
+
+
+def plot(chosen: Frame) -> Figure:
+    """A panel for each task, a line for each scheme at its better scaling of scores, from `best`.
+
+    Lines are medians over the seeds, bands reach down to the worst seed. A star stands at each goal, filled if every
+    seed reaches it.
+    """
+    run = chosen[chosen["seeds"] > 0]
+    curves = run.assign(scale=run["length"], mean=run["median"], low=run["worst"], high=run["median"])
+    stars = [
+        Line2D([], [], **STAR, label=f"goal reached: {GOAL}, every seed"),
+        Line2D([], [], **MISSED, label="goal not reached"),
+    ]
+    figure, axes_of = multiples(curves, "median to worst seed", stars, top=GOAL_SCHEME)
+    with theme.style():
+        for axes in axes_of.values():
+            axes.set_title(axes.get_title(), pad=9)  # room for the stars
+        for goal in records(goals(chosen)):
+            star = STAR if goal["state"] == "reached" else MISSED
+            axes_of[goal["task"]].plot(goal["length"], 1.1, **star, clip_on=False)
+    return figure
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+
+def tables(chosen: Frame) -> dict[str, Table]:
+    """The goals, every scheme, and what others have published."""
+    found = {"records": Table(" ".join(notes(chosen)), pd.DataFrame(lines(chosen)))}
+    if len(goals(chosen)):
+        found["records-goals"] = Table(" ".join(sentences(chosen)), pd.DataFrame(goal_lines(chosen)))
+    published = "As published, with other sizes, formats and training lengths than here, and not run by us."
+    return found | {"records-published": Table(published, pd.DataFrame(PUBLISHED, columns=list(WORKS)))}
+
+
+def notes(chosen: Frame) -> list[str]:
+    """How to read the table, a sentence each."""
+    ranges = ", ".join(map(str, sorted(chosen["train_max"].unique())))
+    return [
+        f"Records: trained on n ≤ {ranges}, exact match of the whole answer, end token included.",
+        "Each score is the median over the seeds, with the worst seed in brackets where it differs; "
+        "“in range” is the mean over the training lengths.",
+        f"Instances for each run: {samples_words(chosen)}; a run with none right at a shorter length is given "
+        f"{FEWER:.0%} of them.",
+        "“scores” is how attention scores were scaled: by the logarithm of the length (log) or not (none), whichever "
+        "has the better median at the longest length that both have; in brackets where only one has been run.",
+        "A seed whose training diverged or whose scheme cannot process a length counts as 0.",
+        "Steps and seconds are medians for one run.",
+        "The scale n is given to `lbpe` and `ideal`: it is read off the prompt.",
+        "Nothing was selected on inputs longer than those of training.",
+        "On these tasks it is the farthest that was found for a single forward pass of a Transformer, and not the "
+        "farthest of all: others have gone farther with loops, other formats or other networks.",
+    ]
+
+
+def lines(chosen: Frame) -> list[dict[str, str]]:
+    """The texts of one row for each cell, few columns."""
+    lengths = sorted(int(n) for n in chosen["length"].unique())
+    shown = [n for n in lengths if n in SHOWN] or lengths
+    far = [n for n in shown if n >= FAR * chosen["train_max"].min()] or shown[-1:]
+    several = chosen.groupby(["task", "scheme"])["recipe"].transform("nunique").max() > 1
+    return [_line(records(rows), shown, far, several) for _, rows in chosen.groupby(CELL, sort=False)]
+
+
+def _line(rows: list[dict[str, Any]], shown: Sequence[int], far: Sequence[int], several: bool) -> dict[str, str]:
+    first, at = rows[0], {int(row["length"]): row for row in rows}
+    reached = [f"{at[n]['reaching']}/{at[n]['seeds']}" for n in far if n in at and at[n]["seeds"]]
+    return {
+        "task": first["task"],
+        "scheme": first["scheme"],
+        **({"recipe": first["recipe"]} if several else {}),
+        "scores": scaling_text(first),
+        "in range": in_range_text(first),
+        **{f"n = {number(n)}": score_text(at[n]) if n in at else "" for n in shown},
+        f"seeds ≥ {GOAL} at {', '.join(map(number, far))}": ", ".join(reached) or NOTHING,
+        "training": NOTHING if first["trained"] == 0 else f"{first['steps']:.0f} steps, {first['seconds']:.0f} s",
+    }
+
+
+def goal_lines(chosen: Frame) -> list[dict[str, str]]:
+    """The texts of one row for each goal."""
+    return [
+        {
+            "task": row["task"],
+            "goal": f"≥ {GOAL} at n = {number(row['length'])}",
+            "median (worst)": spread(row["median"], row["worst"]) if row["seeds"] else NOTHING,
+            "95 % interval of the worst": NOTHING
+            if pd.isna(row["low"])
+            else f"{share(row['low'])} to {share(row['high'])}",
+            "instances": samples_text(row),
+            "seeds": f"{row['reaching']} of {row['seeds']}",
+            "state": row["state"],
+        }
+        for row in records(goals(chosen))
+    ]
+
+
+def score_text(row: Mapping[str, Any]) -> str:
+    """What one cell scored at one length."""
+    if row["seeds"] == 0:
+        return NOTHING
+    failed = row["median"] == 0 and row["outcome"] in ("refused", "diverged")
+    return _of(row["outcome"] if failed else spread(row["median"], row["worst"]), row["seeds"], row["trained"])
+
+
+def in_range_text(row: Mapping[str, Any]) -> str:
+    """In-range exact match; a scheme that is not accurate there says with how many seeds it is."""
+    if row["trained"] == 0:
+        return "not trained"
+    text = spread(row["in_range_median"], row["in_range_worst"])
+    if row["accurate"] < row["trained"]:
+        text = f"{text}, accurate {row['accurate']}/{row['trained']}"
+    return _of(text, row["trained"], row["planned"])
+
+
+def _of(text: str, seeds: int, expected: int) -> str:
+    """The text, with the number of seeds behind it if some are missing."""
+    return text if seeds == expected else f"{text}, {seeds} seed{'s' if seeds > 1 else ''}"
+
+
+def scaling_text(row: Mapping[str, Any]) -> str:
+    """Which scaling of scores is shown; in brackets where the other has not been run."""
+    texts = {0: NOTHING, 1: f"({row['score_scaling']})"}
+    return texts.get(row["compared"], str(row["score_scaling"]))
+
+
+def samples_text(row: Mapping[str, Any]) -> str:
+    """How many instances each score is of."""
+    if pd.isna(row["most_samples"]):
+        return NOTHING
+    least, most = int(row["least_samples"]), int(row["most_samples"])
+    return number(most) if least == most else f"{number(least)} to {number(most)}"
+
+
+def samples_words(chosen: Frame) -> str:
+    """How many instances of each length there were: "1000 at n = 20, 20 to 200 at n = 1000"."""
+    groups = chosen[chosen["most_samples"].notna()].groupby("length")
+    found = groups.agg(least_samples=("least_samples", "min"), most_samples=("most_samples", "max")).reset_index()
+    return ", ".join(f"{samples_text(row)} at n = {number(row['length'])}" for row in records(found))
+
+
+def share(value: float) -> str:
+    """A share to three digits, never rounded up to one that was not reached.
+
+    >>> share(1.0), share(0.9996), share(0.3333), share(0.0)
+    ('1.000', '0.999', '0.333', '0.000')
+    """
+    return f"{math.floor(value * 1000 + 1e-9) / 1000:.3f}"
+
+
+def spread(median: float, worst: float) -> str:
+    """Median, and the worst seed behind it where it differs.
+
+    >>> spread(1.0, 0.97), spread(1.0, 1.0)
+    ('1.000 (0.970)', '1.000')
+    """
+    return share(median) if share(worst) == share(median) else f"{share(median)} ({share(worst)})"
 
 
 def number(value: int) -> str:
