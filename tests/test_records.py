@@ -80,7 +80,9 @@ def test_a_run_without_any_right_is_given_fewer_instances_and_none_twice() -> No
 
 def test_from_nothing_to_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = {"steps": 2, "train_max": 2, "batch": 2, "d_model": 8, "n_heads": 2, "check_every": 2}
-    grids = tuple(grid("copy", "lbpe ideal", 2, (4, 200), 8, score_scaling=s, **tiny) for s in ("log", "none"))
+    grids = tuple(
+        grid("copy", "lbpe/other=one ideal", 2, (4, 200), 8, score_scaling=s, **tiny) for s in ("log", "none")
+    )
     small = Preset("a small one", grids, (), instances={200: 6}, probed=False, figures=PRESETS["records"].figures)
     monkeypatch.setattr("lengthlens.studies.reproduce.PRESETS", {"small": small})
     monkeypatch.setattr("lengthlens.analyses.report.pictures", lambda gallery: [])
@@ -92,7 +94,7 @@ def test_from_nothing_to_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert set(scores.loc[scores["scale"] == 200, "samples"]) <= {6, 1}, "a tenth once none was right"
     assert len(about["configs"]) == 8
     assert (done.figures / "records.png").exists()
-    assert "| copy | lbpe |" in (done.figures / "tables" / "records.md").read_text()
+    assert "| copy | lbpe/other=one |" in (done.figures / "tables" / "records.md").read_text()
     assert not reproduce("small", tmp_path, workers=1).made
 
 
@@ -166,7 +168,7 @@ def test_goals_want_every_seed() -> None:
     assert state(0.5, None, None) == "not reached"
     (row,) = analysis.goals(analysis.best(table(rows({1000: [1.0]})))).to_dict("records")
     assert row["state"] == "open", "one seed is not three"
-    assert analysis.goals(analysis.best(table(rows({1000: [1.0]}, scheme="ideal")))).empty
+    assert set(analysis.goals(analysis.best(example()))["scheme"]) == {GOAL_SCHEME}, "no goal for others"
 
 
 def test_order_is_that_of_the_record() -> None:
