@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
 from lengthlens.probes.subject import Subject
-from lengthlens.probes.transfer import READOUTS, ROWS, Samples, look, matrices
+from lengthlens.probes.transfer import READOUTS, ROWS, Samples, matrices, observe
 
 HOOKS = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
 HALF = ROWS // 2
@@ -57,7 +57,7 @@ def main() -> None:
     model = build(ModelConfig(task=options.task, scheme="ideal"))
     generator = torch.Generator().manual_seed(0)
     subject = Subject(model)
-    samples = Samples.of([look(subject, model.task, n, HOOKS, "true", ROWS, generator) for n in range(1, 11)])
+    samples = Samples.of([observe(subject, model.task, n, HOOKS, "true", ROWS, generator) for n in range(1, 11)])
     cells = [samples.features(hook, readout, len(samples.steps), HALF) for hook in HOOKS for readout in READOUTS]
     seconds = {}
     results = {}

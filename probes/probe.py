@@ -61,6 +61,11 @@ class Context:
         self.generator = generator or torch.Generator().manual_seed(0)
         self._relation = relation
 
+    @property
+    def range(self) -> "tuple[Task, int]":
+        """The task, and the largest scale of training."""
+        return self.task, self.train_max
+
     @cached_property
     def exact(self) -> dict[int, float]:
         """Exact match at every scale of the training range."""
@@ -74,7 +79,7 @@ class Context:
         """What codes are counted on, and the relation that gives them; see `lengthlens.probes.pruning.own_relation`."""
         from lengthlens.probes.pruning import own_relation
 
-        return own_relation(self.subject, self.task, self.train_max, self._relation)
+        return own_relation(self.subject, *self.range, self._relation)
 
     @cached_property
     def pruned(self) -> "tuple[Subject, Relation] | None":
@@ -85,7 +90,7 @@ class Context:
         own = self._relation is None and isinstance(getattr(self.subject.model, "pos_embed", None), PositionScheme)
         if own and self.coded[0] is not self.subject:
             return self.coded  # codes are counted on the pruned copy already
-        return prune(self.subject, self.task, self.train_max)
+        return prune(self.subject, *self.range)
 
 
 class Threshold(NamedTuple):
@@ -155,13 +160,7 @@ class LrcProbe(Probe):
 
         subject, relation = context.coded
         found = measured_lrc(
-            subject,
-            context.task,
-            context.train_max,
-            relation=relation,
-            layers=context.layers,
-            tolerance=TOLERANCE.default,
-            generator=context.generator,
+            subject, *context.range, relation=relation, layers=context.layers, generator=context.generator
         )
         codes = {"relation": relation.words}
         about = {**codes, **self.defaults}
@@ -186,13 +185,7 @@ class SrcProbe(Probe):
 
         subject, relation = context.coded
         found = measured_src_at(
-            INFLUENCE.tried,
-            subject,
-            context.task,
-            context.train_max,
-            relation,
-            fidelity=FIDELITY.default,
-            generator=context.generator,
+            INFLUENCE.tried, subject, *context.range, relation=relation, generator=context.generator
         )
         usual, codes = found[INFLUENCE.tried.index(INFLUENCE.default)], {"relation": relation.words}
         rows = by_scale("src", usual.curve, {**codes, **self.defaults})
@@ -218,13 +211,7 @@ class TransferProbe(Probe):
         from lengthlens.probes.transfer import readout_transfer
 
         found = readout_transfer(
-            context.subject,
-            context.task,
-            context.train_max,
-            beyond=context.beyond,
-            layers=context.layers,
-            bar=BAR.default,
-            generator=context.generator,
+            context.subject, *context.range, beyond=context.beyond, layers=context.layers, generator=context.generator
         )
         rows = []
         for row in _records(found.by_scale()):
@@ -256,15 +243,7 @@ class PrunedProbe(Probe):
         subject, relation = context.pruned
         about = {"relation": relation.words, "samples": self.samples, **self.defaults}
         task, generator = context.task, context.generator
-        curve = measured_src(
-            subject,
-            task,
-            context.train_max,
-            relation=relation,
-            threshold=INFLUENCE.default,
-            fidelity=FIDELITY.default,
-            generator=generator,
-        ).curve
+        curve = measured_src(subject, *context.range, relation=relation, generator=generator).curve
         far = reachable(subject, task, [factor * context.train_max for factor in self.factors])
         exact = exact_by_scale(subject, task, far, self.samples, generator)
         rows = [index_row("pruned", curve, about), *by_scale("pruned_src", curve, about)]

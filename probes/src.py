@@ -3,7 +3,7 @@
 We define (the paper's SRC is that of a task: the least number of operators of a circuit for it):
 
 - The *sources* of an answer query are the keys whose replacement changes the prediction there, by more than
-  `threshold` in total variation (`probes/influence.py`). Keys that have the same token in all instances of a scale
+  `threshold` in total variation (`probes/interventions.py`). Keys that have the same token in all instances of a scale
   (marks, ``^``) count only where no others do: putting a symbol there makes an input that is no instance, and shows
   what disturbs a model (an attention sink, say), not what it reads. The *signature* of the step is the codes of its
   sources under the model's own relation; the query's own token, which is in the residual stream without any attention,
@@ -34,8 +34,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.probes.influence import ROWS, influence
-from lengthlens.probes.interventions import Code, Key, Roles, assignments, keys_of, placed, supports
+from lengthlens.probes.interventions import ROWS, Code, Key, Roles, assignments, influence, keys_of, placed, supports
 from lengthlens.probes.pruning import own_relation
 from lengthlens.probes.relations import Relation, RelationLike
 from lengthlens.probes.subject import Subject, answer_queries, scales_up_to, task_of

@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 from lengthlens.errors import UserError
-from lengthlens.probes.readouts import BatchedLogistic, BatchedRidge
+from lengthlens.probes.transfer import BatchedLogistic, BatchedRidge
 
 
 @pytest.fixture(scope="module")

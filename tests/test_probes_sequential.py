@@ -7,8 +7,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
 from lengthlens.probes.controls import copy_by_hand, shuffled_answers, trained_on_shuffled, untrained
-from lengthlens.probes.influence import influence
-from lengthlens.probes.interventions import Role, Roles, assignments, keys_of, placed
+from lengthlens.probes.interventions import Role, Roles, assignments, influence, keys_of, placed
 from lengthlens.probes.lrc import measured_lrc
 from lengthlens.probes.pruning import own_relation
 from lengthlens.probes.src import measured_src
