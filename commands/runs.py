@@ -25,8 +25,8 @@ from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
     from lengthlens.runs.config import RunConfig
-    from lengthlens.runs.sweep import Grid, Outcome
-    from lengthlens.runs.training import Progress, Report
+    from lengthlens.runs.sweep import Grid, RunOutcome
+    from lengthlens.runs.training import Report, TrainingProgress
 
 PLAIN_SECONDS = 5.0  # between progress lines where they cannot be overwritten
 
@@ -126,7 +126,7 @@ def train(
 
 
 def trackers(config: "RunConfig", wandb: bool, tensorboard: Path | None) -> "list[Report]":
-    from lengthlens.runs.trackers import tensorboard_report, wandb_report
+    from lengthlens.runs.training import tensorboard_report, wandb_report
 
     found: list[Report] = [wandb_report(config)] if wandb else []
     return [*found, tensorboard_report(tensorboard / config.id)] if tensorboard else found
@@ -137,7 +137,7 @@ def train_progress(quiet: bool) -> "Iterator[Report]":
     """One live line on a terminal; elsewhere a plain line now and then."""
     live, last = sys.stderr.isatty(), -PLAIN_SECONDS
 
-    def report(now: "Progress") -> None:
+    def report(now: "TrainingProgress") -> None:
         nonlocal last
         if quiet or (not live and time.monotonic() - last < PLAIN_SECONDS):
             return
@@ -151,10 +151,10 @@ def train_progress(quiet: bool) -> "Iterator[Report]":
             click.echo("\r\033[K", err=True, nl=False)
 
 
-def progress_line(now: "Progress") -> str:
-    minutes, seconds = divmod(round(now.seconds_left), 60)
+def progress_line(now: "TrainingProgress") -> str:
+    metrics, (minutes, seconds) = now.metrics, divmod(round(now.seconds_left), 60)
     return (
-        f"step {now.look.step}/{now.end}  loss {now.look.loss:.4f}  in-range {now.look.in_range_exact_match:.3f}  "
+        f"step {metrics.step}/{now.end}  loss {metrics.loss:.4f}  in-range {metrics.in_range_exact_match:.3f}  "
         f"{now.tokens_per_second:,.0f} tokens/s  {minutes}:{seconds:02d} left"
     )
 
@@ -368,7 +368,7 @@ def show_plan(grid: "Grid", store: Any, workers: int | None, as_json: bool) -> N
     click.echo(f"{len(left)} of {len(rows)} runs to do, at most about {seconds / 60:.1f} minutes")
 
 
-def print_outcome(outcome: "Outcome") -> None:
+def print_outcome(outcome: "RunOutcome") -> None:
     note = "" if outcome.trained else " (finished before)"
     reason = f": {outcome.reason}" if outcome.reason else ""
     click.echo(f"{outcome.run}  {outcome.status}{note}{reason}")

@@ -5,14 +5,13 @@ training range: it says whether the rest means something.
 """
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 import torch
-from joblib import Parallel, delayed
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.forms import read_forms
@@ -21,7 +20,7 @@ from lengthlens.probes.relations import RelationLike
 from lengthlens.probes.subject import AnyModel, check_reachable, reachable
 from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accurate
 from lengthlens.runs.run import Run
-from lengthlens.runs.sweep import on_engine, persistently
+from lengthlens.runs.sweep import in_parallel
 from lengthlens.tasks import Task
 
 FILE = "probes.parquet"
@@ -245,11 +244,9 @@ def probe_all(
     for done in found.values():
         tell(done)
     paths = {run.id: run.path.resolve() for run in runs if run.id not in found}
-    if paths:
-        with on_engine(engine, workers, address, None):
-            for outcome in persistently(paths, _probe_each):
-                found[outcome.run] = outcome
-                tell(outcome)
+    for name, outcome in in_parallel(_probe_one, paths, engine=engine, workers=workers, address=address):
+        found[name] = outcome
+        tell(outcome)
     return [found[run.id] for run in runs]
 
 
@@ -284,9 +281,3 @@ def _probe_one(path: Path) -> Probed:
     except Exception as error:
         return Probed(run.id, "failed", str(error) or type(error).__name__)
     return Probed(run.id)
-
-
-def _probe_each(paths: Sequence[Path]) -> Iterator[Probed]:
-    work = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
-    outcomes: Iterator[Probed] = work(delayed(_probe_one)(path) for path in paths)
-    return outcomes

@@ -48,7 +48,7 @@ FINISHED: tuple[State, ...] = ("converged", "not-converged", "diverged")
 
 @dataclass(frozen=True)
 class Status:
-    """How far a run is. `seconds` is the time spent training, all sittings together."""
+    """How far a run is. `seconds` is the time spent training, all sessions together."""
 
     status: State = "new"
     steps: int = 0

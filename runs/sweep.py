@@ -6,17 +6,17 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluation import MEMORY, SAMPLES, best_rows, cpu_threads, evaluate
-from lengthlens.runs.run import Run
+from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Trainer
 from lengthlens.runs.training import CHECKPOINT_SECONDS, train
@@ -33,14 +33,16 @@ class Planned:
 
     config: RunConfig
     samples: Mapping[int, int]
-    hopeless: float = 1.0  # share of the instances of a length that do once none of a shorter length was right
+    share_after_none_right: float = 1.0  # of a length's instances, once none of a shorter length was right
 
-    def next_look(self, rows: Sequence[dict[str, Any]]) -> tuple[int, int] | None:
+    def next_evaluation(self, rows: Sequence[dict[str, Any]]) -> tuple[int, int] | None:
         """The shortest length that the rows of an evaluation do not have yet, and its number of instances.
 
-        >>> plan = Planned(RunConfig("copy", "rope"), {20: 100, 50: 100}, hopeless=0.1)
-        >>> plan.next_look([]), plan.next_look([{"length": 20, "samples": 100, "seed": 0, "exact_match": 0.0}])
-        ((20, 100), (50, 10))
+        >>> plan = Planned(RunConfig("copy", "rope"), {20: 100, 50: 100}, share_after_none_right=0.1)
+        >>> plan.next_evaluation([])
+        (20, 100)
+        >>> plan.next_evaluation([{"length": 20, "samples": 100, "seed": 0, "exact_match": 0.0}])
+        (50, 10)
         """
         best = {row["length"]: row for row in best_rows([row for row in rows if row["seed"] == 0])}
         share = 1.0
@@ -49,7 +51,7 @@ class Planned:
             if length not in best or best[length]["samples"] < wanted:
                 return length, wanted
             if not best[length].get("exact_match"):
-                share = self.hopeless
+                share = self.share_after_none_right
         return None
 
 
@@ -153,20 +155,8 @@ def read_numbers(text: str) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run of a sweep, in plain values that travel to any worker."""
-
-    config: dict[str, Any]
-    store: str
-    samples: dict[int, int]
-    hopeless: float
-    checkpoint_seconds: float
-    wait: bool = False  # for another process that has the run in hand
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one run. `trained` is false if there was nothing left to train."""
+class RunOutcome:
+    """What became of one run of a sweep. `trained` is false if there was nothing left to train."""
 
     run: str
     status: str
@@ -178,28 +168,25 @@ class Outcome:
         return self.status == "failed"
 
 
-def work(job: Job) -> Outcome:
-    """Train and evaluate one run. Whatever goes wrong with it is its outcome, and no other run's."""
-    config, store = RunConfig.from_dict(job.config), RunStore(job.store)
-    run = store.run(config)
+def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float, wait: bool) -> RunOutcome:
+    """Do all of one run. Whatever goes wrong with it is its outcome, and no other run's.
+
+    `wait` says what to do with a run that another process has in hand: wait for it, or call it busy.
+    """
+    run = store.run(plan.config)
     try:
-        if not job.wait and run.busy():
-            return Outcome(run.id, BUSY)
+        if not wait and run.busy():
+            return RunOutcome(run.id, BUSY)
         finished = run.status().finished
-        trained = train(config, store, checkpoint_seconds=job.checkpoint_seconds, wait=True)
-        if trained.status.has_model:
-            _evaluate(run, Planned(config, job.samples, job.hopeless))
-        return Outcome(run.id, trained.status.status, trained.status.reason, not finished)
+        status = train(plan.config, store, checkpoint_seconds=checkpoint_seconds, wait=True).status
+        if status.has_model:
+            with cpu_threads(plan.config.threads):
+                while following := plan.next_evaluation(run.evaluation()):  # each is kept before the next begins
+                    length, samples = following
+                    evaluate(run, [length], samples=samples, wait=True)
+        return RunOutcome(run.id, status.status, status.reason, not finished)
     except Exception as error:
-        return Outcome(run.id, "failed", str(error) or type(error).__name__)
-
-
-def _evaluate(run: Run, plan: Planned) -> None:
-    """One length after the other, each kept before the next begins."""
-    with cpu_threads(plan.config.threads):
-        while look := plan.next_look(run.evaluation()):
-            length, samples = look
-            evaluate(run, [length], samples=samples, memory=MEMORY, wait=True)
+        return RunOutcome(run.id, "failed", str(error) or type(error).__name__)
 
 
 def pending(grid: Grid | Sequence[Planned], store: RunStore) -> list[RunConfig]:
@@ -217,7 +204,7 @@ def _complete(plan: Planned, store: RunStore) -> bool:
         status = run.status()
         if not status.has_model:
             return status.finished
-        return plan.next_look(run.evaluation()) is None
+        return plan.next_evaluation(run.evaluation()) is None
     except UserError:
         return False  # let the attempt say what is wrong with it
 
@@ -234,89 +221,109 @@ def sweep(
     address: str | None = None,
     resources: Mapping[str, float] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    report: Callable[[Outcome], None] | None = None,
-) -> list[Outcome]:
-    """Train and evaluate every run of a grid, or of plans, that is not finished; the outcomes, in the same order.
+    report: Callable[[RunOutcome], None] | None = None,
+) -> list[RunOutcome]:
+    """Train and evaluate every run of a grid that is not finished.
 
-    `engine` "local" takes `workers` processes (as many as there are cores); "dask" takes the workers of the Dask
-    scheduler at `address`, which must see the store under the same path, each with `resources` such as {"GPU": 1}.
-    A worker that dies is replaced and its run is taken up where it was. Runs that other processes have in hand come
-    last, and are waited for.
+    Arguments:
+        grid: a `Grid`, or a plan for each run.
+        store: where the runs are kept.
+        engine, workers, address, resources: where the work is done, as in `in_parallel`; workers of a cluster must
+            see the store under the same path.
+        checkpoint_seconds: about how much of a run's work is lost if its process dies.
+        report: is told each outcome as it comes, those of finished runs first.
+
+    Result: an outcome for each run, in the order of the grid. A worker that dies is replaced and its run is taken up
+    where it was; runs that other processes have in hand come last, and are waited for.
+
+    Errors: a run that fails is an outcome, and stops nothing; UserError for an engine that cannot be had.
+
+    >>> import tempfile
+    >>> tiny = {"steps": 2, "batch": 2, "train_max": 2, "d_model": 8}
+    >>> grid = Grid(["copy"], [("rope", {})], seeds=[0, 1], lengths=[4], samples=5, settings=tiny)
+    >>> store = RunStore(tempfile.mkdtemp())
+    >>> [outcome.status for outcome in sweep(grid, store, workers=1)]
+    ['not-converged', 'not-converged']
+    >>> sorted(store.table()["length"].unique())
+    [1, 2, 4]
     """
     plans = _plans(grid)
     known = {plan.config.id: plan for plan in plans}
-    outcomes = _already(plans, store)
+    tell = report or (lambda _: None)
+    outcomes = _finished(plans, store)
     for outcome in outcomes.values():
-        _tell(report, outcome)
-    with on_engine(engine, workers, address, resources) as run_all:
-        for wait in (False, True):
-            left = [plan for name, plan in known.items() if name not in outcomes]
-            jobs = {plan.config.id: _job(plan, store, checkpoint_seconds, wait) for plan in left}
-            for outcome in persistently(jobs, run_all):
-                if outcome.status != BUSY:
-                    outcomes[outcome.run] = outcome
-                    _tell(report, outcome)
+        tell(outcome)
+    place = RunStore(store.path.resolve())
+    for wait in (False, True):
+        left = {name: plan for name, plan in known.items() if name not in outcomes}
+        work = partial(train_and_evaluate, store=place, checkpoint_seconds=checkpoint_seconds, wait=wait)
+        for name, outcome in in_parallel(
+            work, left, engine=engine, workers=workers, address=address, resources=resources
+        ):
+            if outcome.status != BUSY:
+                outcomes[name] = outcome
+                tell(outcome)
     return [outcomes[plan.config.id] for plan in plans]
 
 
-def _already(plans: Sequence[Planned], store: RunStore) -> dict[str, Outcome]:
+def _finished(plans: Sequence[Planned], store: RunStore) -> dict[str, RunOutcome]:
     left = {config.id for config in pending(plans, store)}
     done = [store.run(plan.config) for plan in plans if plan.config.id not in left]
-    return {run.id: Outcome(run.id, (s := run.status()).status, s.reason, trained=False) for run in done}
+    return {run.id: RunOutcome(run.id, (s := run.status()).status, s.reason, trained=False) for run in done}
 
 
-def _job(plan: Planned, store: RunStore, checkpoint_seconds: float, wait: bool) -> Job:
-    place = str(store.path.resolve())
-    return Job(plan.config.to_dict(), place, dict(plan.samples), plan.hopeless, checkpoint_seconds, wait)
+# -- engines -----------------------------------------------------------------------------------------------------
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def _tell(report: Callable[[Outcome], None] | None, outcome: Outcome) -> None:
-    if report:
-        report(outcome)
+def in_parallel(
+    function: Callable[[Item], Result],
+    items: Mapping[str, Item],
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    resources: Mapping[str, float] | None = None,
+) -> Iterator[tuple[str, Result]]:
+    """`function` of every item, on several processes: (name of the item, result), as they come.
+
+    Engine "local" takes `workers` processes (as many as there are cores); "dask" takes the workers of the Dask
+    scheduler at `address`, each with `resources` such as {"GPU": 1}. A worker that dies is replaced, and its item is
+    begun again. Function and items must be such that they can be pickled.
+
+    >>> sorted(in_parallel(len, {"a": [1, 2], "b": []}, workers=1))
+    [('a', 2), ('b', 0)]
+    """
+    if not items:
+        return
+    left, deaths = dict(items), 0
+    with _engine(engine, workers, address, resources):
+        while left:
+            try:
+                parallel = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
+                for name, result in parallel(delayed(_named)(function, *each) for each in list(left.items())):
+                    del left[name]
+                    deaths = 0
+                    yield name, result
+            except TerminatedWorkerError:  # it takes the pool with it: go on with a new one
+                deaths += 1
+                if deaths == DEATHS:
+                    raise UserError(
+                        f"{DEATHS} workers in a row were killed, perhaps for want of memory: use fewer with --workers"
+                    ) from None
 
 
-RunAll = Callable[[Sequence[Job]], Iterator[Outcome]]
-
-
-class Ended(Protocol):
-    """What a worker gives back for a run."""
-
-    @property
-    def run(self) -> str: ...
-
-
-Work = TypeVar("Work")
-Result = TypeVar("Result", bound=Ended)
-
-
-def persistently(work: Mapping[str, Work], run_all: Callable[[Sequence[Work]], Iterator[Result]]) -> Iterator[Result]:
-    """The outcomes of work by run, as they come. A dead worker takes the pool with it: go on with a new one."""
-    left, deaths = dict(work), 0
-    while left:
-        try:
-            for outcome in run_all(list(left.values())):
-                del left[outcome.run]
-                deaths = 0
-                yield outcome
-        except TerminatedWorkerError:
-            deaths += 1
-            if deaths == DEATHS:
-                raise UserError(
-                    f"{DEATHS} workers in a row were killed, perhaps for want of memory: use fewer with --workers"
-                ) from None
+def _named(function: Callable[[Item], Result], name: str, item: Item) -> tuple[str, Result]:
+    return name, function(item)
 
 
 @contextmanager
-def on_engine(
+def _engine(
     engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None
-) -> Iterator[RunAll]:
-    """joblib on the engine asked for: what is called in `Parallel` inside runs there, too."""
-
-    def run_all(jobs: Sequence[Job]) -> Iterator[Outcome]:
-        parallel = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
-        outcomes: Iterator[Outcome] = parallel(delayed(work)(job) for job in jobs)
-        return outcomes
-
+) -> Iterator[None]:
+    """joblib's `Parallel` computes inside as asked."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if workers is not None and workers < 1:
@@ -325,13 +332,14 @@ def on_engine(
         if address or resources:
             raise UserError("--address and --resources are for --engine dask")
         with parallel_config(backend="loky", n_jobs=workers or cpu_count(), inner_max_num_threads=1):
-            yield run_all
+            yield
     else:
+        held = dict(resources or {})
         with (
             _dask_client(address) as client,
-            parallel_config(backend="dask", n_jobs=-1, client=client, resources=dict(resources or {}), pure=False),
+            parallel_config(backend="dask", n_jobs=-1, client=client, resources=held, pure=False),
         ):
-            yield run_all
+            yield
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Training that can be put down after any look and taken up again as if nothing had happened."""
+"""Training that can be put down after any evaluation step and taken up again as if nothing had happened."""
 
 import math
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import device_of, evaluating, present_device, right_tokens
 from lengthlens.tasks import Batch, Task
 
-CHECK_SAMPLES = 64  # of each scale, for each look at in-range exact match
-SETTLED = 0.05  # the margin has settled when it grew by less than this share over `patience` looks
+CHECK_SAMPLES = 64  # of each scale, for each evaluation of in-range exact match
+SETTLED = 0.05  # the margin has settled when it grew by less than this share over `patience` evaluations
 DIVERGED = 4.0  # times the loss of guessing: far above what any stumble of a healthy run reaches
-CHECK_SEED = 1 << 61  # added to the seed of the instances that are looked at, which training does not see
+CHECK_SEED = 1 << 61  # added to the seed of the instances that are evaluated, which training does not see
 
 
-class Look(NamedTuple):
+class Metrics(NamedTuple):
     """What is noted every `check_every` steps."""
 
     step: int
-    loss: float  # mean over the steps since the last look
+    loss: float  # mean over the steps since the last evaluation
     lr: float
     in_range_exact_match: float  # mean over the scales up to train_max
     margin: float  # mean over instances of the least lead of a right token over the best wrong one, in logits
@@ -36,8 +36,8 @@ class Look(NamedTuple):
 class Trainer:
     """One run's model, optimiser and random generators.
 
-    `advance` trains up to the next look. After it, `state` is everything that the rest of the run depends on, and a
-    fresh Trainer of the same config that `load`s it continues bit for bit as this one would (on one device).
+    `advance` trains up to the next evaluation step. After it, `state` is everything that the rest of the run depends
+    on, and a fresh Trainer of the same config that `load`s it continues bit for bit as this one would (on one device).
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -52,7 +52,7 @@ class Trainer:
             if isinstance(module, PositionScheme):
                 module.generator = self.draws
         self.compiled: Any = torch.compile(self.model) if config.compile else self.model
-        self.looks: list[Look] = []
+        self.history: list[Metrics] = []
         self.step = 0
         self.tokens = 0
         self.end = config.steps  # earlier once the run has settled
@@ -66,13 +66,13 @@ class Trainer:
     @property
     def diverged(self) -> bool:
         """Whether the last loss is no number, or far worse than guessing."""
-        if not self.looks:
+        if not self.history:
             return False
-        loss, guessing = self.looks[-1].loss, math.log(len(self.task.vocab))
+        loss, guessing = self.history[-1].loss, math.log(len(self.task.vocab))
         return not math.isfinite(loss) or loss > DIVERGED * guessing
 
-    def advance(self) -> Look:
-        """Train up to the next look, and look."""
+    def advance(self) -> Metrics:
+        """Train up to the next evaluation step, and evaluate."""
         stop = min(self.end, self.step + self.config.check_every)
         losses = []
         self.model.train()
@@ -80,10 +80,10 @@ class Trainer:
             losses.append(self._step())
         loss = float(torch.stack(losses).mean())
         right, margin = check_in_range(self.model, self.task, self.config)
-        self.looks.append(Look(self.step, loss, self._rate(), right, margin, self.tokens))
-        if settled(self.looks, self.config.patience):
+        self.history.append(Metrics(self.step, loss, self._rate(), right, margin, self.tokens))
+        if settled(self.history, self.config.patience):
             self.end = min(self.end, math.ceil(self.step / (1 - self.config.cooldown)))
-        return self.looks[-1]
+        return self.history[-1]
 
     def _step(self) -> Tensor:
         batch = self._draw()
@@ -132,7 +132,7 @@ class Trainer:
         tensors["generator.data"] = self.data.get_state()
         tensors["generator.draws"] = self.draws.get_state()
         facts = {"step": self.step, "end": self.end, "tokens": self.tokens}
-        return tensors, facts | {"looks": [list(look) for look in self.looks]}
+        return tensors, facts | {"looks": [list(metrics) for metrics in self.history]}
 
     def load(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Take up what `state` gave."""
@@ -148,7 +148,7 @@ class Trainer:
         self.data.set_state(tensors["generator.data"])
         self.draws.set_state(tensors["generator.draws"])
         self.step, self.end, self.tokens = facts["step"], facts["end"], facts["tokens"]
-        self.looks = [Look(*look) for look in facts["looks"]]
+        self.history = [Metrics(*values) for values in facts["looks"]]
 
     @property
     def _fused(self) -> bool:
@@ -242,15 +242,15 @@ def leads(logits: Tensor, batch: Batch) -> Tensor:
     return least
 
 
-def settled(looks: list[Look], patience: int) -> bool:
-    """Whether exact match has been 1 for `patience` looks and the margin hardly grew meanwhile.
+def settled(history: list[Metrics], patience: int) -> bool:
+    """Whether exact match has been 1 for `patience` evaluations and the margin hardly grew meanwhile.
 
-    >>> looks = [Look(100 * k, 0.1, 1e-3, 1.0, margin, 0) for k, margin in enumerate([5.0, 8.0, 8.1, 8.2])]
-    >>> settled(looks, 3), settled(looks, 4)
+    >>> history = [Metrics(100 * k, 0.1, 1e-3, 1.0, margin, 0) for k, margin in enumerate([5.0, 8.0, 8.1, 8.2])]
+    >>> settled(history, 3), settled(history, 4)
     (True, False)
     """
-    last = looks[-patience:]
-    if len(last) < patience or any(look.in_range_exact_match < 1 for look in last):
+    last = history[-patience:]
+    if len(last) < patience or any(metrics.in_range_exact_match < 1 for metrics in last):
         return False
     return last[-1].margin <= last[0].margin * (1 + SETTLED)
 

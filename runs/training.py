@@ -7,18 +7,20 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import safetensors
 from safetensors.torch import load, save
 
+from lengthlens.errors import UserError
 from lengthlens.files import StorageError
 from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import cpu_threads, exact_match
 from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, VERSIONS, Run, Status
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.trainer import Look, Trainer
+from lengthlens.runs.trainer import Metrics, Trainer
 
 CONVERGED = 0.99  # in-range exact match from which a run counts as converged
 FINAL_SAMPLES = 200  # of each scale in range, for the figure that a run ends with
@@ -27,22 +29,22 @@ LIBRARIES = ("lengthlens", "torch", "numpy", "safetensors", "transformer-lens")
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """How a run is doing, for a progress line."""
 
     run: str
-    look: Look
+    metrics: Metrics
     end: int  # the step at which it will end, as far as is known now
     tokens_per_second: float
 
     @property
     def seconds_left(self) -> float:
         """By the pace so far."""
-        per_step = self.look.tokens / max(1, self.look.step)
-        return (self.end - self.look.step) * per_step / max(1e-9, self.tokens_per_second)
+        per_step = self.metrics.tokens / max(1, self.metrics.step)
+        return (self.end - self.metrics.step) * per_step / max(1e-9, self.tokens_per_second)
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[TrainingProgress], None]
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,19 @@ def train(
 ) -> Trained:
     """Train a run, or continue it where it was left, or give it back if it is finished.
 
-    Without a `store` nothing is written. With one, `wait` says what to do while another process trains the same
-    run: wait for it, or refuse. Each of `reports` is called at every look.
+    Arguments:
+        config: every choice about the run.
+        store: where the run is kept, and from where it can be continued after a kill at any moment; without one
+            nothing is written.
+        reports: each is called with a `TrainingProgress` at every evaluation step.
+        checkpoint_seconds: about how much work is lost to a kill.
+        wait: what to do while another process trains the same run: wait for it, or refuse.
+
+    Result: status, model (None if the run diverged) and run on disk (None without a store). The same config gives the
+    same model, bit for bit, on one kind of device, however often it was interrupted.
+
+    Errors: UserError if the scheme does not fit the task, the device is not there or another process has the run;
+    StorageError if the store cannot be written.
 
     >>> trained = train(RunConfig(task="copy", scheme="rope", steps=2, batch=2, train_max=2))
     >>> trained.status.status, trained.status.steps
@@ -110,13 +123,13 @@ def _finished_in_memory(config: RunConfig, reports: list[Report]) -> Trained:
 
 def _tell(trainer: Trainer, reports: list[Report], speed: float) -> None:
     for report in reports:
-        report(Progress(trainer.config.id, trainer.looks[-1], trainer.end, speed))
+        report(TrainingProgress(trainer.config.id, trainer.history[-1], trainer.end, speed))
 
 
 def outcome(trainer: Trainer) -> tuple[Status, list[dict[str, Any]]]:
     """How a run that is done ended, and its scores at each scale in range."""
     if trainer.diverged:
-        loss = trainer.looks[-1].loss
+        loss = trainer.history[-1].loss
         return Status("diverged", trainer.step, None, 0.0, f"the loss became {loss:.4g}"), []
     scales = range(trainer.task.min_scale, trainer.config.train_max + 1)
     scores = exact_match(trainer.model, trainer.task, scales, samples=FINAL_SAMPLES)
@@ -133,22 +146,22 @@ def outcome(trainer: Trainer) -> tuple[Status, list[dict[str, Any]]]:
 
 def _train_on_disk(run: Run, config: RunConfig, reports: list[Report], checkpoint_seconds: float) -> None:
     """Train a run whose lock is held. What happens to it is written into its status."""
-    sitting = Sitting(run, checkpoint_seconds)
+    session = Session(run, checkpoint_seconds)
     try:
-        sitting.train(Trainer(config), reports)
+        session.train(Trainer(config), reports)
     except KeyboardInterrupt:
-        run.set_status(replace(sitting.status(), status="interrupted"))
+        run.set_status(replace(session.status(), status="interrupted"))
         raise
     except StorageError:
         raise  # nothing can be written now; the last checkpoint stays
     except Exception as error:
         reason = str(error) or type(error).__name__
-        run.set_status(replace(sitting.status(), status="failed", reason=reason))
+        run.set_status(replace(session.status(), status="failed", reason=reason))
         run.log("failed", reason=reason)
         raise
 
 
-class Sitting:
+class Session:
     """One process's stretch of work on a run."""
 
     def __init__(self, run: Run, checkpoint_seconds: float) -> None:
@@ -191,15 +204,15 @@ class Sitting:
     def _checkpoint(self, trainer: Trainer) -> None:
         self.step = trainer.step
         self.run.write(CHECKPOINT, encode_checkpoint(trainer))
-        self.run.write(METRICS, metrics_lines(trainer.looks))
-        self.run.set_status(replace(self.status(), in_range_exact_match=trainer.looks[-1].in_range_exact_match))
+        self.run.write(METRICS, metrics_lines(trainer.history))
+        self.run.set_status(replace(self.status(), in_range_exact_match=trainer.history[-1].in_range_exact_match))
         self.saved = time.monotonic()
 
     def _finish(self, trainer: Trainer) -> None:
         """The status comes last: once it says that the run is finished, all else is there."""
         status, scores = outcome(trainer)
         self.step = trainer.step
-        self.run.write(METRICS, metrics_lines(trainer.looks))
+        self.run.write(METRICS, metrics_lines(trainer.history))
         if status.has_model:
             state = {name: value.cpu().contiguous() for name, value in trainer.model.state_dict().items()}
             self.run.write(MODEL, save(state))
@@ -222,11 +235,46 @@ def decode_checkpoint(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     return tensors, json.loads(header["__metadata__"]["facts"])
 
 
-def metrics_lines(looks: list[Look]) -> bytes:
+def metrics_lines(history: list[Metrics]) -> bytes:
     """One JSON object a line."""
-    return "".join(json.dumps(look._asdict()) + "\n" for look in looks).encode()
+    return "".join(json.dumps(metrics._asdict()) + "\n" for metrics in history).encode()
 
 
 def library_versions() -> dict[str, str]:
     """What the run was made with."""
     return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
+
+
+# -- trackers: optional, and off by default --------------------------------------------------------------------------
+
+
+def wandb_report(config: RunConfig, project: str = "lengthlens") -> Report:
+    """Send metrics to Weights & Biases, under the run's own name, so that a resumed run goes on there too."""
+    try:
+        import wandb
+    except ImportError:
+        raise UserError("--wandb needs Weights & Biases: pip install 'lengthlens[wandb]'") from None
+    sent = wandb.init(project=project, id=config.id, name=config.id, config=config.to_dict(), resume="allow")
+
+    def report(progress: TrainingProgress) -> None:
+        metrics = progress.metrics._asdict()
+        sent.log({**metrics, "tokens_per_second": progress.tokens_per_second}, step=metrics["step"])
+
+    return report
+
+
+def tensorboard_report(directory: Path) -> Report:
+    """Write metrics as TensorBoard events."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("--tensorboard needs TensorBoard: pip install 'lengthlens[tensorboard]'") from None
+    writer = SummaryWriter(str(directory))
+
+    def report(progress: TrainingProgress) -> None:
+        for name, value in progress.metrics._asdict().items():
+            if name != "step":
+                writer.add_scalar(name, value, progress.metrics.step)
+        writer.flush()
+
+    return report

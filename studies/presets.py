@@ -34,7 +34,7 @@ class Preset:
 
     def _counted(self, plan: Planned) -> Planned:
         samples = {length: self.instances.get(length, number) for length, number in plan.samples.items()}
-        return replace(plan, samples=samples, hopeless=FEWER)
+        return replace(plan, samples=samples, share_after_none_right=FEWER)
 
 
 def grid(tasks: str, schemes: str, seeds: int, lengths: tuple[int, ...], samples: int, **settings: Any) -> Grid:

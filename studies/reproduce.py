@@ -19,7 +19,7 @@ from lengthlens.files import read_whole, remove_quietly, sha256, write_whole
 from lengthlens.probes.table import Probed, is_probed, is_ready, probe_all
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.sweep import Outcome, Planned, pending, sweep
+from lengthlens.runs.sweep import Planned, RunOutcome, pending, sweep
 from lengthlens.studies.build import provenance, study
 from lengthlens.studies.drawing import draw
 from lengthlens.studies.presets import PRESETS, Preset
@@ -54,7 +54,7 @@ class Reproduced:
     """What became of each run, and where everything is. `made` is false if all was there already."""
 
     preset: str
-    runs: list[Outcome]
+    runs: list[RunOutcome]
     probed: list[Probed]
     study: Path
     figures: Path
@@ -110,10 +110,10 @@ def reproduce(
 # -- stages ------------------------------------------------------------------------------------------------------
 
 
-def train_runs(plans: Sequence[Planned], store: RunStore, place: Mapping[str, Any], work: "Work") -> list[Outcome]:
+def train_runs(plans: Sequence[Planned], store: RunStore, place: Mapping[str, Any], work: "Work") -> list[RunOutcome]:
     """Train and evaluate every run that is not finished."""
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: RunOutcome) -> None:
         work.step(_ended(outcome.run, outcome.status, outcome.reason if outcome.failed else ""), outcome.failed)
 
     work.begin("training", len(plans), free=len(plans) - len(pending(plans, store)))

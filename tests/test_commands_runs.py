@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from lengthlens.cli import main
 from lengthlens.commands.runs import progress_line
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.training import Progress
+from lengthlens.runs.training import TrainingProgress
 
 QUICK = ("--train-max", "2", "--set", "batch=2", "--set", "d_model=8", "--set", "check_every=2")
 
@@ -144,7 +144,7 @@ def test_a_terminated_run_says_how_to_continue(tmp_path: Path) -> None:
 
 
 def test_the_progress_line_has_all_that_was_promised() -> None:
-    from lengthlens.runs.trainer import Look
+    from lengthlens.runs.trainer import Metrics
 
-    line = progress_line(Progress("copy", Look(100, 0.25, 1e-3, 0.5, 1.0, 20_000), 400, 10_000.0))
+    line = progress_line(TrainingProgress("copy", Metrics(100, 0.25, 1e-3, 0.5, 1.0, 20_000), 400, 10_000.0))
     assert line == "step 100/400  loss 0.2500  in-range 0.500  10,000 tokens/s  0:06 left"

@@ -65,17 +65,17 @@ def test_the_preset_is_every_cell_under_the_default_recipe() -> None:
 
 
 def test_a_run_without_any_right_is_given_fewer_instances_and_none_twice() -> None:
-    plan = Planned(RunConfig("copy", "rope"), {20: 100, 50: 30, 100: 30}, hopeless=0.1)
+    plan = Planned(RunConfig("copy", "rope"), {20: 100, 50: 30, 100: 30}, share_after_none_right=0.1)
 
     def row(length: int, samples: int, exact_match: float | None, **more: Any) -> dict[str, Any]:
         return {"length": length, "samples": samples, "seed": 0, "exact_match": exact_match, **more}
 
-    assert plan.next_look([row(20, 99, 1.0)]) == (20, 100), "too few instances"
-    assert plan.next_look([row(20, 200, 1.0)]) == (50, 30), "more than enough"
-    assert plan.next_look([row(20, 100, 0.0)]) == (50, 3)
-    assert plan.next_look([row(20, 100, 0.0), row(50, 3, 0.0), row(100, 3, 0.0)]) is None
-    assert plan.next_look([row(20, 100, 1.0), row(50, 3, 0.0)]) == (50, 30)
-    assert plan.next_look([row(20, 100, None, reason="refused")]) == (50, 3)
+    assert plan.next_evaluation([row(20, 99, 1.0)]) == (20, 100), "too few instances"
+    assert plan.next_evaluation([row(20, 200, 1.0)]) == (50, 30), "more than enough"
+    assert plan.next_evaluation([row(20, 100, 0.0)]) == (50, 3)
+    assert plan.next_evaluation([row(20, 100, 0.0), row(50, 3, 0.0), row(100, 3, 0.0)]) is None
+    assert plan.next_evaluation([row(20, 100, 1.0), row(50, 3, 0.0)]) == (50, 30)
+    assert plan.next_evaluation([row(20, 100, None, reason="refused")]) == (50, 3)
 
 
 def test_from_nothing_to_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

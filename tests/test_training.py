@@ -14,9 +14,15 @@ from lengthlens.models.transformer import build
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.trackers import tensorboard_report, wandb_report
-from lengthlens.runs.trainer import Look, Trainer, check_in_range, fast_parameters, make_optimizer, settled
-from lengthlens.runs.training import Progress, decode_checkpoint, encode_checkpoint, train
+from lengthlens.runs.trainer import Metrics, Trainer, check_in_range, fast_parameters, make_optimizer, settled
+from lengthlens.runs.training import (
+    TrainingProgress,
+    decode_checkpoint,
+    encode_checkpoint,
+    tensorboard_report,
+    train,
+    wandb_report,
+)
 from lengthlens.tasks import TASKS
 
 SMALL = {
@@ -60,14 +66,14 @@ def test_a_resumed_run_is_bit_identical(scheme: str, tmp_path: Path) -> None:
     assert split.status().steps == whole.status().steps
 
 
-def stop_after(looks: int):  # type: ignore[no-untyped-def]
-    """A report that interrupts the training after some looks, as Ctrl-C would."""
+def stop_after(evaluations: int):  # type: ignore[no-untyped-def]
+    """A report that interrupts the training after some evaluation steps, as Ctrl-C would."""
     seen = 0
 
-    def report(_: Progress) -> None:
+    def report(_: TrainingProgress) -> None:
         nonlocal seen
         seen += 1
-        if seen == looks:
+        if seen == evaluations:
             raise KeyboardInterrupt
 
     return report
@@ -85,7 +91,7 @@ def test_a_checkpoint_survives_its_file() -> None:
     trainer.advance()
     again = Trainer(small())
     again.load(*decode_checkpoint(encode_checkpoint(trainer)))
-    assert again.looks == trainer.looks
+    assert again.history == trainer.history
     assert again.advance() == trainer.advance()
     assert encode_checkpoint(again) == encode_checkpoint(trainer)
 
@@ -205,31 +211,31 @@ def test_vectors_and_small_networks_learn_at_the_rate_of_the_model() -> None:
     assert not inside & {id(p) for p in fast_parameters(fire)}
 
 
-def test_looking_changes_nothing() -> None:
+def test_evaluating_changes_nothing() -> None:
     trainer, other = Trainer(small("randomized:rope")), Trainer(small("randomized:rope"))
     check_in_range(other.model, other.task, other.config)
     assert trainer.advance() == other.advance()
 
 
 def test_a_run_settles_only_when_all_is_right_and_the_margin_rests() -> None:
-    def looks(rights: list[float], margins: list[float]) -> list[Look]:
-        return [Look(k, 0.0, 0.0, right, margin, 0) for k, (right, margin) in enumerate(zip(rights, margins))]
+    def history(rights: list[float], margins: list[float]) -> list[Metrics]:
+        return [Metrics(k, 0.0, 0.0, right, margin, 0) for k, (right, margin) in enumerate(zip(rights, margins))]
 
-    assert settled(looks([1, 1, 1], [9.0, 9.1, 9.2]), 3)
-    assert not settled(looks([1, 0.99, 1], [9.0, 9.1, 9.2]), 3)
-    assert not settled(looks([1, 1, 1], [5.0, 7.0, 9.0]), 3)
-    assert not settled(looks([1, 1], [9.0, 9.0]), 3)
+    assert settled(history([1, 1, 1], [9.0, 9.1, 9.2]), 3)
+    assert not settled(history([1, 0.99, 1], [9.0, 9.1, 9.2]), 3)
+    assert not settled(history([1, 1, 1], [5.0, 7.0, 9.0]), 3)
+    assert not settled(history([1, 1], [9.0, 9.0]), 3)
 
 
 # -- progress and trackers ---------------------------------------------------------------------------------------
 
 
-def test_reports_see_every_look_and_metrics_keep_them(tmp_path: Path) -> None:
-    seen: list[Progress] = []
+def test_reports_see_every_evaluation_step_and_metrics_keep_them(tmp_path: Path) -> None:
+    seen: list[TrainingProgress] = []
     run = train(small(), RunStore(tmp_path), reports=[seen.append]).run
     assert run is not None
-    assert [progress.look.step for progress in seen] == [3, 6, 9, 12]
-    assert run.metrics() == [json.loads(json.dumps(progress.look._asdict())) for progress in seen]
+    assert [progress.metrics.step for progress in seen] == [3, 6, 9, 12]
+    assert run.metrics() == [json.loads(json.dumps(progress.metrics._asdict())) for progress in seen]
     assert seen[-1].seconds_left == 0 < seen[0].seconds_left
     assert seen[0].tokens_per_second > 0
 
