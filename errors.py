@@ -48,6 +48,11 @@ class Registry(Mapping[str, Value]):
             raise UserError(f"there is a {self._kind} '{name}' already")
         self._entries[name] = value
 
+    def remove(self, name: str) -> None:
+        """Take an entry out again."""
+        self[name]  # refuses a name that is not there
+        del self._entries[name]
+
     def __getitem__(self, name: str) -> Value:
         try:
             return self._entries[name]

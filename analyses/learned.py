@@ -11,8 +11,8 @@ from matplotlib.patches import Rectangle
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.table import MissingError, of_runs, records
-from lengthlens.models.schemes.forms import read_form, read_forms
 from lengthlens.models.schemes.lbpe import FORMS
+from lengthlens.models.schemes.relation import read_form, read_forms
 from lengthlens.tasks import TASKS
 
 SCALES = range(3, 9)  # enough for a form that is constant by chance at one scale to differ at another

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.layers import affine
-from lengthlens.models.schemes import Frame
+from lengthlens.models.schemes import Positions
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.evaluation import instance_seed, right_answers
 from lengthlens.tasks import TASKS, Batch, Task
@@ -38,28 +38,28 @@ class Cached:
     def read(self, tokens: Tensor, scale: Tensor, start: int) -> Tensor:
         """Logits of the last token, [row, d_vocab]; `tokens` are all so far, those from `start` on are new."""
         model, stop = self.model, tokens.shape[1]
-        frame = model.pos_embed.frame(tokens, scale)
+        positions = model.pos_embed.positions(tokens, scale)
         residual = model.embed(tokens[:, start:])
-        position = model.pos_embed.embed(frame)
+        position = model.pos_embed.embed(positions)
         if position is not None:
             residual = residual + position[:, start:]
         for layer, block in enumerate(model.blocks):
             attn = block.attn
-            q, k, v = attn._joint(block.ln1(residual)).unbind(2)
+            q, k, v = attn._joint(block.ln1(residual))
             if "rotate" in model.pos_embed.acts():
-                new = Frame(tokens[:, start:], frame.position[:, start:], frame.scale, frame.limit)
+                new = Positions(tokens[:, start:], positions.position[:, start:], positions.scale, positions.limit)
                 q, k = model.pos_embed.rotate(q, new), model.pos_embed.rotate(k, new)
             self.keys[layer, :, :, start:stop] = k.transpose(1, 2)
             self.values[layer, :, :, start:stop] = v.transpose(1, 2)
-            residual = residual + self._attend(layer, attn, q, frame, slice(start, stop))
+            residual = residual + self._attend(layer, attn, q, positions, slice(start, stop))
             residual = residual + block.mlp(block.ln2(residual))
         return model.unembed(model.ln_final(residual[:, -1:]))[:, 0]
 
-    def _attend(self, layer: int, attn: torch.nn.Module, q: Tensor, frame: Frame, rows: slice) -> Tensor:
+    def _attend(self, layer: int, attn: torch.nn.Module, q: Tensor, positions: Positions, rows: slice) -> Tensor:
         keys, values = self.keys[layer, :, :, : rows.stop], self.values[layer, :, :, : rows.stop]
         bias = None
         if "score" in self.model.pos_embed.acts():
-            bias = self.model.pos_embed.score(layer, frame, rows, q / attn.cfg.attn_scale, keys.transpose(1, 2))
+            bias = self.model.pos_embed.score(layer, positions, rows, q / attn.cfg.attn_scale, keys.transpose(1, 2))
         later = torch.arange(rows.stop) > torch.arange(rows.start, rows.stop)[:, None]
         mask = torch.zeros(later.shape).masked_fill(later, -torch.inf)
         if bias is not None:

@@ -1,6 +1,10 @@
-"""Causal attention with any position embedding: one way that is fast, one that shows scores and pattern."""
+"""A layer of the model: causal attention with any position embedding, and the block around it.
+
+Attention has one way that is fast, and one that shows scores and pattern.
+"""
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -9,21 +13,21 @@ from transformer_lens.FactoredMatrix import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from lengthlens.models.config import LensConfig
-from lengthlens.models.layers import affine, watched
-from lengthlens.models.schemes import Frame, PositionScheme
+from lengthlens.models.layers import MLP, affine, make_norm, watched
+from lengthlens.models.schemes import Positions, PositionScheme
 
 # Elements of one block of scores. Large enough that the work per block outweighs its overhead, small enough that a
 # dozen temporaries of this size (a scheme computes distances, codes, …) stay far below 1 GiB.
 BLOCK_ELEMENTS = 1 << 22
 
 
-class Places:
+class Placement:
     """What attention needs to know about positions in one forward pass, the same for every layer."""
 
-    def __init__(self, scheme: PositionScheme, frame: Frame, temperature: Tensor | None) -> None:
+    def __init__(self, scheme: PositionScheme, positions: Positions, temperature: Tensor | None) -> None:
         acts = scheme.acts()
         self.scheme = scheme
-        self.frame = frame
+        self.positions = positions
         self.temperature = temperature  # [query] or None: what every score of a query is multiplied by
         self.rotates = "rotate" in acts
         self.scores = "score" in acts
@@ -83,7 +87,7 @@ class Attention(nn.Module):
         """The bilinear form of the content part of the scores: W_Q W_Kᵀ, [head, d_model, d_model]."""
         return FactoredMatrix(self.W_Q, self.W_K.transpose(-2, -1))
 
-    def forward(self, query_input: Tensor, key_input: Tensor, value_input: Tensor, places: Places) -> Tensor:
+    def forward(self, query_input: Tensor, key_input: Tensor, value_input: Tensor, placement: Placement) -> Tensor:
         """Inputs [row, pos, d_model], or [row, pos, head, d_model] if each head has its own; out as the former."""
         shared = query_input is key_input and key_input is value_input and query_input.dim() == 3
         seen = self.explicit or watched(self.hook_attn_scores, self.hook_pattern)
@@ -91,10 +95,10 @@ class Attention(nn.Module):
             q, k, v = self._joint(query_input)
         else:
             q, k, v = self._separate(query_input, key_input, value_input)
-        if places.rotates:
-            q = self.hook_rot_q(places.scheme.rotate(q, places.frame))
-            k = self.hook_rot_k(places.scheme.rotate(k, places.frame))
-        z = self._explicit(q, k, v, places) if seen else self._fused(q, k, v, places)
+        if placement.rotates:
+            q = self.hook_rot_q(placement.scheme.rotate(q, placement.positions))
+            k = self.hook_rot_k(placement.scheme.rotate(k, placement.positions))
+        z = self._explicit(q, k, v, placement) if seen else self._fused(q, k, v, placement)
         return self._output(self.hook_z(z))
 
     # -- linear maps in and out ----------------------------------------------------------------------------------
@@ -122,50 +126,53 @@ class Attention(nn.Module):
 
     # -- scores, pattern, mix ------------------------------------------------------------------------------------
 
-    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
-        rows = slice(0, q.shape[1])
-        scores = self.hook_attn_scores(self._scores(q, k, places, rows))
-        pattern: Tensor = self.hook_pattern(self._reweighted(scores.softmax(-1), places, rows))
+    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
+        queries = slice(0, q.shape[1])
+        scores = self.hook_attn_scores(self._scores(q, k, placement, queries))
+        pattern: Tensor = self.hook_pattern(self._reweighted(scores.softmax(-1), placement, queries))
         return (pattern.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2)
 
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
-        if not (places.scores or places.factors):
-            return self._kernel(q, k, v, places)
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
+        if not (placement.scores or placement.factors):
+            return self._kernel(q, k, v, placement)
         length = q.shape[1]
         step = max(1, self.block_elements // max(1, q.shape[0] * q.shape[2] * length))
         blocks = [slice(start, min(start + step, length)) for start in range(0, length, step)]
         # The last block first: it is the largest, and what it frees fits all others. The other way round the
         # allocator finds no freed piece large enough for the next block, and memory grows without need.
-        parts = [self._block(q, k[:, : rows.stop], v[:, : rows.stop], places, rows) for rows in reversed(blocks)]
+        parts = [
+            self._block(q, k[:, : queries.stop], v[:, : queries.stop], placement, queries)
+            for queries in reversed(blocks)
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
 
-    def _kernel(self, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
+    def _kernel(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
         """The scheme does not touch the scores: fused causal attention, linear in memory by itself."""
         q, k, v = same_dtype(q, k, v)
-        if places.temperature is not None:
-            q = q * places.temperature[:, None, None].to(q.dtype)
+        if placement.temperature is not None:
+            q = q * placement.temperature[:, None, None].to(q.dtype)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale).transpose(1, 2)
 
-    def _block(self, q: Tensor, k: Tensor, v: Tensor, places: Places, rows: slice) -> Tensor:
+    def _block(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
         """A block of queries with all keys up to its end."""
-        scores = self._scores(q, k, places, rows)
-        pattern = self._reweighted(scores.softmax(-1), places, rows)
+        scores = self._scores(q, k, placement, queries)
+        pattern = self._reweighted(scores.softmax(-1), placement, queries)
         return (pattern.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2)
 
-    def _scores(self, q: Tensor, k: Tensor, places: Places, rows: slice) -> Tensor:
+    def _scores(self, q: Tensor, k: Tensor, placement: Placement, queries: slice) -> Tensor:
         """Scores of a block of queries with all keys up to its end, [row, head, query, key]."""
-        q = q[:, rows] / self.cfg.attn_scale
+        q = q[:, queries] / self.cfg.attn_scale
         scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
-        if places.scores:
-            bias = places.scheme.score(self.layer, places.frame, rows, q, k)
+        if placement.scores:
+            bias = placement.scheme.score(self.layer, placement.positions, queries, q, k)
             scores = scores if bias is None else scores + bias
-        if places.temperature is not None:
-            scores = scores * places.temperature[rows, None]
-        return scores.masked_fill(later(rows, scores.device), -math.inf)
+        if placement.temperature is not None:
+            scores = scores * placement.temperature[queries, None]
+        return scores.masked_fill(later(queries, scores.device), -math.inf)
 
-    def _reweighted(self, pattern: Tensor, places: Places, rows: slice) -> Tensor:
-        factor = places.scheme.factor(self.layer, places.frame, rows) if places.factors else None
+    def _reweighted(self, pattern: Tensor, placement: Placement, queries: slice) -> Tensor:
+        factor = placement.scheme.factor(self.layer, placement.positions, queries) if placement.factors else None
         return pattern if factor is None else pattern * factor
 
 
@@ -177,12 +184,89 @@ def per_head(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return flat.view(*x.shape[:2], *bias.shape)
 
 
-def later(rows: slice, device: torch.device) -> Tensor:
+def later(queries: slice, device: torch.device) -> Tensor:
     """True where the key comes after the query, [query, key]; keys end with the block."""
-    query = torch.arange(rows.start, rows.stop, device=device)
-    return torch.arange(rows.stop, device=device) > query[:, None]
+    query = torch.arange(queries.start, queries.stop, device=device)
+    return torch.arange(queries.stop, device=device) > query[:, None]
 
 
 def same_dtype(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Under autocast a rotation leaves float32 beside bfloat16 values; a fused kernel wants one type."""
     return q.to(v.dtype), k.to(v.dtype), v
+
+
+class Block(nn.Module):
+    """A pre-norm Transformer block under HookedTransformer's names."""
+
+    hook_out_is_single_residual_stream: ClassVar[bool] = True  # TransformerLens' logit lens asks for this
+
+    def __init__(self, cfg: LensConfig, layer: int, rotates: bool) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.ln1 = make_norm(cfg)
+        self.attn = Attention(cfg, layer, rotates)
+        self.hook_attn_in = HookPoint()  # [row, pos, head, d_model]
+        self.hook_q_input, self.hook_k_input, self.hook_v_input = HookPoint(), HookPoint(), HookPoint()
+        self.hook_attn_out = HookPoint()  # [row, pos, d_model]
+        self.hook_resid_pre, self.hook_resid_post = HookPoint(), HookPoint()  # [row, pos, d_model]
+        if not cfg.attn_only:
+            self.ln2 = make_norm(cfg)
+            self.mlp = MLP(cfg)
+            self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint(), HookPoint()
+
+    def forward(self, resid_pre: Tensor, placement: Placement, embed_qk: Tensor | None) -> Tensor:
+        resid_pre = self.hook_resid_pre(resid_pre)
+        query, key, value = self._attention_inputs(resid_pre, embed_qk)
+        attn_out = self.hook_attn_out(self.attn(query, key, value, placement))
+        if self.cfg.attn_only:
+            return self._resid_post(resid_pre + attn_out)
+        resid_mid = self.hook_resid_mid(resid_pre + attn_out)
+        mlp_in = self.hook_mlp_in(resid_mid.clone()) if self.cfg.use_hook_mlp_in else resid_mid
+        return self._resid_post(resid_mid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in))))
+
+    def _resid_post(self, residual: Tensor) -> Tensor:
+        resid_post: Tensor = self.hook_resid_post(residual)
+        return resid_post
+
+    def _attention_inputs(self, resid_pre: Tensor, embed_qk: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """What queries, keys and values are made from; with a head dimension where a flag asks for it."""
+        cfg = self.cfg
+        if embed_qk is not None and (cfg.use_attn_in or cfg.use_split_qkv_input):
+            embed_qk = embed_qk[:, :, None]
+        if cfg.use_split_qkv_input:
+            q, k, v = (self.ln1(x) for x in self._split_inputs(resid_pre))
+        else:
+            shared = self.hook_attn_in(repeat_heads(resid_pre, cfg.n_heads)) if cfg.use_attn_in else resid_pre
+            q = k = v = self.ln1(shared)
+        if embed_qk is None:
+            return q, k, v
+        q_positioned = q + embed_qk
+        return q_positioned, q_positioned if k is q else k + embed_qk, v
+
+    def _split_inputs(self, resid_pre: Tensor) -> tuple[Tensor, ...]:
+        """One copy for each of queries, keys and values, under the names of TransformerLens 3 and 4."""
+        outer = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
+        inner = (self.attn.hook_q_input, self.attn.hook_k_input, self.attn.hook_v_input)
+        return tuple(i(o(repeat_heads(resid_pre, self.cfg.n_heads))) for o, i in zip(outer, inner))
+
+
+def dead_hook(name: str, cfg: LensConfig) -> str | None:
+    """The switch that a hook point of this name waits for, or None if it fires as things stand.
+
+    A hook on a point that does not fire would silently do nothing.
+    """
+    switches = {
+        ("hook_result",): ("use_attn_result", cfg.use_attn_result),
+        ("hook_q_input", "hook_k_input", "hook_v_input"): ("use_split_qkv_input", cfg.use_split_qkv_input),
+        ("hook_attn_in",): ("use_attn_in", cfg.use_attn_in and not cfg.use_split_qkv_input),
+        ("hook_mlp_in",): ("use_hook_mlp_in", cfg.use_hook_mlp_in),
+    }
+    for endings, (switch, on) in switches.items():
+        if name.rpartition(".")[2] in endings and not on:
+            return switch
+    return None
+
+
+def stack(blocks: nn.ModuleList, part: str, weight: str) -> Tensor:
+    """A weight of every layer, [layer, ...]."""
+    return torch.stack([getattr(getattr(block, part), weight) for block in blocks])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.models.schemes import scheme_kind
+from lengthlens.models.schemes import SchemeSpec
 from lengthlens.tasks import TASKS, Task
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "relu", "silu", "solu")
@@ -58,7 +58,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "scheme_options", _plain(self.scheme_options))
         _check_name("scheme", self.scheme)
-        scheme_kind(self.scheme)  # refuses what is no scheme
+        SchemeSpec.of(self.scheme, self.scheme_options)  # refuses what does not exist
         for name in SIZES:
             self._check_size(name)
         _check_choice("act_fn", self.act_fn, ACTIVATIONS)
@@ -70,6 +70,11 @@ class ModelConfig:
             raise UserError(
                 f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}: give d_head, or other sizes"
             )
+
+    @property
+    def spec(self) -> SchemeSpec:
+        """The scheme with all its options."""
+        return SchemeSpec.of(self.scheme, self.scheme_options)
 
     def _check_size(self, name: str) -> None:
         value, most = getattr(self, name), LARGEST.get(name, 1 << 20)

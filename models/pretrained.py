@@ -3,6 +3,7 @@
 import hashlib
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, write_whole
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.hooked_import import check_weights
 from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import Task
 
@@ -29,11 +29,15 @@ def save(model: HookedModel, path: str | Path) -> None:
     """Write the model into the directory `path`, which is made if there is none."""
     folder = Path(path)
     make_directory(folder)
-    # Copies: safetensors refuses tensors that share storage, as those of a module with two names do.
-    state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
-    weights = save_tensors(state)
+    weights = weights_of(model)
     write_whole(folder / WEIGHTS, weights)
     write_whole(folder / CONFIG, render(model.config, weights).encode())
+
+
+def weights_of(model: HookedModel) -> bytes:
+    """The weights as the bytes of a safetensors file."""
+    # Copies: safetensors refuses tensors that share storage, as those of a module with two names do.
+    return save_tensors({name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()})
 
 
 def render(config: ModelConfig, weights: bytes) -> str:
@@ -56,8 +60,13 @@ def load(path: str | Path, task: Task | None = None) -> HookedModel:
     weights = _read_weights(folder / WEIGHTS, header)
     if render(config, weights) != text:
         raise UserError(f"'{folder}' was changed after it was saved: {CONFIG} and {WEIGHTS} do not belong together")
-    state = _tensors(weights, folder / WEIGHTS)
-    _check_shapes(config, task, state, folder)
+    return with_weights(config, weights, folder, task)
+
+
+def with_weights(config: ModelConfig, weights: bytes, source: str | Path, task: Task | None = None) -> HookedModel:
+    """The model of a config with weights that `weights_of` gave; `source` names them where they do not fit."""
+    state = _tensors(weights, source)
+    _check_shapes(config, task, state, source)
     model = HookedModel(config, task)
     model.to(state["embed.W_E"].dtype)
     model.load_state_dict(state)
@@ -128,14 +137,14 @@ def _read_weights(path: Path, header: dict[str, Any]) -> bytes:
     return weights
 
 
-def _tensors(weights: bytes, path: Path) -> dict[str, Tensor]:
+def _tensors(weights: bytes, source: str | Path) -> dict[str, Tensor]:
     try:
         return load_tensors(weights)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise UserError(f"'{path}' is not a safetensors file: {error}") from None
+        raise UserError(f"the weights of '{source}' are not a safetensors file: {error}") from None
 
 
-def _check_shapes(config: ModelConfig, task: Task | None, state: dict[str, Tensor], folder: Path) -> None:
+def _check_shapes(config: ModelConfig, task: Task | None, state: dict[str, Tensor], source: str | Path) -> None:
     """Refuse weights that are not the config's, before a hostile config can ask for memory."""
     try:
         config = config.resolved(task)
@@ -144,10 +153,10 @@ def _check_shapes(config: ModelConfig, task: Task | None, state: dict[str, Tenso
             raise UserError("the weights are not of the sizes that the config says")
         wanted = _shapes(config, task)
     except UserError as error:
-        raise UserError(f"'{folder}' cannot be built: {error}") from None
+        raise UserError(f"'{source}' cannot be built: {error}") from None
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
-        raise UserError(f"'{folder}' has a config that describes no model: {type(error).__name__}") from None
-    check_weights(state, wanted, f"'{folder}'")
+        raise UserError(f"'{source}' has a config that describes no model: {type(error).__name__}") from None
+    check_weights(state, wanted, f"'{source}'")
 
 
 def _shapes(config: ModelConfig, task: Task | None) -> dict[str, Tensor]:
@@ -168,3 +177,17 @@ def _download(repo: str) -> str:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"'{repo}' is neither a local directory nor a model on the Hub: {reason}") from None
+
+
+def check_weights(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], source: str) -> None:
+    """Refuse weights that are not exactly those of the model, naming the first that is wrong."""
+    for name in sorted(given.keys() | wanted.keys()):
+        if name not in given:
+            raise UserError(f"{source} has no weights '{name}', which the model needs")
+        if name not in wanted:
+            raise UserError(f"{source} has weights '{name}', which the model does not have")
+        got, want = given[name], wanted[name]
+        if got.shape != want.shape:
+            raise UserError(f"{source} has '{name}' of shape {list(got.shape)}, and the model needs {list(want.shape)}")
+        if got.dtype != want.dtype and not (got.is_floating_point() and want.is_floating_point()):
+            raise UserError(f"{source} has '{name}' of type {got.dtype}, and the model needs {want.dtype}")

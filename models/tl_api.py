@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformer_lens.FactoredMatrix import FactoredMatrix
 
 from lengthlens.errors import UserError
-from lengthlens.models.block import Block, stack
+from lengthlens.models.attention import Block, stack
 from lengthlens.models.config import LensConfig
 from lengthlens.models.layers import Embed, Unembed
 from lengthlens.tasks import Task

@@ -12,11 +12,10 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.weight_processing import ProcessWeights
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.models.attention import Places, log_temperature
-from lengthlens.models.block import Block, dead_hook
+from lengthlens.models.attention import Block, Placement, dead_hook, log_temperature
 from lengthlens.models.config import LensConfig, ModelConfig
 from lengthlens.models.layers import Embed, Unembed, default_std, initialise, make_norm, watched
-from lengthlens.models.schemes import Frame, PositionScheme, Sizes, make_scheme
+from lengthlens.models.schemes import Positions, PositionScheme, Sizes
 from lengthlens.models.tl_api import TokenNames, WeightNames
 from lengthlens.tasks import TASKS, Task
 
@@ -103,7 +102,7 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
             raise unknown("argument of a model", keyword, ARGUMENTS)
         if start_at_layer is None:
             tokens = self._checked_tokens(input)
-            residual, places = self._embedded(tokens, scale)
+            residual, placement = self._embedded(tokens, scale)
         else:
             residual = cast(Tensor, input)
             known = (
@@ -111,10 +110,10 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
                 if tokens is not None
                 else torch.zeros(residual.shape[:2], dtype=torch.long, device=residual.device)
             )
-            places = self._places(self._frame(known, scale))
-        embed_qk = self._embed_qk(places.frame)
+            placement = self._placement(self._positions(known, scale))
+        embed_qk = self._embed_qk(placement.positions)
         for block in self.layers[start_at_layer:stop_at_layer]:
-            residual = block(residual, places, embed_qk)
+            residual = block(residual, placement, embed_qk)
         if stop_at_layer is not None:
             return residual
         normalized = self.ln_final(residual)
@@ -154,33 +153,33 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
             raise UserError(f"tokens must be ids [row, pos], not {tokens.dtype} of shape {list(tokens.shape)}")
         return tokens
 
-    def _embedded(self, tokens: Tensor, scale: int | Tensor | None) -> tuple[Tensor, Places]:
+    def _embedded(self, tokens: Tensor, scale: int | Tensor | None) -> tuple[Tensor, Placement]:
         residual = self.hook_embed(self.embed(tokens))
-        frame = self._frame(tokens, scale)
-        position = self.pos_embed.embed(frame)
+        positions = self._positions(tokens, scale)
+        position = self.pos_embed.embed(positions)
         if position is not None:
             if watched(self.hook_pos_embed):  # a hook sees one vector per row, and may write into it
                 position = self.hook_pos_embed(position.expand_as(residual).clone())
             residual = residual + position
-        return residual, self._places(frame)
+        return residual, self._placement(positions)
 
-    def _frame(self, tokens: Tensor, scale: int | Tensor | None) -> Frame:
+    def _positions(self, tokens: Tensor, scale: int | Tensor | None) -> Positions:
         if isinstance(scale, int):
             scale = torch.tensor([scale], device=tokens.device)
         if scale is not None and scale.shape not in (torch.Size([1]), tokens.shape[:1]):
             raise UserError(f"one scale for each of {len(tokens)} rows is needed, not shape {list(scale.shape)}")
-        return self.pos_embed.frame(tokens, scale)
+        return self.pos_embed.positions(tokens, scale)
 
-    def _places(self, frame: Frame) -> Places:
+    def _placement(self, positions: Positions) -> Placement:
         temperature = None
         if self.config.score_scaling == "log":
-            temperature = log_temperature(frame.tokens.shape[1], self.config.train_ctx, frame.tokens.device)
-        return Places(self.pos_embed, frame, temperature)
+            temperature = log_temperature(positions.tokens.shape[1], self.config.train_ctx, positions.tokens.device)
+        return Placement(self.pos_embed, positions, temperature)
 
-    def _embed_qk(self, frame: Frame) -> Tensor | None:
-        embed_qk = self.pos_embed.embed_qk(frame)
+    def _embed_qk(self, positions: Positions) -> Tensor | None:
+        embed_qk = self.pos_embed.embed_qk(positions)
         if embed_qk is not None and watched(self.hook_qk_embed):
-            hooked: Tensor = self.hook_qk_embed(embed_qk.expand(len(frame.tokens), -1, -1).clone())
+            hooked: Tensor = self.hook_qk_embed(embed_qk.expand(len(positions.tokens), -1, -1).clone())
             return hooked
         return embed_qk
 
@@ -188,7 +187,7 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
     def generate(self, prompt: str | Tensor, max_new_tokens: int, scale: int | Tensor | None = None) -> Tensor:
         """Greedy continuation of a prompt, [row, pos + max_new_tokens]; the scale is that of the prompt."""
         tokens = self._checked_tokens(prompt)
-        scale = self._frame(tokens, scale).scale
+        scale = self._positions(tokens, scale).scale
         for _ in range(max_new_tokens):
             best = self(tokens, scale)[:, -1].argmax(-1, keepdim=True)
             tokens = torch.cat((tokens, best), 1)
@@ -303,13 +302,13 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
     @classmethod
     def from_hooked_state_dict(cls, state_dict: dict[str, Tensor], hooked_config: dict[str, Any]) -> "HookedModel":
         """A HookedTransformer checkpoint: its state dict, and its HookedTransformerConfig as a dict."""
-        from lengthlens.models.hooked_import import import_hooked  # it builds models, so it imports this file
+        from lengthlens.models.interop import import_hooked  # it builds models, so it imports this file
 
         return import_hooked(state_dict, hooked_config)
 
     def to_bridge(self) -> Any:
         """The same model as a TransformerLens 4 TransformerBridge, where that has an equivalent."""
-        from lengthlens.models.bridge import to_bridge  # slow to import, and seldom wanted
+        from lengthlens.models.interop import to_bridge  # slow to import, and seldom wanted
 
         return to_bridge(self)
 
@@ -366,7 +365,7 @@ def _scheme(config: ModelConfig, cfg: LensConfig, task: Task | None) -> Position
     sizes = Sizes(cfg.n_layers, cfg.n_heads, cfg.d_head, cfg.d_model, cfg.n_ctx)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)
-        return make_scheme(config.scheme, config.scheme_options, task, sizes)
+        return config.spec.build(task, sizes)
 
 
 def _of_norm(name: str) -> bool:

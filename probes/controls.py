@@ -1,23 +1,21 @@
 """Models to try probes on: untrained, trained on shuffled labels, and built by hand with a known answer."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lengthlens.errors import unknown
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.schemes.distance_bias import Relative
-from lengthlens.models.schemes.ideal import Ideal
-from lengthlens.models.schemes.lbpe import LearnedRelation
-from lengthlens.models.schemes.wrappers import ScaleHinted
+from lengthlens.models.schemes import SchemeSpec
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.trainer import Trainer
 from lengthlens.tasks import TASKS, Batch
 
 SHARP = 30.0  # a score at which softmax leaves e⁻³⁰ for every other key: nothing, in float32
-BY_HAND = ("ideal", "hinted:relative", "lbpe")
 
 
 def untrained(config: ModelConfig) -> HookedModel:
@@ -79,7 +77,8 @@ def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
         raise unknown("scheme by hand", scheme, BY_HAND)
     task = TASKS["copy"]
     tokens = len(task.vocab)
-    options = {"max_distance": max_distance} if scheme == "hinted:relative" else {}
+    known = SchemeSpec.of(scheme).options
+    options = {"max_distance": max_distance} if "max_distance" in known else {}
     config = ModelConfig(
         task="copy",
         scheme=scheme,
@@ -101,7 +100,7 @@ def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
         attention.W_V[0, :tokens] = same
         attention.W_O[0, :, tokens:] = SHARP * next_token(same)
         model.unembed.W_U[tokens:] = same
-        _point_back(model)
+        BY_HAND[scheme](model.pos_embed)
     model.eval()
     return model
 
@@ -114,15 +113,25 @@ def next_token(same: Tensor) -> Tensor:
     return written
 
 
-def _point_back(model: HookedModel) -> None:
-    """Let the position embedding give its score to the key n back, and to no other."""
-    if isinstance(model.pos_embed, Ideal):
-        model.pos_embed.table.fill_(SHARP)  # the one role there is
-    if isinstance(model.pos_embed, ScaleHinted):
-        anchored = model.pos_embed.anchored
-        assert isinstance(anchored, Relative)
-        anchored.table[..., -anchored.least] = SHARP  # i−j−n = 0
-    if isinstance(model.pos_embed, LearnedRelation):
-        back = [str(form) for form in model.pos_embed.forms].index("i−j−n")
-        model.pos_embed.gate_logits[..., back] = 100.0  # so that its gate is 1
-        model.pos_embed.bias[..., back, model.pos_embed.options.window] = SHARP
+# How a scheme is told to give its score to the key n back, and to no other.
+
+
+def _every_role(scheme: Any) -> None:
+    scheme.table.fill_(SHARP)  # the one role there is
+
+
+def _distance_from_scale(scheme: Any) -> None:
+    scheme.anchored.table[..., -scheme.anchored.least] = SHARP  # i−j−n = 0
+
+
+def _form(scheme: Any) -> None:
+    back = [str(form) for form in scheme.forms].index("i−j−n")
+    scheme.gate_logits[..., back] = 100.0  # so that its gate is 1
+    scheme.bias[..., back, scheme.options.window] = SHARP
+
+
+BY_HAND: dict[str, Callable[[Any], None]] = {
+    "ideal": _every_role,
+    "hinted:relative": _distance_from_scale,
+    "lbpe": _form,
+}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthlens.models.codes import Ints
+from lengthlens.models.schemes.relation import Ints
 from lengthlens.probes.subject import Subject, answer_queries
 from lengthlens.tasks import Task
 

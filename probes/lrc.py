@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.codes import numbered
+from lengthlens.models.schemes.relation import Relation, numbered
+from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.probes.pruning import own_relation
-from lengthlens.probes.relations import Relation, RelationLike
 from lengthlens.probes.subject import Subject, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
 
@@ -169,7 +169,7 @@ def fit_positions(v: Tensor, z: Tensor, queries: Sequence[int], ridge: float = R
 def _rows_of(fit: Fit, relation: Relation, queries: Sequence[int], layer: int, head: int, scale: int) -> dict[str, Any]:
     """The weights of one head at one scale as columns, keys behind the query left out; codes [entry, component]."""
     keys = fit.weights.shape[2]
-    codes = relation.codes(queries, range(keys), scale, (layer, head))
+    codes = relation.table(queries, range(keys), scale, (layer, head))
     place, key = np.nonzero(np.arange(keys) <= np.array(queries)[:, None])
     return {
         "layer": np.full(len(key), layer),

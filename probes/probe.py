@@ -26,7 +26,8 @@ from lengthlens.errors import Registry
 if TYPE_CHECKING:
     import torch
 
-    from lengthlens.probes.relations import Relation, RelationLike
+    from lengthlens.models.schemes.relation import Relation
+    from lengthlens.models.schemes.spec import RelationLike
     from lengthlens.probes.subject import AnyModel, Subject
     from lengthlens.tasks import Task
 
@@ -84,10 +85,10 @@ class Context:
     @cached_property
     def pruned(self) -> "tuple[Subject, Relation] | None":
         """A copy without what answers in range do not need, and the relation left; None where nothing can go."""
-        from lengthlens.models.schemes import PositionScheme
+        from lengthlens.models.schemes.scheme import scheme_of
         from lengthlens.probes.pruning import prune
 
-        own = self._relation is None and isinstance(getattr(self.subject.model, "pos_embed", None), PositionScheme)
+        own = self._relation is None and scheme_of(self.subject.model) is not None
         if own and self.coded[0] is not self.subject:
             return self.coded  # codes are counted on the pruned copy already
         return prune(self.subject, *self.range)
@@ -260,11 +261,13 @@ class RelationProbe(Probe):
     words = "the relation that was learned, where the scheme learns one"
 
     def rows(self, context: Context) -> list[Row]:
-        scheme = getattr(context.subject.model, "pos_embed", None)
-        if not hasattr(scheme, "readable") or context.pruned is None:
+        from lengthlens.models.schemes.scheme import scheme_of
+
+        own = scheme_of(context.subject.model)
+        if own is None or not own.learns_relation or context.pruned is None:
             return []
         subject, relation = context.pruned
-        model: Any = subject.model
+        scheme = scheme_of(subject.model)
         return [
             {
                 "measure": "relation",
@@ -275,7 +278,7 @@ class RelationProbe(Probe):
                 "form": str(entry.form),
                 "form_value": entry.value,
             }
-            for entry in model.pos_embed.readable()
+            for entry in (scheme.entries() if scheme else [])
         ]
 
 

@@ -34,9 +34,10 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.models.schemes.relation import Relation
+from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.probes.interventions import ROWS, Code, Key, Roles, assignments, influence, keys_of, placed, supports
 from lengthlens.probes.pruning import own_relation
-from lengthlens.probes.relations import Relation, RelationLike
 from lengthlens.probes.subject import Subject, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
 
@@ -178,7 +179,7 @@ def behave(
 ) -> list[StepBehaviour]:
     """What the model does at each of these steps of one scale, in one batch of instances."""
     queries = answer_queries(task, scale)
-    codes = relation.codes(queries, range(queries.stop), scale)
+    codes = relation.table(queries, range(queries.stop), scale)
     occurring = supports(task, scale, generator)
     all_roles = [Roles.of(codes[query - queries.start], occurring, query, list(sources)) for query, sources in steps]
     drawn = [assignments(roles) for roles in all_roles]

@@ -14,9 +14,9 @@ import pandas as pd
 import torch
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.forms import read_forms
+from lengthlens.models.schemes.relation import read_forms
+from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.probes.probe import PROBES, Context, Probe, Row, by_scale, chosen
-from lengthlens.probes.relations import RelationLike
 from lengthlens.probes.subject import AnyModel, check_reachable, reachable
 from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accurate
 from lengthlens.runs.run import Run

@@ -11,8 +11,7 @@ from typing import Any
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.schemes import scheme_kind
-from lengthlens.models.schemes.options import option_names, read_options
+from lengthlens.models.schemes import SchemeSpec
 from lengthlens.tasks import TASKS, Task
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -78,7 +77,7 @@ class RunConfig:
         for name in ("task", "scheme"):
             if not isinstance(getattr(self, name), str):
                 raise UserError(f"{name} must be a name, not {getattr(self, name)!r}")
-        object.__setattr__(self, "scheme_options", complete_options(self.scheme, self.scheme_options))
+        object.__setattr__(self, "scheme_options", dict(self.spec.options))
         self._check_choices()
         self._check_numbers()
         self.task_object.checked_scale(self.train_max)
@@ -107,6 +106,11 @@ class RunConfig:
                 raise UserError(f"{name} must be below 1, not {getattr(self, name)}")
 
     @property
+    def spec(self) -> SchemeSpec:
+        """The scheme with all its options."""
+        return SchemeSpec.of(self.scheme, self.scheme_options)
+
+    @property
     def task_object(self) -> Task:
         return TASKS[self.task]
 
@@ -121,7 +125,7 @@ class RunConfig:
     def identity(self) -> dict[str, Any]:
         """The choices that decide the result: all but `EXECUTION`."""
         values = {name: value for name, value in self.to_dict().items() if name not in EXECUTION}
-        return {**values, "scheme_options": scheme_kind(self.scheme).identifying(self.scheme_options)}
+        return {**values, "scheme_options": self.spec.identity()}
 
     @property
     def id(self) -> str:
@@ -161,24 +165,3 @@ class RunConfig:
         if not isinstance(values, dict):
             raise UserError(f"a run config is a JSON object, not {type(values).__name__}")
         return cls.from_dict(values)
-
-
-def complete_options(scheme: str, given: object) -> dict[str, Any]:
-    """All options of a scheme, read and with its defaults, so that one scheme has one spelling.
-
-    >>> complete_options("t5", {"num_buckets": "16"})
-    {'num_buckets': 16, 'max_distance': 128}
-    """
-    if not isinstance(given, Mapping):
-        raise UserError(f"scheme_options must map names to values, not {given!r}")
-    kind = scheme_kind(scheme)
-    for name in given:
-        if name not in kind.options:
-            raise unknown(f"option of scheme '{scheme}'", str(name), kind.options)
-    parts = [kind.scheme.Options, *([kind.wrapper.Options] if kind.wrapper else [])]
-    read: dict[str, Any] = {}
-    for part in parts:
-        own = {name: given[name] for name in option_names(part) if name in given}
-        read |= dataclasses.asdict(read_options(scheme, part, own))
-    plain: dict[str, Any] = json.loads(json.dumps(read))  # tuples become lists, as they do on disk
-    return plain

@@ -18,9 +18,8 @@ pola_…                             position-only linear attention: errors, ene
 """
 
 import dataclasses
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -28,7 +27,7 @@ import torch
 
 from lengthlens.analyses.table import COLUMNS, as_study
 from lengthlens.errors import UserError
-from lengthlens.models.schemes import scheme_kind
+from lengthlens.models.schemes import SchemeSpec
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import best_rows, is_accurate
 from lengthlens.runs.run import Run
@@ -110,10 +109,8 @@ def scheme_label(config: RunConfig) -> str:
     >>> scheme_label(RunConfig(task="copy", scheme="lbpe", score_scaling="none"))
     'lbpe/score_scaling=none'
     """
-    own: dict[str, Any] = dict(config.scheme_options)
-    if config.score_scaling != RunConfig.score_scaling:
-        own["score_scaling"] = config.score_scaling
-    return _label(config.scheme, own)
+    usual = config.score_scaling == RunConfig.score_scaling
+    return config.spec.label if usual else f"{config.spec.label}/score_scaling={config.score_scaling}"
 
 
 def recipe_label(config: RunConfig) -> str:
@@ -131,12 +128,6 @@ def cell_of(config: RunConfig) -> Row:
     """The cell of a run, by the columns `lengthlens.analyses.table.CELL`."""
     label, recipe = scheme_label(config), recipe_label(config)
     return {"task": config.task, "scheme": label, "recipe": recipe, "train_max": config.train_max}
-
-
-def _label(scheme: str, options: Mapping[str, Any]) -> str:
-    usual = json.loads(json.dumps(scheme_kind(scheme).options))  # tuples are lists in a config
-    unusual = [f"{name}={value}" for name, value in options.items() if usual.get(name) != value]
-    return "/".join([scheme, *unusual])
 
 
 # -- a run -------------------------------------------------------------------------------------------------------
@@ -240,7 +231,7 @@ def pola_rows(target: str) -> list[Row]:
     for scheme, options in POLA_SCHEMES:
         generator = torch.Generator().manual_seed(0)  # of the inputs, so that the same bits come out every time
         table = pola_table(target, scheme, POLA_TRAIN_MAX, POLA_TEST_MAX, True, options, generator)
-        about = {"run": "", "target": target, "scheme": _label(scheme, options)}
+        about = {"run": "", "target": target, "scheme": SchemeSpec.of(scheme, options).label}
         for measure in measures:
             rows += [
                 {"measure": f"pola_{measure}", "scale": int(n), "value": _rounded(value), **about}

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthlens.models.schemes import make_scheme
-from lengthlens.models.schemes.forms import read_form, read_forms
+from lengthlens.models.schemes.relation import Pointer, read_form, read_forms
 from lengthlens.probes.controls import SHARP, copy_by_hand
 from lengthlens.probes.subject import exact_by_scale
 from lengthlens.tasks import TASKS
 from lengthlens.tests.test_verdict import steps_of
-from lengthlens.theory import balance as module
-from lengthlens.theory.balance import Pointer, balance, comparisons, distinct, lightest, pointers_of
-from lengthlens.theory.program import Steps, program_of
+from lengthlens.theory import properties as module
+from lengthlens.theory.properties import comparisons, distinct, lightest, weighted_pointers
+from lengthlens.theory.steps import Steps, program_of
 from lengthlens.theory.verdict import verdict
 
 POINTERS = [Pointer(form, value) for form in read_forms("i-j, i-j-n, j-n, i+j-2n") for value in (-2, -1, 0, 1, 2)]
@@ -43,7 +43,7 @@ def slow_comparisons(task, scale):
 
 @pytest.mark.parametrize("name", ["copy", "shift", "duplicate"])
 def test_comparisons_are_those_of_plain_loops(name, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK", 7)
+    monkeypatch.setattr(module, "STEPS_TOGETHER", 7)
     steps = program_of(TASKS[name], 6, 6).operators[0].only(0)
     found = comparisons(POINTERS, steps)
     assert len({tuple(row) for row in found.tolist()}) == len(found)
@@ -67,8 +67,8 @@ def test_the_lightest_weights():
 def test_a_head_with_these_weights_reads_right_at_every_scale(name):
     task = TASKS[name]
     scheme = make_scheme("lbpe", {}, task)
-    (pointers,) = pointers_of(scheme)
-    found = balance(pointers, program_of(task, 10, 40).operators[0].only(0), 10)
+    (pointers,) = scheme.pointers()
+    found = weighted_pointers(pointers, program_of(task, 10, 40).operators[0].only(0), 10)
     model = copy_by_hand("lbpe")  # what is written is the same: the token that is read, and $ for =
     with torch.no_grad():
         model.pos_embed.bias.zero_()
@@ -83,23 +83,23 @@ def test_what_training_does_not_show_is_not_learned():
     # The last key but one; from scale 6 on the key n−6, at which nothing points before, and has to overrule.
     steps = steps_by_hand([(n, n + 2, n - 6 if n >= 6 else n + 1) for n in range(1, 13)])
     pointers = [Pointer(read_form("j-n"), 1), Pointer(read_form("j-n"), -6)]
-    assert balance(pointers, steps, 5) is None
-    assert str(balance(pointers, steps, 6)) == "j = n+1 (+1) with j = n−6 (+2)"
+    assert weighted_pointers(pointers, steps, 5) is None
+    assert str(weighted_pointers(pointers, steps, 6)) == "j = n+1 (+1) with j = n−6 (+2)"
 
 
 def test_pointers_that_contradict_each_other_serve_nothing():
     steps = steps_by_hand([(n, n + 2, n % 2) for n in range(1, 9)])  # the first key, the second, the first, …
-    assert balance([Pointer(read_form("j"), 0), Pointer(read_form("j"), 1)], steps, 4) is None
+    assert weighted_pointers([Pointer(read_form("j"), 0), Pointer(read_form("j"), 1)], steps, 4) is None
 
 
 def test_only_what_is_alive_counts_and_heads_do_not_pool_it():
     scheme = make_scheme("lbpe", {"forms": "i-j, i-j-n", "window": 1}, TASKS["copy"])
     scheme.alive[:, :, 0] = False
     scheme.alive[:, :, 1, 0] = False
-    (pointers,) = pointers_of(scheme)
+    (pointers,) = scheme.pointers()
     assert [(str(one.form), one.value) for one in pointers] == [("i−j−n", 0), ("i−j−n", 1)]
     scheme.alive[0, 1, 1, 2] = False
-    assert sorted(map(len, pointers_of(scheme))) == [1, 2]
+    assert sorted(map(len, scheme.pointers())) == [1, 2]
 
 
 def test_what_one_head_can_do_several_cannot_do_apart():
@@ -118,6 +118,6 @@ def test_more_to_choose_from_never_does_harm(train_max):
 
 
 def test_few_pointers_serve_shift():
-    (pointers,) = pointers_of(make_scheme("lbpe", {}, TASKS["shift"]))
-    found = balance(pointers, program_of(TASKS["shift"], 10, 30).operators[0].only(0), 10)
+    (pointers,) = make_scheme("lbpe", {}, TASKS["shift"]).pointers()
+    found = weighted_pointers(pointers, program_of(TASKS["shift"], 10, 30).operators[0].only(0), 10)
     assert len(found.pointers) == 5  # a solver for whole numbers finds no fewer

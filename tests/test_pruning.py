@@ -6,9 +6,10 @@ import torch
 from lengthlens.analyses import pruning
 from lengthlens.analyses.table import MissingError
 from lengthlens.models.schemes import Sizes, make_scheme
+from lengthlens.models.schemes.relation import LevelledTable
 from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.lrc import measured_lrc
-from lengthlens.probes.pruning import Levelled, prune
+from lengthlens.probes.pruning import prune
 from lengthlens.probes.src import measured_src
 from lengthlens.probes.subject import exact_by_scale
 from lengthlens.probes.table import probe_model
@@ -27,12 +28,12 @@ def test_tables_are_all_that_the_scheme_adds_to_a_score(name):
     for table in scheme.tables():
         table.values.copy_(torch.randn(table.values.shape, generator=generator))
     n, position = 5, torch.arange(12)
-    frame = scheme.frame(torch.zeros(1, 12, dtype=torch.long), torch.tensor([n]))
+    positions = scheme.positions(torch.zeros(1, 12, dtype=torch.long), torch.tensor([n]))
     q = torch.zeros(1, 12, SIZES.n_heads, SIZES.d_head)
-    codes = scheme.relation(position[:, None], position, torch.tensor(n))
+    codes = scheme.phi(position[:, None], position, torch.tensor(n))
     below = torch.ones(12, 12).tril().bool()
     for layer in range(SIZES.n_layers):
-        added = scheme.score(layer, frame, slice(0, 12), q, q)[0]
+        added = scheme.score(layer, positions, slice(0, 12), q, q)[0]
         from_tables = torch.zeros_like(added)
         for k, table in enumerate(scheme.tables()):
             values = table.values if table.values.ndim == 2 else table.values[layer]
@@ -73,8 +74,8 @@ def test_what_harms_only_beyond_the_range_goes_with_it():
 def test_entries_that_are_needed_stay_and_those_alike_share_a_code():
     scheme = make_scheme("relative", {"max_distance": 5}, COPY, SIZES).requires_grad_(False)
     scheme.table[...] = torch.tensor([0.0, 0.1, 9.0, 0.2, -7.0, 0.1])
-    levelled = Levelled(scheme.tables()[0])
-    levelled.within(1.0)
+    levelled = LevelledTable(scheme.tables()[0])
+    levelled.where(levelled.distance <= 1.0)
     assert levelled.in_words() == "min(i−j, max_distance): 2 4"
     codes = levelled.codes(torch.arange(-1, 6), levelled.level[0, 0])
     assert codes.tolist() == [-1, 6, 6, 2, 6, 4, 6]  # keys after the query keep a code of their own

@@ -2,16 +2,23 @@
 
 import copy
 import itertools
+import json
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor
 
+from lengthlens.cli import main
 from lengthlens.errors import UserError
-from lengthlens.models.schemes import SCHEMES, WRAPPERS, Sizes, make_scheme, scheme_kind, scheme_names
-from lengthlens.models.schemes.listing import scheme_rows
-from lengthlens.models.schemes.scheme import Frame, PositionScheme
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.schemes import SCHEMES, WRAPPERS, SchemeSpec, Sizes, make_scheme, scheme_names, scheme_rows
+from lengthlens.models.schemes.relation import CodeTable
+from lengthlens.models.schemes.scheme import Positions, PositionScheme
+from lengthlens.models.transformer import build
+from lengthlens.probes.pruning import own_relation, prune
 from lengthlens.tasks import TASKS
+from lengthlens.theory.verdict_grid import verdict_grid
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
 COPY = TASKS["copy"]
@@ -51,22 +58,22 @@ def content(rows: int, length: int, device: str = "cpu") -> tuple[Tensor, Tensor
     return q, k
 
 
-def parts(scheme: PositionScheme, frame: Frame, q: Tensor, k: Tensor, rows: slice) -> dict[str, Tensor]:
+def parts(scheme: PositionScheme, positions: Positions, q: Tensor, k: Tensor, rows: slice) -> dict[str, Tensor]:
     """Whatever the scheme gives for a block of queries, by place."""
-    given = {"embed": scheme.embed(frame), "embed_qk": scheme.embed_qk(frame)}
-    q, k = scheme.rotate(q, frame), scheme.rotate(k, frame)
+    given = {"embed": scheme.embed(positions), "embed_qk": scheme.embed_qk(positions)}
+    q, k = scheme.rotate(q, positions), scheme.rotate(k, positions)
     given["dot"] = torch.einsum("bqhd,bkhd->bhqk", q[:, rows], k[:, : rows.stop])
     for layer in range(SIZES.n_layers):
-        given[f"score {layer}"] = scheme.score(layer, frame, rows, q[:, rows], k[:, : rows.stop])
-        given[f"factor {layer}"] = scheme.factor(layer, frame, rows)
+        given[f"score {layer}"] = scheme.score(layer, positions, rows, q[:, rows], k[:, : rows.stop])
+        given[f"factor {layer}"] = scheme.factor(layer, positions, rows)
     return {place: value for place, value in given.items() if value is not None}
 
 
 # -- the contract ----------------------------------------------------------------------------------------------------
 
 
-def test_all_names_are_there():
-    assert set(SCHEMES) == set(
+def test_names_that_stored_runs_have_stay():
+    assert set(SCHEMES) >= set(
         "none learned sinusoidal shortformer rope rope-pi rope-ntk rope-yarn alibi t5 relative shaw xl kerple-log "
         "kerple-power fire cope urpe coupled abacus rpe-square ideal lbpe".split()
     )
@@ -78,8 +85,8 @@ def test_all_names_are_there():
 def test_shapes_and_finiteness(name, length):
     scheme = made(name)
     tokens = torch.zeros(3, length, dtype=torch.long)
-    frame = scheme.frame(tokens, torch.tensor([1, 3, 9]))
-    given = parts(scheme, frame, *content(3, length), slice(0, length))
+    positions = scheme.positions(tokens, torch.tensor([1, 3, 9]))
+    given = parts(scheme, positions, *content(3, length), slice(0, length))
     for place, value in given.items():
         assert value.isfinite().all()
         if place.startswith("embed"):
@@ -92,23 +99,23 @@ def test_shapes_and_finiteness(name, length):
 @pytest.mark.parametrize("name", NAMES)
 def test_places_it_acts_in_are_those_it_names(name):
     scheme = made(name)
-    frame = scheme.frame(COPY.sample(5, 2, torch.Generator()).tokens)
+    positions = scheme.positions(COPY.sample(5, 2, torch.Generator()).tokens)
     q, k = content(2, 13)
-    given = {place.split()[0] for place in parts(scheme, frame, q, k, slice(0, 13))} - {"dot"}
-    if not torch.equal(scheme.rotate(q, frame), q):
+    given = {place.split()[0] for place in parts(scheme, positions, q, k, slice(0, 13))} - {"dot"}
+    if not torch.equal(scheme.rotate(q, positions), q):
         given.add("rotate")
-    assert given == set(scheme.acts()) == set(scheme_kind(name).scheme.acts())
+    assert given == set(scheme.acts()) == set(SchemeSpec.of(name).scheme.acts())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_block_of_queries_is_a_block_of_the_whole(name):
     scheme = made(name)
-    frame = scheme.frame(COPY.sample([4, 9, 2], generator=torch.Generator()).tokens)
+    positions = scheme.positions(COPY.sample([4, 9, 2], generator=torch.Generator()).tokens)
     q, k = content(3, 21)
-    whole = parts(scheme, frame, q, k, slice(0, 21))
+    whole = parts(scheme, positions, q, k, slice(0, 21))
     for start, stop in ((0, 1), (0, 8), (5, 13), (20, 21)):
         causal = torch.arange(stop) <= torch.arange(start, stop)[:, None]
-        for place, value in parts(scheme, frame, q, k, slice(start, stop)).items():
+        for place, value in parts(scheme, positions, q, k, slice(start, stop)).items():
             if not place.startswith("embed"):
                 expected = whole[place][:, :, start:stop, :stop]
                 torch.testing.assert_close(value * causal, expected * causal, atol=1e-5, rtol=1e-5)
@@ -119,10 +126,10 @@ def test_mixed_scales_are_single_scales_row_by_row(name):
     scheme = made(name)
     batch = COPY.sample([4, 9, 2, 9], generator=torch.Generator())
     q, k = content(4, 21)
-    mixed = parts(scheme, scheme.frame(batch.tokens), q, k, slice(0, 21))
+    mixed = parts(scheme, scheme.positions(batch.tokens), q, k, slice(0, 21))
     for row in range(4):
         one = slice(row, row + 1)
-        alone = parts(scheme, scheme.frame(batch.tokens[one]), q[one], k[one], slice(0, 21))
+        alone = parts(scheme, scheme.positions(batch.tokens[one]), q[one], k[one], slice(0, 21))
         for place, value in alone.items():
             torch.testing.assert_close(mixed[place][one], value, atol=1e-5, rtol=1e-5)
 
@@ -132,17 +139,17 @@ def test_scale_is_inferred_from_tokens(name):
     scheme = made(name)
     batch = COPY.sample([4, 9], generator=torch.Generator())
     q, k = content(2, 21)
-    given = parts(scheme, scheme.frame(batch.tokens, batch.scale), q, k, slice(0, 21))
-    for place, value in parts(scheme, scheme.frame(batch.tokens), q, k, slice(0, 21)).items():
+    given = parts(scheme, scheme.positions(batch.tokens, batch.scale), q, k, slice(0, 21))
+    for place, value in parts(scheme, scheme.positions(batch.tokens), q, k, slice(0, 21)).items():
         assert torch.equal(value, given[place])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_has_a_gradient(name):
     scheme = made(name)
-    frame = scheme.frame(COPY.sample([4, 9], generator=torch.Generator()).tokens)
+    positions = scheme.positions(COPY.sample([4, 9], generator=torch.Generator()).tokens)
     q, k = content(2, 21)
-    given = parts(scheme, frame, q.requires_grad_(), k.requires_grad_(), slice(0, 21))
+    given = parts(scheme, positions, q.requires_grad_(), k.requires_grad_(), slice(0, 21))
     causal = torch.ones(21, 21).tril()
     sum((v if p.startswith("embed") else v * causal).square().sum() for p, v in given.items()).backward()
     for parameter in scheme.parameters():
@@ -155,9 +162,9 @@ def test_every_parameter_has_a_gradient(name):
 def test_meta_device(name, training):
     with torch.device("meta"):
         scheme = make_scheme(name, None, COPY, SIZES).train(training)
-    frame = scheme.frame(COPY.sample([4, 9], generator=torch.Generator()).tokens.to("meta"))
+    positions = scheme.positions(COPY.sample([4, 9], generator=torch.Generator()).tokens.to("meta"))
     q, k = content(2, 21, "meta")
-    given = parts(scheme, frame, q.requires_grad_(), k.requires_grad_(), slice(0, 21))
+    given = parts(scheme, positions, q.requires_grad_(), k.requires_grad_(), slice(0, 21))
     sum(value.sum() for value in given.values()).backward()
     assert all(parameter.grad is not None for parameter in scheme.parameters())
 
@@ -169,8 +176,8 @@ def test_cuda_gives_the_same(name):
     scheme = made(name)
     tokens = COPY.sample([4, 9], generator=torch.Generator()).tokens
     q, k = content(2, 21)
-    here = parts(scheme, scheme.frame(tokens), q, k, slice(0, 21))
-    there = parts(scheme.cuda(), scheme.frame(tokens.cuda()), q.cuda(), k.cuda(), slice(0, 21))
+    here = parts(scheme, scheme.positions(tokens), q, k, slice(0, 21))
+    there = parts(scheme.cuda(), scheme.positions(tokens.cuda()), q.cuda(), k.cuda(), slice(0, 21))
     for place, value in here.items():
         torch.testing.assert_close(there[place].cpu(), value, atol=1e-4, rtol=1e-4)
 
@@ -178,11 +185,11 @@ def test_cuda_gives_the_same(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_bfloat16_autocast(name):
     scheme = made(name)
-    frame = scheme.frame(COPY.sample([4, 9], generator=torch.Generator()).tokens)
+    positions = scheme.positions(COPY.sample([4, 9], generator=torch.Generator()).tokens)
     q, k = content(2, 21)
-    exact = parts(scheme, frame, q, k, slice(0, 21))
+    exact = parts(scheme, positions, q, k, slice(0, 21))
     with torch.autocast("cpu", torch.bfloat16):
-        rough = parts(scheme, frame, q.bfloat16(), k.bfloat16(), slice(0, 21))
+        rough = parts(scheme, positions, q.bfloat16(), k.bfloat16(), slice(0, 21))
     for place, value in rough.items():
         spread = exact[place].abs().max() + 1
         assert ((value.float() - exact[place]).abs().max() / spread) < 0.05, place
@@ -197,8 +204,8 @@ def test_state_and_copies(name):
     tokens = COPY.sample([4, 9], generator=torch.Generator()).tokens
     q, k = content(2, 21)
     for other in (again, copy.deepcopy(scheme)):
-        given = parts(other, other.frame(tokens), q, k, slice(0, 21))
-        for place, value in parts(scheme, scheme.frame(tokens), q, k, slice(0, 21)).items():
+        given = parts(other, other.positions(tokens), q, k, slice(0, 21))
+        for place, value in parts(scheme, scheme.positions(tokens), q, k, slice(0, 21)).items():
             assert torch.equal(given[place], value)
 
 
@@ -224,9 +231,9 @@ def treatments(scheme: PositionScheme) -> tuple[Tensor, Tensor]:
         tokens = COPY.sample(scale, 1, torch.Generator().manual_seed(scale)).tokens
         length = tokens.shape[1]
         query, key = torch.tril_indices(length, length)
-        frame = scheme.frame(tokens)
+        positions = scheme.positions(tokens)
         q, k = (x[:, :1].expand(1, length, -1, -1) for x in content(1, 1))
-        given = parts(scheme, frame, q, k, slice(0, length))
+        given = parts(scheme, positions, q, k, slice(0, length))
         columns = []
         for place, value in given.items():
             if place.startswith("embed"):
@@ -234,7 +241,7 @@ def treatments(scheme: PositionScheme) -> tuple[Tensor, Tensor]:
             else:
                 columns.append(value[0][:, query, key].T)
         done.append(torch.cat([column.detach() for column in columns], 1))
-        codes.append(scheme.relation(query, key, torch.tensor(scale)))
+        codes.append(scheme.phi(query, key, torch.tensor(scale)))
         assert codes[-1].dtype == torch.int64 and codes[-1].shape[:-1] == query.shape
     return torch.cat(codes), torch.cat(done)
 
@@ -258,21 +265,21 @@ def test_relation_broadcasts_and_is_described(name):
     scheme = made(name)
     position = torch.arange(12)
     scales = torch.tensor([3, 5])
-    block = scheme.relation(position[None, :, None], position, scales[:, None, None])
+    block = scheme.phi(position[None, :, None], position, scales[:, None, None])
     assert block.shape[:3] == (2, 12, 12)
     for row, scale in enumerate(scales):
         for i, j in ((0, 0), (7, 2), (11, 11)):
-            one = scheme.relation(torch.tensor(i), torch.tensor(j), scale)
+            one = scheme.phi(torch.tensor(i), torch.tensor(j), scale)
             assert torch.equal(one, block[row, i, j])
             assert scheme.describe(tuple(one.tolist()))
-    assert scheme.relation_in_words == scheme_kind(name).relation_in_words
+    assert scheme.relation_in_words == SchemeSpec.of(name).relation_in_words
 
 
 def test_relation_of_many_pairs_is_quick_and_exact():
     query = torch.randint(0, 10_000, (300_000,), generator=torch.Generator().manual_seed(0))
     key = (query * torch.rand(300_000, generator=torch.Generator().manual_seed(1))).long()
     for name in ("hinted:relative", "ideal", "lbpe", "t5"):
-        assert make_scheme(name, None, COPY).relation(query, key, torch.tensor(5000)).shape[0] == 300_000
+        assert make_scheme(name, None, COPY).phi(query, key, torch.tensor(5000)).shape[0] == 300_000
 
 
 @pytest.mark.parametrize(
@@ -282,8 +289,8 @@ def test_relative_schemes_depend_on_distance_only(name):
     """Told that all positions are 37 further on, nothing changes between pairs."""
     scheme, tokens = made(name), torch.zeros(1, 15, dtype=torch.long)
     q, k = content(1, 15)
-    here = parts(scheme, scheme.frame(tokens), q, k, slice(0, 15))
-    moved = Frame(tokens, torch.arange(37, 52)[None], None, limit=60)
+    here = parts(scheme, scheme.positions(tokens), q, k, slice(0, 15))
+    moved = Positions(tokens, torch.arange(37, 52)[None], None, limit=60)
     for place, value in parts(scheme, moved, q, k, slice(0, 15)).items():
         torch.testing.assert_close(value.tril(), here[place].tril(), atol=1e-4, rtol=1e-4)
 
@@ -375,14 +382,14 @@ def test_learned_refuses_what_its_table_has_not():
     for name in ("learned", "shortformer", "hinted:learned"):
         scheme = make_scheme(name, None, COPY, SIZES)
         with pytest.raises(UserError, match="has 128 positions and cannot process a sequence of 129"):
-            frame = scheme.frame(torch.zeros(1, 129, dtype=torch.long), torch.tensor([9]))
-            scheme.embed(frame), scheme.embed_qk(frame)
+            positions = scheme.positions(torch.zeros(1, 129, dtype=torch.long), torch.tensor([9]))
+            scheme.embed(positions), scheme.embed_qk(positions)
 
 
 def test_randomized_refuses_what_its_range_has_not():
     scheme = make_scheme("randomized:rope", {"range": 10}, COPY, SIZES)
     with pytest.raises(UserError, match="range of 10 and cannot place a sequence of 11"):
-        scheme.frame(torch.zeros(1, 11, dtype=torch.long))
+        scheme.positions(torch.zeros(1, 11, dtype=torch.long))
 
 
 @pytest.mark.parametrize("name", ["ideal", "coupled", "abacus"])
@@ -394,9 +401,9 @@ def test_schemes_made_from_a_task_need_one(name):
 def test_hinted_needs_a_scale():
     scheme = make_scheme("hinted:relative")
     with pytest.raises(UserError, match="needs the scale"):
-        scheme.frame(torch.zeros(2, 9, dtype=torch.long))
+        scheme.positions(torch.zeros(2, 9, dtype=torch.long))
     with pytest.raises(UserError, match="3 scales were given for 2 rows"):
-        scheme.frame(torch.zeros(2, 9, dtype=torch.long), torch.tensor([1, 2, 3]))
+        scheme.positions(torch.zeros(2, 9, dtype=torch.long), torch.tensor([1, 2, 3]))
 
 
 def test_ideal_refuses_tasks_whose_sources_depend_on_tokens():
@@ -407,3 +414,88 @@ def test_ideal_refuses_tasks_whose_sources_depend_on_tokens():
 def test_coupled_refuses_tasks_that_couple_nothing():
     with pytest.raises(UserError, match="couples no positions"):
         make_scheme("coupled", None, TASKS["parity"])
+
+
+# -- a scheme from outside -----------------------------------------------------------------------------------------
+
+
+class Parity(PositionScheme):
+    """A scheme of one's own, without an anchored form: whether i−j is even; a learned bias each."""
+
+    name = "parity-of-distance"
+    family = "relative"
+    summary = "one learned bias for even and for odd distances"
+    relation_in_words = "(i−j) mod 2"
+
+    def __init__(self, sizes, options, task):
+        super().__init__(sizes, options, task)
+        self.table = torch.nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, 2))
+
+    def phi(self, query_pos, key_pos, scale):
+        return ((query_pos - key_pos + 0 * scale) % 2)[..., None]
+
+    def tables(self):
+        return [CodeTable(self.table, 0, self.relation_in_words)]
+
+    def score(self, layer, positions, queries, q, k):
+        return self.table[layer][:, positions.distance(queries) % 2].transpose(0, 1)
+
+
+@pytest.fixture
+def outside():
+    SCHEMES.add(Parity.name, Parity)
+    yield Parity.name
+    SCHEMES.remove(Parity.name)
+
+
+def test_a_scheme_from_outside_is_one_class_and_one_line(outside):
+    assert outside in scheme_names() and f"randomized:{outside}" in scheme_names()
+    assert f"hinted:{outside}" not in scheme_names()
+    with pytest.raises(UserError, match="it has no form that counts from the scale"):
+        make_scheme(f"hinted:{outside}")
+    listed = json.loads(CliRunner().invoke(main, ["schemes", "--json"]).stdout)
+    assert {row["name"]: row["relation"] for row in listed}[outside] == "(i−j) mod 2"
+    table = verdict_grid(["copy", "parity"], None, 4, 9).set_index(["task", "scheme"])
+    assert table.loc[("copy", outside), "verdict"] == "pe-limited"
+    assert table.loc[("parity", outside), "verdict"] == "task-limited"
+
+
+def test_a_scheme_from_outside_can_be_pruned_like_our_own(outside):
+    model = build(ModelConfig(task="copy", scheme=outside))
+    found = prune(model, train_max=2)
+    assert found is not None and found[1].words.endswith("(i−j) mod 2: none")
+    assert own_relation(model, COPY, 2)[1].words == "(i−j) mod 2"
+
+
+# -- a name and its options as one value ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_spec_is_read_back_from_all_its_forms(name):
+    spec = SchemeSpec.of(name, SMALL.get(name.rpartition(":")[2]))
+    assert spec == SchemeSpec.parse(spec.label) == SchemeSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
+    assert spec == SchemeSpec.from_entry({"name": name, **spec.options}) and hash(spec) == hash(
+        SchemeSpec.parse(spec.label)
+    )
+    assert SchemeSpec.of(name).label == name and set(spec.identity()) <= set(spec.options)
+    assert spec.build(COPY).option_values() == spec.options
+
+
+def test_options_added_later_are_no_part_of_an_identity_at_their_default():
+    for name in ("lbpe", "ideal"):
+        assert "other" not in SchemeSpec.of(name).identity()
+        assert SchemeSpec.of(name, {"other": "one"}).identity()["other"] == "one"
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda: SchemeSpec.parse("rope/base"), "'base' in 'rope/base' is no option: write scheme/option=value"),
+        (lambda: SchemeSpec.parse("rope/bas=3"), "unknown option of scheme 'rope' 'bas': did you mean 'base'"),
+        (lambda: SchemeSpec.of("rope", 3), "scheme_options must map names to values, not 3"),
+        (lambda: SchemeSpec.from_entry(3), "a scheme is a name or a table with a name, not 3"),
+    ],
+)
+def test_a_spec_that_makes_no_sense_is_refused(ask, sentence):
+    with pytest.raises(UserError, match=sentence):
+        ask()

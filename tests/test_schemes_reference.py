@@ -18,7 +18,7 @@ from x_transformers.x_transformers import AlibiPositionalBias, CoPE
 from lengthlens.models.schemes import Sizes, make_scheme
 from lengthlens.models.schemes.absolute import sinusoid
 from lengthlens.models.schemes.distance_bias import alibi_slopes, t5_buckets
-from lengthlens.models.schemes.scheme import Frame, PositionScheme
+from lengthlens.models.schemes.scheme import Positions, PositionScheme
 from lengthlens.tasks import TASKS
 
 LENGTH = 23
@@ -46,8 +46,8 @@ def content(heads: int = 4, width: int = 8) -> tuple[torch.Tensor, torch.Tensor]
 def bias_of(scheme: PositionScheme, layer: int = 1, scale: int | None = None) -> torch.Tensor:
     """The scores it adds, [1|row, head, query, key], zero above the diagonal."""
     q, k = content(scheme.sizes.n_heads, scheme.sizes.d_head)
-    frame = scheme.frame(TOKENS, None if scale is None else torch.tensor([scale]))
-    return scheme.score(layer, frame, ALL, q, k) * CAUSAL
+    positions = scheme.positions(TOKENS, None if scale is None else torch.tensor([scale]))
+    return scheme.score(layer, positions, ALL, q, k) * CAUSAL
 
 
 def over_pairs(function) -> torch.Tensor:
@@ -80,9 +80,9 @@ def test_rope_is_llamas(base):
     cos, sin = LlamaRotaryEmbedding(llama_config(rope_theta=base))(q, torch.arange(LENGTH)[None])
     expected = llama_rotary(q, k, cos, sin, unsqueeze_dim=2)
     scheme = made("rope", {"base": base}, d_head=16)
-    frame = scheme.frame(TOKENS)
-    close(scheme.rotate(q, frame), expected[0])
-    close(scheme.rotate(k, frame), expected[1])
+    positions = scheme.positions(TOKENS)
+    close(scheme.rotate(q, positions), expected[0])
+    close(scheme.rotate(k, positions), expected[1])
 
 
 def test_rope_in_adjacent_pairs_is_gptjs():
@@ -91,16 +91,16 @@ def test_rope_in_adjacent_pairs_is_gptjs():
     expected = q.clone()
     expected[..., :4] = gptj_rotary(q[..., :4], angle.sin()[None], angle.cos()[None])
     scheme = made("rope", {"rotary_dim": 4, "adjacent_pairs": True})
-    close(scheme.rotate(q, scheme.frame(TOKENS)), expected)
+    close(scheme.rotate(q, scheme.positions(TOKENS)), expected)
 
 
 def test_rope_partly_leaves_the_rest_alone():
     q, _ = content()
     scheme = made("rope", {"rotary_dim": 4})
-    turned = scheme.rotate(q, scheme.frame(TOKENS))
+    turned = scheme.rotate(q, scheme.positions(TOKENS))
     assert torch.equal(turned[..., 4:], q[..., 4:])
     whole = made("rope", d_head=4)
-    close(turned[..., :4], whole.rotate(q[..., :4], whole.frame(TOKENS)))
+    close(turned[..., :4], whole.rotate(q[..., :4], whole.positions(TOKENS)))
 
 
 @settings(max_examples=25, deadline=None)
@@ -110,7 +110,7 @@ def test_rope_products_depend_on_distance(i, j, shift, adjacent):
     q, k = (x[:1, :1] for x in content())
 
     def product(query: int, key: int) -> torch.Tensor:
-        at = [Frame(TOKENS[:1, :1], torch.tensor([[p]]), None, 10**6) for p in (query, key)]
+        at = [Positions(TOKENS[:1, :1], torch.tensor([[p]]), None, 10**6) for p in (query, key)]
         return (scheme.rotate(q, at[0]) * scheme.rotate(k, at[1])).sum(-1)
 
     torch.testing.assert_close(product(i, j), product(i + shift, j + shift), atol=2e-2, rtol=2e-3)
@@ -149,7 +149,7 @@ def test_yarn_is_transformers(factor, original, betas):
     scheme = made("rope-yarn", options, d_head=16)
     close(scheme.frequencies(LENGTH, CPU), frequencies)
     assert scheme.magnitude(LENGTH) == pytest.approx(attention)
-    cos, _ = scheme._turn(scheme.frame(TOKENS))
+    cos, _ = scheme._turn(scheme.positions(TOKENS))
     close(cos[0, :, 0], attention * (torch.arange(LENGTH)[:, None] * frequencies).cos())
 
 
@@ -159,8 +159,8 @@ def test_stretched_rope_is_rope_up_to_its_original_length(name):
     rope = made("rope")
     for original, same in ((LENGTH, True), (LENGTH - 1, False)):
         scheme = made(name, {"original_length": original})
-        found = scheme.rotate(q, scheme.frame(TOKENS))
-        assert torch.allclose(found, rope.rotate(q, rope.frame(TOKENS)), atol=1e-6) == same
+        found = scheme.rotate(q, scheme.positions(TOKENS))
+        assert torch.allclose(found, rope.rotate(q, rope.positions(TOKENS)), atol=1e-6) == same
 
 
 # -- biases ----------------------------------------------------------------------------------------------------------
@@ -183,13 +183,13 @@ def test_t5_is_transformers(buckets, largest):
         close(bias_of(scheme, layer), published.compute_bias(LENGTH, LENGTH).detach() * CAUSAL)
     far = torch.arange(300)
     expected = T5Attention._relative_position_bucket(-far, False, buckets, largest)
-    assert torch.equal(scheme.relation(far, torch.tensor(0), torch.tensor(1))[:, 0], expected)
+    assert torch.equal(scheme.phi(far, torch.tensor(0), torch.tensor(1))[:, 0], expected)
 
 
 def test_hinted_t5_has_transformers_buckets_on_both_sides():
     scheme = made("hinted:t5")
     key = torch.arange(300)
-    found = scheme.relation(torch.tensor(300), key, torch.tensor(150))[:, 1]
+    found = scheme.phi(torch.tensor(300), key, torch.tensor(150))[:, 1]
     assert torch.equal(found, T5Attention._relative_position_bucket(key - 150, True, 32, 128))
 
 
@@ -306,8 +306,8 @@ def test_xl_is_the_published_sum():
 def test_hinted_xl_meets_sinusoids_of_the_anchored_distance():
     scheme = made("hinted:xl")
     q, k = content()
-    frame = scheme.frame(TOKENS, torch.tensor([4, 9]))
-    found = (scheme.score(1, frame, ALL, q, k) - scheme.inner.score(1, frame, ALL, q, k)) * CAUSAL
+    positions = scheme.positions(TOKENS, torch.tensor([4, 9]))
+    found = (scheme.score(1, positions, ALL, q, k) - scheme.inner.score(1, positions, ALL, q, k)) * CAUSAL
     twin = scheme.anchored
     for row, n in enumerate((4, 9)):
 
@@ -330,14 +330,14 @@ def test_cope_is_x_transformers():
 def test_cope_counts_all_tokens_when_gates_are_open():
     scheme = made("cope", {"max_position": 64})
     q = torch.full((1, LENGTH, 4, 8), 10.0)
-    found = scheme.score(1, scheme.frame(TOKENS), ALL, q, q)[0] * CAUSAL
+    found = scheme.score(1, scheme.positions(TOKENS), ALL, q, q)[0] * CAUSAL
     close(found, over_pairs(lambda i, j: (10 * scheme.vectors[1, i - j + 1]).sum().expand(4)))
 
 
 def test_urpe_is_a_toeplitz_factor_that_starts_at_one():
     assert (make_scheme("urpe").table == 1).all()
     scheme = made("urpe", {"max_distance": 6})
-    found = scheme.factor(1, scheme.frame(TOKENS), ALL)[0] * CAUSAL
+    found = scheme.factor(1, scheme.positions(TOKENS), ALL)[0] * CAUSAL
     close(found, over_pairs(lambda i, j: scheme.table[1, :, min(i - j, 6)]))
 
 
@@ -355,7 +355,7 @@ def test_rpe_square_is_the_expected_bias_of_the_difference():
     def of_key(j: int) -> torch.Tensor:
         return weights(torch.einsum("hd,hde->he", k[0, j] / 8**0.5, scheme.W_key[1]), j)
 
-    found = scheme.score(1, scheme.frame(TOKENS[:1]), ALL, q, k)[0]
+    found = scheme.score(1, scheme.positions(TOKENS[:1]), ALL, q, k)[0]
     for i, j in ((0, 0), (9, 4), (22, 0), (22, 21)):
         back = (i - torch.arange(i + 1))[:, None] - (j - torch.arange(j + 1))
         table = scheme.table[1][:, back.clamp(-5, 5) + 5]
@@ -367,7 +367,7 @@ def test_rpe_square_counts_from_marks():
     scheme = made("rpe-square")
     for scale in (2, 5, 30):
         for step in TASKS["copy"].circuit(scale):
-            code = scheme.relation(torch.tensor(step.query), torch.tensor(step.sources[0]), torch.tensor(scale))
+            code = scheme.phi(torch.tensor(step.query), torch.tensor(step.sources[0]), torch.tensor(scale))
             assert code.tolist() == [-1] or step.sources[0] == scale + 1
 
 
@@ -383,7 +383,7 @@ def test_coupling_of_the_reference():
     start = 1
     assert scheme.ids.at(3)[1:-1].tolist() == [start + k for k in lowest_first]
     tokens = task.parse("^ 3 5 6 + 9 4 0 =").tokens
-    close(scheme.embed(scheme.frame(tokens))[0], scheme.W_pos[scheme.ids.at(3)])
+    close(scheme.embed(scheme.positions(tokens))[0], scheme.W_pos[scheme.ids.at(3)])
 
 
 def test_coupled_start_is_random_in_training_only():
@@ -391,17 +391,17 @@ def test_coupled_start_is_random_in_training_only():
     tokens = task.sample(3, 2, torch.Generator()).tokens
     scheme = make_scheme("coupled", {"max_start": 20, "max_id": 40}, task, SIZES)
     scheme.W_pos.data = torch.arange(41.0)[:, None].expand(41, SIZES.d_model).clone()
-    starts = {int(scheme.embed(scheme.frame(tokens))[0, 0, 0]) for _ in range(300)}
+    starts = {int(scheme.embed(scheme.positions(tokens))[0, 0, 0]) for _ in range(300)}
     assert starts == set(range(1, 21))
     scheme.eval()
-    assert {int(scheme.embed(scheme.frame(tokens))[0, 0, 0]) for _ in range(9)} == {1}
+    assert {int(scheme.embed(scheme.positions(tokens))[0, 0, 0]) for _ in range(9)} == {1}
 
 
 def test_coupled_pads_with_zero():
     task = TASKS["copy"]
     scheme = make_scheme("coupled", None, task, SIZES).train()
     batch = task.sample([2, 5], generator=torch.Generator())
-    vectors = scheme.embed(scheme.frame(batch.tokens))
+    vectors = scheme.embed(scheme.positions(batch.tokens))
     padding = batch.tokens == task.pad_id
     close(vectors[padding], scheme.W_pos[0])
     assert not torch.isclose(vectors[~padding], scheme.W_pos[0]).all(-1).any()
@@ -415,27 +415,27 @@ def test_abacus_of_the_reference():
     ids = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0])
     seen = set()
     for _ in range(100):
-        found = scheme.embed(scheme.frame(tokens))[0, :, 0].long()
+        found = scheme.embed(scheme.positions(tokens))[0, :, 0].long()
         offset = int(found[1]) - 1
         assert torch.equal(found, torch.where(ids == 0, 0, ids + offset))
         seen.add(offset)
     assert seen == set(range(8))
     scheme.eval()
-    assert torch.equal(scheme.embed(scheme.frame(tokens))[0, :, 0].long(), ids)
+    assert torch.equal(scheme.embed(scheme.positions(tokens))[0, :, 0].long(), ids)
 
 
 @pytest.mark.parametrize("name", ["abacus", "coupled"])
 def test_ids_past_the_table_are_refused(name):
     scheme = make_scheme(name, {"max_id": 8}, TASKS["copy"], SIZES).eval()
-    scheme.embed(scheme.frame(TASKS["copy"].sample(6, 1, torch.Generator()).tokens))
+    scheme.embed(scheme.positions(TASKS["copy"].sample(6, 1, torch.Generator()).tokens))
     with pytest.raises(ValueError, match="has position ids up to 8"):
-        scheme.embed(scheme.frame(TASKS["copy"].sample(9, 1, torch.Generator()).tokens))
+        scheme.embed(scheme.positions(TASKS["copy"].sample(9, 1, torch.Generator()).tokens))
 
 
 def test_random_positions_are_drawn_in_order_without_replacement():
     scheme = make_scheme("randomized:alibi", {"range": 60}, None, SIZES)
     scheme.generator = torch.Generator().manual_seed(3)
-    draws = torch.stack([scheme.frame(TOKENS).position[0] for _ in range(3000)])
+    draws = torch.stack([scheme.positions(TOKENS).position[0] for _ in range(3000)])
     assert (draws[:, 1:] > draws[:, :-1]).all() and draws.min() >= 0 and draws.max() == 59
     # Ordered draws: the mean of rank r of T out of 0 … L−1 is (r+1)(L+1)/(T+1) − 1, so gaps depend on i−j alone.
     expected = torch.arange(1, LENGTH + 1) * 61 / (LENGTH + 1) - 1
@@ -446,20 +446,20 @@ def test_random_positions_are_drawn_in_order_without_replacement():
 
 def test_random_positions_repeat_in_evaluation():
     scheme = make_scheme("randomized:rope", {"range": 60}, None, SIZES).eval()
-    first = scheme.frame(TOKENS).position
-    assert torch.equal(first, scheme.frame(TOKENS).position)
+    first = scheme.positions(TOKENS).position
+    assert torch.equal(first, scheme.positions(TOKENS).position)
     other = make_scheme("randomized:rope", {"range": 60, "seed": 1}, None, SIZES).eval()
-    assert not torch.equal(first, other.frame(TOKENS).position)
-    assert not torch.equal(first, scheme.train().frame(TOKENS).position)
+    assert not torch.equal(first, other.positions(TOKENS).position)
+    assert not torch.equal(first, scheme.train().positions(TOKENS).position)
 
 
 def test_random_positions_reach_every_part():
     """What a randomized scheme adds is what the scheme adds between the drawn positions."""
     scheme = made("randomized:relative", {"range": 50})
-    position = scheme.frame(TOKENS).position[0].tolist()
+    position = scheme.positions(TOKENS).position[0].tolist()
     table = scheme.inner.table[1]
     close(bias_of(scheme)[0], over_pairs(lambda i, j: table[:, min(position[i] - position[j], 128)]))
     learned = made("randomized:learned", {"range": 50})
-    frame = learned.frame(TOKENS)
+    positions = learned.positions(TOKENS)
     assert learned.inner.W_pos.shape[0] == 50
-    close(learned.embed(frame), learned.inner.W_pos[frame.position])
+    close(learned.embed(positions), learned.inner.W_pos[positions.position])

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import Sizes, make_scheme
-from lengthlens.models.schemes.forms import Form, marked_keys, read_form, read_forms
 from lengthlens.models.schemes.ideal import KEPT_SCALES, OTHER, Ideal
 from lengthlens.models.schemes.lbpe import LearnedRelation
+from lengthlens.models.schemes.relation import Form, marked_keys, read_form, read_forms
 from lengthlens.tasks import TASKS
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=64)
@@ -31,9 +31,9 @@ def filled(name: str, task: str, **options: object) -> LearnedRelation | Ideal:
 
 def bias_of(scheme, length: int, scale: int, layer: int = 1) -> torch.Tensor:
     """[head, query, key], zero above the diagonal."""
-    frame = scheme.frame(torch.zeros(1, length, dtype=torch.long), torch.tensor([scale]))
+    positions = scheme.positions(torch.zeros(1, length, dtype=torch.long), torch.tensor([scale]))
     q = torch.zeros(1, length, SIZES.n_heads, SIZES.d_head)
-    return scheme.score(layer, frame, slice(0, length), q, q)[0].tril()
+    return scheme.score(layer, positions, slice(0, length), q, q)[0].tril()
 
 
 # -- ideal -----------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def test_ideal_codes_are_the_roles_of_the_circuit(task):
     for scale in (1, 2, 5, 30):
         roles, length = roles_of(task, scale), TASKS[task].length(scale)
         query, key = torch.tril_indices(length, length)
-        codes = scheme.relation(query, key, torch.tensor(scale))[:, 0].tolist()
+        codes = scheme.phi(query, key, torch.tensor(scale))[:, 0].tolist()
         for i, j, code in zip(query.tolist(), key.tolist(), codes):
             # One code, one role, whatever the scale.
             assert seen.setdefault(code, roles.get((i, j))) == roles.get((i, j))
@@ -71,7 +71,7 @@ def test_ideal_bias_is_the_table_at_the_code(task):
     for scale in (1, 3, 9):
         length = TASKS[task].length(scale)
         position = torch.arange(length)
-        codes = scheme.relation(position[:, None], position, torch.tensor(scale))[..., 0]
+        codes = scheme.phi(position[:, None], position, torch.tensor(scale))[..., 0]
         table = torch.cat([torch.zeros(SIZES.n_heads, 1), scheme.table[1]], 1)  # nothing for OTHER
         assert torch.equal(bias_of(scheme, length, scale), table[:, codes])
 
@@ -87,16 +87,16 @@ def test_ideal_tells_new_operators_apart_beyond_its_table():
     other = filled("ideal", "parity", table_scale=2)
     length = TASKS["parity"].length(9)
     pair = torch.tensor(10), torch.arange(1, 10), torch.tensor(9)
-    codes = small.relation(*pair)[:, 0]
+    codes = small.phi(*pair)[:, 0]
     assert len(codes.unique()) == 9 and int(codes.min()) > small.table.shape[-1]
-    assert torch.equal(codes, other.relation(*pair)[:, 0])
+    assert torch.equal(codes, other.phi(*pair)[:, 0])
     assert not bias_of(small, length, 9)[:, 10].any()
     assert small.describe((int(codes[2]),)) == "slot 3 of 'sum of 9 mod 2'"
 
 
 def test_ideal_marks_a_key_that_is_read_twice():
     scheme = make_scheme("ideal", None, TASKS["multiplication-by-digit"])
-    code = scheme.relation(torch.tensor(6), torch.tensor(3), torch.tensor(1))
+    code = scheme.phi(torch.tensor(6), torch.tensor(3), torch.tensor(1))
     assert scheme.describe(tuple(code.tolist())) == "slot 1 and 3 of 'multiply digit'"
 
 
@@ -109,7 +109,7 @@ def test_ideal_cuts_what_lies_beyond_the_tokens():
 def test_ideal_keeps_few_circuits():
     scheme = filled("ideal", "copy")
     for scale in range(1, 3 * KEPT_SCALES):
-        scheme.relation(torch.tensor(3), torch.tensor(1), torch.tensor(scale))
+        scheme.phi(torch.tensor(3), torch.tensor(1), torch.tensor(scale))
     assert len(scheme.circuits._kept) <= KEPT_SCALES
 
 
@@ -118,13 +118,13 @@ def test_twenty_thousand_tokens_block_by_block(name):
     """The last block of a long sequence: what is kept for other layers does not grow with the number of keys."""
     scheme = make_scheme(name, None, TASKS["copy"], SIZES).requires_grad_(False)
     length, block = 20_003, 16
-    frame = scheme.frame(torch.zeros(1, length, dtype=torch.long), torch.tensor([10_000]))
+    positions = scheme.positions(torch.zeros(1, length, dtype=torch.long), torch.tensor([10_000]))
     q = torch.zeros(1, block, SIZES.n_heads, SIZES.d_head)
     k = torch.zeros(1, 1, SIZES.n_heads, SIZES.d_head).expand(1, length, -1, -1)
     rows = slice(length - block, length)
-    bias = scheme.score(1, frame, rows, q, k)
+    bias = scheme.score(1, positions, rows, q, k)
     assert bias.shape == (1, SIZES.n_heads, block, length)
-    kept = sum(x.nbytes for made in frame.cache.values() for x in made)
+    kept = sum(x.nbytes for made in positions.cache.values() for x in made)
     assert kept < 64 * 9 * 7 * block  # a few numbers for each query, form and value, none for each key
 
 
@@ -150,7 +150,7 @@ def test_forms_are_listed_once():
 
 @given(form=forms, i=st.integers(0, 40), n=st.integers(1, 20), window=st.integers(0, 4))
 def test_marked_keys_are_where_the_form_has_the_value(form, i, n, window):
-    keys = marked_keys(torch.tensor([form]), window, torch.tensor([i]), torch.tensor([n]))[0, 0, 0]
+    keys = marked_keys([form], window, torch.tensor([i]), torch.tensor([n]))[0, 0, 0]
     values = form.value(torch.tensor(i), keys, torch.tensor(n))
     assert values.tolist() == list(range(-window, window + 1))
 
@@ -162,7 +162,7 @@ def test_default_forms_hold_every_source(task, scale):
     scheme = make_scheme("lbpe", None, TASKS[task])
     circuit = TASKS[task].circuit(scale)
     for slot in range(circuit.sources.shape[1]):
-        codes = scheme.relation(
+        codes = scheme.phi(
             torch.from_numpy(circuit.query), torch.from_numpy(circuit.sources[:, slot]), torch.tensor(scale)
         )
         assert (codes <= scheme.options.window).any(1).all()
@@ -177,7 +177,7 @@ def test_one_form_and_value_says_where_a_slot_is(task):
         for scale in (2, 5, 9):
             circuit = TASKS[task].circuit(scale)
             query, source = torch.from_numpy(circuit.query), torch.from_numpy(circuit.sources[:, slot])
-            for code in scheme.relation(query, source, torch.tensor(scale)).tolist():
+            for code in scheme.phi(query, source, torch.tensor(scale)).tolist():
                 inside = {(f, v) for f, v in enumerate(code) if v <= scheme.options.window}
                 common = inside if common is None else common & inside
         assert common
@@ -230,21 +230,21 @@ def trained_by_hand(**options: str) -> LearnedRelation:
 def test_lbpe_says_what_it_learned():
     scheme = trained_by_hand()
     lines = scheme.in_words().splitlines()
-    assert lines[0].startswith("layer 0 head 1 reads i−j = n (+7.")
+    assert lines[0].startswith("layer 0 head 1 attends to i−j = n (+7.")
     assert lines[1].startswith("layer 0 head 2 avoids j = 1 (-3.")
     assert len(lines) == 2
-    assert len(scheme.readable()) == scheme.bias.numel()
+    assert len(scheme.entries()) == scheme.bias.numel()
 
 
 def test_pruning_leaves_a_relation_of_what_counts():
     scheme = trained_by_hand()
-    everything = scheme.relation(torch.tensor(7), torch.tensor(2), torch.tensor(5))
+    everything = scheme.phi(torch.tensor(7), torch.tensor(2), torch.tensor(5))
     assert everything.shape == (len(scheme.forms),)
     before = bias_of(scheme, 13, 5, layer=0)
-    assert scheme.prune(0.5) is scheme
+    assert scheme.prune_below(0.5) is scheme
     assert (bias_of(scheme, 13, 5, layer=0) - before).abs().max() < 0.5
     position = torch.arange(13)
-    codes = scheme.relation(position[:, None], position, torch.tensor(5))
+    codes = scheme.phi(position[:, None], position, torch.tensor(5))
     assert codes.shape == (13, 13, 2)
     read, other = tuple(codes[7, 2].tolist()), tuple(codes[7, 3].tolist())
     assert scheme.describe(read) == "i−j = n"
@@ -255,12 +255,12 @@ def test_pruning_leaves_a_relation_of_what_counts():
     # Pruned entries stay pruned in a copy that is loaded.
     again = make_scheme("lbpe", None, TASKS["copy"], SIZES)
     again.load_state_dict(scheme.state_dict())
-    assert torch.equal(again.relation(position[:, None], position, torch.tensor(5)), codes)
-    assert make_scheme("lbpe", None, TASKS["copy"]).prune(0.5).relation(*torch.tensor([7, 2, 5])).tolist() == [0]
+    assert torch.equal(again.phi(position[:, None], position, torch.tensor(5)), codes)
+    assert make_scheme("lbpe", None, TASKS["copy"]).prune_below(0.5).phi(*torch.tensor([7, 2, 5])).tolist() == [0]
 
 
 def test_all_other_keys_together_weigh_as_one_at_every_length():
-    each, one = (trained_by_hand(other=how).prune(0.5) for how in ("each", "one"))
+    each, one = (trained_by_hand(other=how).prune_below(0.5) for how in ("each", "one"))
     for scale in (5, 9, 40):
         length = 2 * scale + 3
         both = [bias_of(scheme, length, scale, layer=0)[1] for scheme in (each, one)]  # of head 1, which reads i−j = n
@@ -272,8 +272,8 @@ def test_all_other_keys_together_weigh_as_one_at_every_length():
         assert shared == pytest.approx(1 / (1 + 2 * math.exp(-strength)), rel=1e-5)  # the first key, and the others
     # Keys after the query are none of its others, in whatever block it is asked for.
     whole = bias_of(one, 23, 10, layer=0)
-    frame = one.frame(torch.zeros(1, 23, dtype=torch.long), torch.tensor([10]))
-    part = one.score(0, frame, slice(14, 19), torch.empty(0), torch.empty(0))
+    positions = one.positions(torch.zeros(1, 23, dtype=torch.long), torch.tensor([10]))
+    part = one.score(0, positions, slice(14, 19), torch.empty(0), torch.empty(0))
     assert torch.equal(part[0].tril(14), whole[:, 14:19, :19])
 
 
@@ -292,7 +292,7 @@ def test_pruning_goes_as_far_as_something_holds():
     scheme = trained_by_hand()
 
     def forms() -> int:
-        return scheme.relation(*torch.tensor([7, 2, 5])).shape[0]
+        return scheme.phi(*torch.tensor([7, 2, 5])).shape[0]
 
     assert scheme.prune_while(lambda: False) is None and forms() == len(scheme.forms)
     assert scheme.prune_while(lambda: forms() == 2) == 3.0 and forms() == 2
@@ -309,18 +309,19 @@ def test_annealing_sharpens_the_gates():
     assert torch.equal(scheme.gates().argmax(-1), start.argmax(-1))
 
 
-def test_the_free_variant_is_any_function_of_three_numbers():
-    scheme = filled("lbpe", "copy", variant="mlp", hidden=7)
-    found, net = bias_of(scheme, 11, 4), scheme.free
+def test_the_free_relation_is_any_function_of_three_numbers():
+    net = scheme = filled("lbpe-mlp", "copy", hidden=7)
+    found = bias_of(scheme, 11, 4)
     for i, j in ((0, 0), (10, 3)):
         hidden = torch.tanh(torch.tensor([i, j, 4.0]) / 10 @ net.W_in[1] + net.b_in[1])
         torch.testing.assert_close(found[:, i, j], hidden @ net.W_out[1])
-    assert scheme.relation(*torch.tensor([7, 2, 5])).tolist() == [7, 2, 5]
+    assert scheme.phi(*torch.tensor([7, 2, 5])).tolist() == [7, 2, 5]
     assert scheme.describe((7, 2, 5)) == "position 2 seen from 7 at scale 5"
-    with pytest.raises(UserError, match="has no forms"):
-        scheme.in_words()
-    with pytest.raises(UserError, match="has no forms"):
-        scheme.prune()
+    assert scheme.entries() == [] and scheme.prune(lambda: True) is None and scheme.candidates() == {}
+    with pytest.raises(UserError, match="variant=mlp is a scheme of its own: 'lbpe-mlp'"):
+        make_scheme("lbpe", {"variant": "mlp"}, TASKS["copy"])
+    with pytest.raises(UserError, match=r"'variant' of scheme 'lbpe'.*forms"):
+        make_scheme("lbpe", {"variant": "frms"}, TASKS["copy"])
 
 
 def test_hinted_relative_codes_of_the_theory():
@@ -331,7 +332,7 @@ def test_hinted_relative_codes_of_the_theory():
         for n in scales:
             circuit = TASKS["parity-cot"].circuit(n)
             query, key = np.repeat(circuit.query, 2), circuit.sources.ravel()
-            pairs = scheme.relation(torch.from_numpy(query), torch.from_numpy(key), torch.tensor(n))
+            pairs = scheme.phi(torch.from_numpy(query), torch.from_numpy(key), torch.tensor(n))
             found |= set(map(tuple, pairs.tolist()))
         return found
 

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from lengthlens.analyses import theme
 from lengthlens.analyses import verdict as figures
 from lengthlens.errors import UserError
-from lengthlens.models.schemes import PositionScheme, make_scheme, scheme_names
+from lengthlens.models.schemes import PositionScheme, Relation, make_scheme, scheme_names
 from lengthlens.tasks import TASKS, Circuit, Operator, Task, src_declared
-from lengthlens.theory.candidates import family_of, relation_of
-from lengthlens.theory.other_keys import Relation
-from lengthlens.theory.program import Steps
-from lengthlens.theory.roles import examine
+from lengthlens.theory.properties import examine
+from lengthlens.theory.steps import Steps
 from lengthlens.theory.verdict import verdict
 from lengthlens.theory.verdict_grid import verdict_grid
 
@@ -63,7 +61,7 @@ def test_fast_and_slow_agree_on_every_small_cell(scheme):
         task = TASKS[name]
         options = {"max_distance": 2} if scheme.endswith(("relative", "shaw", "urpe")) else {}
         found = verdict(task, scheme, 3, 5, options, helps=False)
-        phi = make_scheme(scheme, options, task).relation
+        phi = make_scheme(scheme, options, task).phi
         fast = found.isolated.holds, found.stable.holds, found.covered.holds, found.src_train, found.src_test
         assert fast == brute_force(list(steps_of(task, 5)), phi, 3), name
         assert found.verdict == ("possible" if all(fast[:3]) else "pe-limited")
@@ -100,7 +98,7 @@ def test_fast_and_slow_agree_on_random_programs(program):
         own = [step for step in steps if step[1] == arity]
         columns = [np.array([step[k] for step in own]) for k in (0, 2, 3)]
         operators.append(Steps(str(arity), *columns, tuple(range(1, arity + 1))))
-    found = examine(Relation(phi, by_scale), operators, 1)
+    found = examine(Relation(phi, uses_scale=by_scale), operators, 1)
     fast = (found.isolated is None, found.stable is None, found.covered is None, found.src_train, found.src_test)
     assert fast == brute_force([(n, str(a), q, s) for n, a, q, s in steps], phi, 1)
 
@@ -140,7 +138,7 @@ def check_witnesses(found, phi, task):
 def test_every_counterexample_is_true(scheme):
     for name in POSITIONS:
         task = TASKS[name]
-        check_witnesses(verdict(task, scheme, 4, 9, helps=False), make_scheme(scheme, {}, task).relation, task)
+        check_witnesses(verdict(task, scheme, 4, 9, helps=False), make_scheme(scheme, {}, task).phi, task)
 
 
 def test_what_the_theory_says_of_parity():
@@ -148,12 +146,12 @@ def test_what_the_theory_says_of_parity():
     assert verdict("parity-cot", "learned", 10, 40).verdict == "pe-limited"
     relative = verdict("parity-cot", "relative", 10, 40)
     assert relative.verdict == "pe-limited" and not relative.stable.holds
-    assert any("hinted:relative" in line for line in relative.helps)
+    assert any(help.scheme == "hinted:relative" for help in relative.helps)
     assert verdict("parity-cot", "hinted:relative", 10, 40, {"max_distance": 3}).verdict == "possible"
     wide = verdict("parity-cot", "hinted:relative", 10, 40, {"max_distance": 12})
     assert wide.verdict == "pe-limited" and wide.failing == "C"
     assert "(11, 0)" in wide.covered.counterexample and "first appears at n=11" in wide.covered.counterexample
-    assert any("max_distance" in line for line in wide.helps)
+    assert any(help.option == "max_distance" for help in wide.helps)
     assert set(verdict_grid(["parity"])["verdict"]) == {"task-limited"}
     assert verdict("addition", "ideal", 10, 40).verdict == "possible"
     assert verdict("sort", "relative", 10, 40).verdict == "content-addressed"
@@ -179,8 +177,8 @@ def test_pairs_that_are_not_listed_have_the_background_code():
         task = TASKS[name]
         lbpe = make_scheme("lbpe", {}, task)
         ideal = make_scheme("ideal", {}, task)
-        forms = family_of(lbpe).values()
-        for relation in (relation_of(ideal, task, 9), *forms):
+        forms = lbpe.candidates().values()
+        for relation in (ideal.relation(), *forms):
             for scale in (2, 5):
                 query, key = np.tril_indices(task.length(scale))
                 codes = relation.phi(torch.from_numpy(query), torch.from_numpy(key), torch.tensor(scale))
@@ -195,8 +193,8 @@ def test_single_forms_are_components_of_the_learned_relation():
     scheme.alive[:, :, 0] = False  # a form that no head goes by any more
     scheme.alive[:, :, 1, 2] = False  # and one value of another
     query, key = (torch.from_numpy(x) for x in np.tril_indices(40))
-    codes = scheme.relation(query, key, torch.tensor(12))
-    forms = family_of(scheme).values()
+    codes = scheme.phi(query, key, torch.tensor(12))
+    forms = scheme.candidates().values()
     assert len(forms) == codes.shape[-1] == len(scheme.forms) - 1
     assert all(torch.equal(codes[:, [f.component]], f.phi(query, key, torch.tensor(12))) for f in forms)
 
@@ -206,7 +204,7 @@ def slow_family(task, scheme, train_max, test_max):
     slots = {(operator, k) for _, operator, _, sources in steps_of(task, test_max) for k in range(len(sources))}
     for operator, slot in slots:
         own = [(n, o, q, (s[slot],)) for n, o, q, s in steps_of(task, test_max) if o == operator]
-        phis = [relation.phi for relation in family_of(scheme).values()]
+        phis = [relation.phi for relation in scheme.candidates().values()]
         if not any(all(brute_force(own, phi, train_max)[:3]) for phi in phis):
             return False
     return True
@@ -257,7 +255,7 @@ class Previous(PositionScheme):
     summary = "previous or not"
     relation_in_words = "i−j = 1"
 
-    def relation(self, query_pos, key_pos, scale):
+    def phi(self, query_pos, key_pos, scale):
         return (query_pos - key_pos + 0 * scale == 1).long()[..., None]
 
 
@@ -268,7 +266,7 @@ def test_task_and_scheme_of_ones_own():
     found = verdict("copy", Previous, 3, 9)
     assert found.verdict == "pe-limited" and found.scheme == "previous"
     task = TASKS["copy"]
-    check_witnesses(found, Previous(None, None, task).relation, task)
+    check_witnesses(found, Previous(None, None, task).phi, task)
     assert verdict(LastSymbol(), make_scheme("relative", {"max_distance": 2}), 3, 9).verdict == "possible"
 
 

@@ -26,7 +26,7 @@ possible means that positions do not stand in the way, not that training will ge
 
 A relation that is itself learned (`lbpe` before training) is judged by the best choice within its family: possible if
 for each slot of each operator some one of its forms makes the source isolated, stable and covered, or if several of
-its forms together single it out (`probes/balance.py`).
+its forms together single it out (`theory/properties.py`).
 
 >>> print(verdict("parity-cot", "relative", 10, 40).stable.counterexample)
 distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (position 0 from query 2)
@@ -35,22 +35,19 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from dataclasses import fields as fields_of
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from lengthlens.errors import UserError, unknown
-from lengthlens.models.schemes import PositionScheme, Sizes, make_scheme, scheme_kind, scheme_names
-from lengthlens.models.schemes.lbpe import LearnedRelation
+import numpy as np
+
+from lengthlens.errors import UserError
+from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
+from lengthlens.models.schemes.spec import scheme_for
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.complexity import src_curve
-from lengthlens.theory.balance import pointers_of
-from lengthlens.theory.candidates import family_of, relation_of
-from lengthlens.theory.ledger import Counterexample, Findings
-from lengthlens.theory.program import Program, program_of, up_to
-from lengthlens.theory.roles import Choice, examine, examine_family, sources_only
-from lengthlens.theory.sentences import choice_in_words, sentence
+from lengthlens.theory.properties import Choice, Findings, examine, examine_family, sources_only
+from lengthlens.theory.steps import Counterexample, Mark, Program, program_of, up_to
 
 Answer: TypeAlias = Literal["possible", "pe-limited", "task-limited", "content-addressed", "refused"]
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
@@ -70,6 +67,46 @@ class Property:
 
 
 @dataclass(frozen=True)
+class Help:
+    """Something that would make a task possible, or that nothing does; ``str`` says it in a sentence.
+
+    >>> print(Help("option", scheme="relative", option="max_distance", value=3, instead_of=128))
+    with max_distance 3 instead of 128 it becomes possible
+    """
+
+    kind: Literal["option", "scale hint", "scheme", "chain of thought", "nothing", "write down", "measure"]
+    scheme: str | None = None  # under which it becomes possible
+    option: str | None = None  # with this option …
+    value: int | None = None  # … at this value …
+    instead_of: Any = None  # … rather than at that one
+    task: str | None = None  # as this task
+    remedy: str | None = None  # the scheme in words
+    tried_to: int | None = None  # the largest scale of the trial, where that is not the one asked for
+
+    def __str__(self) -> str:
+        tried = "" if self.tried_to is None else f" (tried up to n={self.tried_to})"
+        return self._sentence() + tried
+
+    def _sentence(self) -> str:
+        match self.kind:
+            case "option":
+                return f"with {self.option} {self.value} instead of {self.instead_of} it becomes possible"
+            case "scale hint":
+                clip = "" if self.option is None else f" and {self.option} {self.value}"
+                return f"with Scale Hint ('{self.scheme}'){clip} it becomes possible"
+            case "scheme":
+                return f"with {self.remedy} ('{self.scheme}') it becomes possible"
+            case "chain of thought":
+                return f"as a chain of thought (task '{self.task}') it becomes possible with the ideal relation"
+            case "nothing":
+                return "nothing that was tried makes it possible"
+            case "write down":
+                return "no position embedding helps: the intermediate results have to be written down"
+            case "measure":
+                return "whether content finds them is for a trained model to show: measure SRC on a run"
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What can be said of a task and a scheme before training. `src_…` are None where there are no codes to count."""
 
@@ -80,7 +117,7 @@ class Verdict:
     test_max: int
     verdict: Answer
     reasons: tuple[str, ...]
-    helps: tuple[str, ...]
+    helps: tuple[Help, ...]
     src_declared_train: int
     src_declared_test: int
     src_train: int | None
@@ -95,7 +132,9 @@ class Verdict:
         for name in PROPERTIES:
             found = getattr(self, name)
             plain[name] = None if found is None else {"holds": found.holds, "counterexample": found.counterexample}
-        plain.update(reasons=list(self.reasons), helps=list(self.helps), scheme_options=dict(self.scheme_options))
+        plain.update(
+            reasons=list(self.reasons), helps=list(map(str, self.helps)), scheme_options=dict(self.scheme_options)
+        )
         return plain
 
     @property
@@ -106,7 +145,7 @@ class Verdict:
 
     def __str__(self) -> str:
         head = f"{self.task} with {self.scheme}, trained to {self.train_max}, tested to {self.test_max}: {self.verdict}"
-        return "\n".join([head, *(f"  {line}" for line in (*self.reasons, *self.helps))])
+        return "\n".join([head, *(f"  {line}" for line in (*self.reasons, *map(str, self.helps)))])
 
 
 def verdict(
@@ -119,8 +158,19 @@ def verdict(
 ) -> Verdict:
     """Whether the scheme can carry the task from scales up to `train_max` to scales up to `test_max`, and why not.
 
-    `task` and `scheme` are names, or a task and a scheme (class or object) of your own. Without `helps`, nothing
-    else is tried to see what would help.
+    Arguments:
+        task, scheme: names, or a task and a scheme (class or object) of your own.
+        train_max, test_max: the largest scale of training, and the largest that is to be right.
+        scheme_options: by name; the scheme's own defaults otherwise.
+        helps: without it, nothing else is tried to see what would help.
+
+    Returns a `Verdict`: its `verdict` in one word, `reasons`, `helps`, and the three properties, each with a
+    counterexample where it fails; ``str`` of it is a paragraph. Raises `UserError` for a name, an option or a range
+    that does not exist, and where the scheme refuses the task.
+
+    >>> found = verdict("copy", "relative", train_max=10, test_max=40)
+    >>> found.verdict, found.failing, str(found.helps[0])
+    ('pe-limited', 'SC', "with Scale Hint ('hinted:relative') and max_distance 4 it becomes possible")
     """
     task = TASKS[task] if isinstance(task, str) else task
     checked_range(task, train_max, test_max)
@@ -153,7 +203,7 @@ class Case:
             self.declared = self.program.declared_train, self.program.declared_test
 
     def verdict(self, scheme: Scheme, options: Mapping[str, Any], helps: bool = True) -> Verdict:
-        built, refusal = built_for(self.task, scheme, options)
+        built, refusal = scheme_for(self.task, scheme, options)
         if self.program is None:
             return self._content_addressed(scheme, options)
         if self.program.grows:
@@ -175,7 +225,7 @@ class Case:
         options: Mapping[str, Any],
         answer: Answer,
         reasons: Iterable[str],
-        helps: Iterable[str],
+        helps: Iterable[Help],
         src: tuple[int | None, int | None] = (None, None),
         *properties: Property,
     ) -> Verdict:
@@ -187,18 +237,21 @@ class Case:
         """What the definitions say of a scheme, up to a scale, and the forms chosen if it is still to be learned."""
         assert self.program is not None
         operators = tuple(up_to(steps, largest) for steps in self.program.operators)
-        family = family_of(scheme)
-        if family:
-            assert isinstance(scheme, LearnedRelation)
-            return examine_family(family, pointers_of(scheme), operators, self.train_max)
-        return examine(relation_of(scheme, self.task, largest), operators, self.train_max), []
+        candidates = scheme.candidates()
+        if candidates:
+            return examine_family(candidates, scheme.pointers(), operators, self.train_max)
+        return examine(relation_for(scheme, self.task, largest), operators, self.train_max), []
 
     def findings_of(self, name: str, options: Mapping[str, Any], largest: int) -> tuple[Findings, list[Choice]] | None:
         """The same for a scheme by name, once; None if it refuses the task or the options."""
-        key = name, tuple(sorted(options.items())), largest
+        try:
+            spec = SchemeSpec.of(name, options)
+        except UserError:
+            return None
+        key = spec, largest
         if key not in self._known:
             try:
-                self._known[key] = self.findings(make_scheme(name, options, self.task), largest)
+                self._known[key] = self.findings(spec.build(self.task), largest)
             except UserError:
                 self._known[key] = None
         return self._known[key]
@@ -207,8 +260,7 @@ class Case:
         reasons = [
             f"the sources of '{self.task.name}' follow from its tokens, so no relation of positions can point at them"
         ]
-        helps = ["whether content finds them is for a trained model to show: measure SRC on a run"]
-        return self.result(scheme, options, "content-addressed", reasons, helps)
+        return self.result(scheme, options, "content-addressed", reasons, [Help("measure")])
 
     def _task_limited(self, scheme: Scheme, options: Mapping[str, Any], built: PositionScheme | None) -> Verdict:
         assert self.program is not None
@@ -220,7 +272,7 @@ class Case:
         ]
         src: tuple[int | None, int | None] = (None, None)
         if built is not None:
-            relation = relation_of(built, self.task, self.test_max)
+            relation = relation_for(built, self.task, self.test_max)
             src = sources_only(relation, self.program.operators, self.train_max)
         return self.result(scheme, options, "task-limited", reasons, self._other_task, src)
 
@@ -235,76 +287,60 @@ class Case:
         found = self.findings_of(name, options, self.trial_scale)
         return found is not None and found[0].possible
 
-    def _what_helps(self, scheme: Scheme, options: Mapping[str, Any]) -> list[str]:
-        tried = f" (tried up to n={self.trial_scale})" if self.trial_scale < self.test_max else ""
-        found = []
+    def _what_helps(self, scheme: Scheme, options: Mapping[str, Any]) -> list[Help]:
+        found: list[Help] = []
         if isinstance(scheme, str):
             found = [*self._other_options(scheme, options), *self._scale_hint(scheme, options)]
-        for name, words in (("lbpe", "learning the relation"), ("ideal", "the ideal relation")):
-            if name != scheme and self.tried(name, {}):
-                found.append(f"with {words} ('{name}') it becomes possible")
-        return [line + tried for line in found] or [f"nothing that was tried makes it possible{tried}"]
+        for name, other in reversed(list(SCHEMES.items())):
+            if other.remedy is not None and name != scheme and self.tried(name, {}):
+                found.append(Help("scheme", name, remedy=other.remedy))
+        tried_to = self.trial_scale if self.trial_scale < self.test_max else None
+        return [replace(each, tried_to=tried_to) for each in found or [Help("nothing")]]
 
-    def _other_options(self, name: str, options: Mapping[str, Any]) -> Iterator[str]:
-        known = scheme_kind(name).options
-        for clip in (clip for clip in CLIPS if clip in known):
+    def _other_options(self, name: str, options: Mapping[str, Any]) -> Iterator[Help]:
+        now = SchemeSpec.of(name, options).options
+        for clip in (clip for clip in CLIPS if clip in now):
             value = self._clip_that_helps(name, options, clip)
             if value is not None:
-                now = options.get(clip, known[clip])
-                yield f"with {clip} {value} instead of {now} it becomes possible"
+                yield Help("option", name, clip, value, instead_of=now[clip])
 
-    def _scale_hint(self, name: str, options: Mapping[str, Any]) -> Iterator[str]:
+    def _scale_hint(self, name: str, options: Mapping[str, Any]) -> Iterator[Help]:
         hinted = f"hinted:{name}"
         if hinted not in scheme_names():
             return
         if self.tried(hinted, options):
-            yield f"with Scale Hint ('{hinted}') it becomes possible"
+            yield Help("scale hint", hinted)
             return
-        for clip in (clip for clip in CLIPS if clip in scheme_kind(hinted).options):
+        for clip in (clip for clip in CLIPS if clip in SchemeSpec.of(hinted).options):
             value = self._clip_that_helps(hinted, options, clip)
             if value is not None:
-                yield f"with Scale Hint ('{hinted}') and {clip} {value} it becomes possible"
+                yield Help("scale hint", hinted, clip, value)
 
     def _clip_that_helps(self, name: str, options: Mapping[str, Any], clip: str) -> int | None:
         trials = (value for value in CLIP_TRIALS if self.tried(name, {**options, clip: value}))
         return next(trials, None)
 
     @cached_property
-    def _other_task(self) -> list[str]:
+    def _other_task(self) -> list[Help]:
         """Whether the same task as a chain of thought is possible."""
         other = f"{self.task.name}-cot"
         if other in TASKS and Case(TASKS[other], self.train_max, self.test_max).tried("ideal", {}):
-            return [f"as a chain of thought (task '{other}') it becomes possible with the ideal relation"]
-        return ["no position embedding helps: the intermediate results have to be written down"]
+            return [Help("chain of thought", "ideal", task=other)]
+        return [Help("write down")]
 
 
-# -- schemes ----------------------------------------------------------------------------------------------------
+def relation_for(scheme: PositionScheme, task: Task, largest: int) -> Relation:
+    """The scheme's relation, with whether codes depend on the scale: if the scheme says so, or a few scales show it."""
+    relation = scheme.relation()
+    if relation.uses_scale:
+        return relation
+    position = np.arange(min(task.length(largest), 32))
+    scales = sorted({task.min_scale, min(task.min_scale + 1, largest), (task.min_scale + largest) // 2, largest})
+    found = [relation.codes(position[:, None], position, n) for n in scales]
+    return replace(relation, uses_scale=any(not np.array_equal(found[0], other) for other in found[1:]))
 
 
-def built_for(task: Task, scheme: Scheme, options: Mapping[str, Any]) -> tuple[PositionScheme | None, str]:
-    """The scheme for a task; or None and the reason, if the request is sound and the scheme refuses this task."""
-    if isinstance(scheme, PositionScheme):
-        if options:
-            raise UserError(f"scheme '{scheme.name}' was given as an object, which has its options already")
-        return scheme, ""
-    try:
-        return build(scheme, options, task), ""
-    except UserError as refusal:
-        build(scheme, options, TASKS["copy"])  # a wrong name or option is wrong for any task
-        return None, str(refusal)
-
-
-def build(scheme: str | type[PositionScheme], options: Mapping[str, Any], task: Task) -> PositionScheme:
-    if isinstance(scheme, str):
-        return make_scheme(scheme, options, task)
-    known = [field.name for field in fields_of(scheme.Options)]
-    for name in options:
-        if name not in known:
-            raise unknown(f"option of scheme '{scheme.name}'", name, known)
-    return scheme(Sizes(), scheme.Options(**options), task)
-
-
-# -- words ------------------------------------------------------------------------------------------------------
+# -- words -----------------------------------------------------------------------------------------------------------
 
 
 def reasons_for(found: Findings, train_max: int, test_max: int) -> list[str]:
@@ -321,3 +357,54 @@ def property_of(name: str, example: Counterexample | None) -> Property:
 
 def served(choices: Sequence[Choice]) -> list[Choice]:
     return [choice for choice in choices if choice.findings.possible]
+
+
+def sentence(name: str, example: Counterexample) -> str:
+    """A counterexample in words."""
+    return {"isolated": alike, "stable": unstable, "covered": uncovered}[name](example)
+
+
+def code_in_words(example: Counterexample, which: int = 0) -> str:
+    code, words = example.codes[which], example.words[which]
+    return words if len(code) == 1 or str(code) in words else f"{words} (code {code})"
+
+
+def alike(example: Counterexample) -> str:
+    one, other = example.marks
+    rest = f"slot {slots(other)}" if other.slots else "not to be read"
+    return (
+        f"{code_in_words(example)} is at n={one.scale}, query {one.query}, the code of position {one.key} "
+        f"(slot {slots(one)} of '{example.operator}') and also of position {other.key} ({rest})"
+    )
+
+
+def unstable(example: Counterexample) -> str:
+    one, other = example.marks
+    if not other.slots:
+        return f"{code_in_words(example)} is read at {place(one)} and must be ignored at {place(other)}"
+    return (
+        f"{code_in_words(example)} is slot {slots(one)} of '{example.operator}' at {place(one)} "
+        f"and slot {slots(other)} at {place(other)}"
+    )
+
+
+def uncovered(example: Counterexample) -> str:
+    at = f"at n={example.marks[0].scale}" if example.marks else "beyond the training range"
+    if example.fresh:
+        which = example.fresh[0]
+        slot = f"slot {slots(example.marks[which])} of '{example.operator}'"
+        return f"{code_in_words(example, which)} first appears {at} ({slot})"
+    known = "; ".join(code_in_words(example, k) for k in range(len(example.codes)))
+    return f"the codes of '{example.operator}' first appear together {at}: {known}"
+
+
+def place(mark: Mark) -> str:
+    return f"n={mark.scale} (position {mark.key} from query {mark.query})"
+
+
+def slots(mark: Mark) -> str:
+    return " and ".join(map(str, mark.slots))
+
+
+def choice_in_words(choice: Choice) -> str:
+    return f"slot {choice.slot} of '{choice.operator}' can be read by {choice.name}"

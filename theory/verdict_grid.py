@@ -78,7 +78,7 @@ def row_of(case: Case, scheme: Scheme) -> dict[str, Any]:
         own = getattr(found, name)
         row[name] = None if own is None else own.holds
     row["failing"] = found.failing
-    row["other_option"] = any(line.startswith("with ") and " instead of " in line for line in found.helps)
+    row["other_option"] = any(help.kind == "option" for help in found.helps)
     for name in ("src_declared_train", "src_declared_test", "src_train", "src_test", "train_max", "test_max"):
         row[name] = getattr(found, name)
-    return {**row, "reasons": "; ".join(found.reasons), "helps": "; ".join(found.helps)}
+    return {**row, "reasons": "; ".join(found.reasons), "helps": "; ".join(map(str, found.helps))}

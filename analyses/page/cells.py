@@ -8,7 +8,7 @@ import pandas as pd
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.table import FACTORS, ONCE, MissingError, of_runs, per_run, records, verdicts
-from lengthlens.models.schemes.forms import read_form
+from lengthlens.models.schemes.relation import read_form
 
 GROWTH = ("src", "lrc")  # the complexities whose growth a cell shows
 

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.anchor import Anchorable
-from lengthlens.models.schemes.options import option
-from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.scheme import Anchorable, Family, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
 
@@ -18,7 +17,7 @@ def pairs(query_pos: Tensor, key_pos: Tensor) -> Tensor:
     return torch.stack([query_pos + both, key_pos + both], -1)
 
 
-def seen_from(code: tuple[int, ...]) -> str:
+def seen_from(code: Code) -> str:
     """Such a pair in words."""
     return f"position {code[1]} seen from {code[0]}"
 
@@ -44,10 +43,10 @@ class NoPosition(PositionScheme):
     no_random = "it does not look at positions"
     no_hint = "it does not look at positions, so there is no relation to anchor at the scale"
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return torch.zeros_like(query_pos + key_pos + scale)[..., None]
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         return "any position"
 
 
@@ -67,18 +66,18 @@ class _Table(Anchorable):
     def codes_at(self, query_pos: Tensor, key_pos: Tensor, anchor: Tensor) -> Tensor:
         return pairs(query_pos - anchor, key_pos - anchor)
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         return seen_from(code)
 
-    def vectors(self, frame: Frame) -> Tensor:
-        length = frame.limit or frame.tokens.shape[1]
+    def vectors(self, positions: Positions) -> Tensor:
+        length = positions.limit or positions.tokens.shape[1]
         n_ctx = self.sizes.n_ctx
         if length > n_ctx:
             raise UserError(f"scheme '{self.name}' has {n_ctx} positions and cannot process a sequence of {length}")
         if not self.anchored:
-            return self.W_pos[frame.position]
-        assert frame.scale is not None
-        return self.W_pos[(frame.position - frame.scale[:, None]).clamp(min=self.least) - self.least]
+            return self.W_pos[positions.position]
+        assert positions.scale is not None
+        return self.W_pos[(positions.position - positions.scale[:, None]).clamp(min=self.least) - self.least]
 
 
 class Learned(_Table):
@@ -87,8 +86,8 @@ class Learned(_Table):
     name = "learned"
     summary = "one learned vector per position, added to the embedding"
 
-    def embed(self, frame: Frame) -> Tensor | None:
-        return self.vectors(frame)
+    def embed(self, positions: Positions) -> Tensor | None:
+        return self.vectors(positions)
 
 
 class Shortformer(_Table):
@@ -97,8 +96,8 @@ class Shortformer(_Table):
     name = "shortformer"
     summary = "one learned vector per position, added to what queries and keys are made from"
 
-    def embed_qk(self, frame: Frame) -> Tensor | None:
-        return self.vectors(frame)
+    def embed_qk(self, positions: Positions) -> Tensor | None:
+        return self.vectors(positions)
 
 
 class Sinusoidal(PositionScheme):
@@ -120,11 +119,11 @@ class Sinusoidal(PositionScheme):
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
         super().__init__(sizes, options, task)
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return pairs(query_pos + 0 * scale, key_pos)
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         return seen_from(code)
 
-    def embed(self, frame: Frame) -> Tensor | None:
-        return self.options.amplitude * sinusoid(frame.position, self.sizes.d_model)
+    def embed(self, positions: Positions) -> Tensor | None:
+        return self.options.amplitude * sinusoid(positions.position, self.sizes.d_model)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lengthlens.models.schemes.options import LARGEST, option
-from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.scheme import LARGEST, Family, Positions, PositionScheme, Sizes, option
 from lengthlens.models.schemes.taskgiven import PlaceInRun
 from lengthlens.tasks import Task
 
@@ -41,14 +41,14 @@ class Cope(PositionScheme):
         # Shared by heads, as published; zero at the start, so that training begins without positions.
         self.vectors = nn.Parameter(torch.zeros(sizes.n_layers, options.max_position, sizes.d_head))
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return (query_pos - key_pos + 0 * scale)[..., None]
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         return f"distance {code[0]}, less the tokens that do not count"
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        seen = frame.distance(rows)[:, None] >= 0
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        seen = positions.distance(queries)[:, None] >= 0
         gates = torch.where(seen, torch.einsum("bqhd,bkhd->bhqk", q, k).float().sigmoid(), 0)
         position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.options.max_position - 1)
         products = torch.einsum("bqhd,pd->bhqp", q, self.vectors[layer].to(q.dtype))
@@ -95,21 +95,21 @@ class RpeSquare(PositionScheme):
         self.W_key = nn.Parameter(torch.randn(*heads, sizes.d_head, sizes.d_head) / sizes.d_head**0.5)
         self.places = None if task is None else PlaceInRun(task)
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         last = self.options.max_distance
         if self.places is None:
             return (query_pos - key_pos + 0 * scale).clamp(-last, last)[..., None]
         places = self.places.of_pairs(query_pos, key_pos, scale)
         return (places[..., :1] - places[..., 1:]).clamp(-last, last)
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         return f"{abs(code[0])} places {'less' if code[0] >= 0 else 'more'} into its run than the query is"
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         key = k / self.sizes.d_head**0.5
-        position = torch.arange(rows.stop, device=q.device)
+        position = torch.arange(queries.stop, device=q.device)
         looking = torch.einsum("bqhd,hde->bqhe", q, self.W_query[layer].to(q.dtype))
-        of_query = _counts(looking, k, position[rows.start :])
+        of_query = _counts(looking, k, position[queries.start :])
         of_key = _counts(torch.einsum("bkhd,hde->bkhe", key, self.W_key[layer].to(q.dtype)), k, position)
         difference = position[:, None] - position  # [count, count]
         last = self.options.max_distance

@@ -1,17 +1,121 @@
-"""Schemes that add a bias for each distance: one learned value each, one for a bucket of them, or a fixed slope."""
+"""Schemes that add a bias for each distance, the plain i−j or, in their anchored twin, i−j−n.
+
+One learned value for each distance or for a bucket of them, a fixed slope, or a function with few learned numbers.
+"""
 
 import math
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.distance import DistanceBias, DistanceTable
-from lengthlens.models.schemes.options import LARGEST, option
-from lengthlens.models.schemes.scheme import CodeTable, Sizes
+from lengthlens.models.schemes.relation import Code, CodeTable
+from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Family, Positions, Sizes, option
 from lengthlens.tasks import Task
+
+
+def along_diagonals(line: Tensor, queries: int) -> Tensor:
+    """One value for each distance, spread over a block of queries and keys. [*, queries+keys−1] to [*, query, key]
+
+    `line` runs from the last query's distance to key 0 down to the first query's distance to the last key. The
+    keys of one query are a window on it, so no index tensor is needed and the gradient is a sum along diagonals.
+
+    >>> along_diagonals(torch.tensor([2, 1, 0, -1, -2]), queries=3)
+    tensor([[ 0, -1, -2],
+            [ 1,  0, -1],
+            [ 2,  1,  0]])
+    """
+    return line.unfold(-1, line.shape[-1] - queries + 1, 1).flip(-2)
+
+
+class Distanced(Anchorable):
+    """A scheme for which a pair counts by its distance, and perhaps by where the query is."""
+
+    family: Family = "relative"
+    relation_in_words = "i−j"
+    anchored_in_words = "|i−j−n|"
+
+    @abstractmethod
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        """The code of each pair from its distance, [*, component]."""
+
+    def codes_at(self, query_pos: Tensor, key_pos: Tensor, anchor: Tensor) -> Tensor:
+        return self.codes(query_pos - key_pos - anchor, query_pos)
+
+    def describe(self, code: Code) -> str:
+        return f"distance {code[0]}"
+
+    def distances(self, positions: Positions, queries: slice) -> Tensor:
+        """i−j, or i−j−n in the anchored twin, for a block of queries. [1|row, query, key]"""
+        if not self.anchored:
+            return positions.distance(queries)
+        assert positions.scale is not None
+        return positions.distance(queries) - positions.scale[:, None, None]
+
+    def by_distance(self, values: Callable[[Tensor], Tensor], positions: Positions, queries: slice) -> Tensor:
+        """A function of distance, from [*] to [head, *], for a block of queries. [1|row, head, query, key]
+
+        Where positions have no gaps it is asked for one distance per diagonal, and once for each scale that occurs.
+        """
+        if positions.limit is not None:
+            return values(self.distances(positions, queries)).transpose(0, 1)
+        line = torch.arange(queries.stop - 1, queries.start - queries.stop, -1, device=positions.tokens.device)
+        size = queries.stop - queries.start
+        if not self.anchored:
+            return along_diagonals(values(line), size)[None]
+        return positions.per_scale(lambda n: along_diagonals(values(line - n[:, None]).transpose(0, 1), size))
+
+
+class DistanceBias(Distanced):
+    """A scheme that adds to each score one value per head and distance, whatever the tokens are."""
+
+    @abstractmethod
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        """The bias of each head at these distances; finite at negative ones too, even if never read. [head, *]"""
+
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        return (distance.abs() if self.anchored else distance)[..., None]
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return self.by_distance(lambda distance: self.values(layer, distance), positions, queries)
+
+
+class DistanceTable(Distanced):
+    """A scheme with something learned for each distance up to `max_distance`, which all longer ones share.
+
+    A table starts at distance `least`: 0, or −max_distance in the anchored twin.
+    """
+
+    relation_in_words = "min(i−j, max_distance)"
+    anchored_in_words = "clip(i−j−n, ±max_distance)"
+
+    @property
+    @abstractmethod
+    def last(self) -> int:
+        """The option max_distance."""
+
+    @property
+    def least(self) -> int:
+        return -self.last if self.anchored else 0
+
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        return distance.clamp(self.least if self.anchored else None, self.last)[..., None]
+
+    def place(self, distance: Tensor) -> Tensor:
+        """The place in the table of each distance."""
+        return distance.clamp(self.least, self.last) - self.least
+
+    def describe(self, code: Code) -> str:
+        edge = " or more" if code[0] == self.last else " or less" if code[0] == -self.last else ""
+        return f"distance {code[0]}{edge}"
+
+
+# -- tables and slopes -----------------------------------------------------------------------------------------------
 
 
 class Relative(DistanceTable, DistanceBias):
@@ -99,7 +203,7 @@ class T5(DistanceBias):
     def tables(self) -> list[CodeTable]:
         return [CodeTable(self.table, 0, self.in_words)]
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         members = (self.bucket == code[0] % self.one_side).nonzero().squeeze(1).tolist()
         sign = "-" if code[0] >= self.one_side else ""
         if members[-1] == self.options.max_distance:
@@ -153,3 +257,118 @@ class Alibi(DistanceBias):
 
     def values(self, layer: int, distance: Tensor) -> Tensor:
         return -self.slope[layer].view(-1, *[1] * distance.ndim) * distance.abs()
+
+
+# -- functions with few learned numbers ------------------------------------------------------------------------------
+
+LEAST = 0.01  # the published lower bound of KERPLE's parameters
+
+
+def positive(raw: Tensor) -> Tensor:
+    """A number above `LEAST` from any number."""
+    return LEAST + softplus(raw)
+
+
+def inverse_positive(value: Tensor) -> Tensor:
+    """The number that `positive` maps to a value, which must lie above `LEAST`."""
+    return torch.log(torch.expm1(value - LEAST))
+
+
+class _Kerple(DistanceBias):
+    """Two learned positive numbers for each head: `a` within the function of distance, and `p` (Chi et al. 2022)."""
+
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
+        shape = (sizes.n_layers, sizes.n_heads)
+        self.raw_p = nn.Parameter(inverse_positive(torch.empty(shape).uniform_(0.05, 2)))  # the published start
+        self.raw_a = nn.Parameter(inverse_positive(torch.empty(shape).uniform_(0.05, 1)))
+
+    def p(self) -> Tensor:
+        """[layer, head]"""
+        return positive(self.raw_p)
+
+    def a(self) -> Tensor:
+        """[layer, head]"""
+        return positive(self.raw_a)
+
+    def per_head(self, layer: int, ndim: int) -> tuple[Tensor, Tensor]:
+        """p and a of each head, [head, 1 …] with `ndim` further dimensions."""
+        p, a = self.p()[layer], self.a()[layer]
+        return p.view(-1, *[1] * ndim), a.view(-1, *[1] * ndim)
+
+
+class KerpleLog(_Kerple):
+    """−p·ln(1 + a·d) at distance d."""
+
+    name = "kerple-log"
+    summary = "a penalty −p·ln(1+a·d) at distance d, with p and a learned per head"
+
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        p, a = self.per_head(layer, distance.ndim)
+        return -p * torch.log1p(a * distance.abs())
+
+
+class KerplePower(_Kerple):
+    """−a·d^p at distance d, with p at most 2: beyond that the kernel is not conditionally positive definite."""
+
+    name = "kerple-power"
+    summary = "a penalty −a·d^p at distance d, with p ≤ 2 and a learned per head"
+
+    def p(self) -> Tensor:
+        return 2 * torch.sigmoid(self.raw_p)
+
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        p, a = self.per_head(layer, distance.ndim)
+        return -a * distance.abs() ** p
+
+
+class Fire(Distanced):
+    """f(ln(c·d+1) / ln(c·max(i, L)+1)), a small network f of the distance relative to the position (Li et al. 2024).
+
+    c and the threshold L are learned, for each layer. Up to L the ratio depends on the distance alone, and beyond on
+    the query too; `relation uses what L is at the time.
+    """
+
+    name = "fire"
+    summary = "a small network of log distance over log position"
+    relation_in_words = "(i−j, max(i, L)) with the learned threshold L"
+    anchored_in_words = "(|i−j−n|, max(i, L))"
+
+    @dataclass(frozen=True)
+    class Options:
+        hidden: int = option(32, at_least=1, at_most=4096)
+        threshold: float = option(512.0, at_least=1)  # L at the start, as published
+        c: float = option(0.1, at_least=0.0001)  # c at the start
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
+        layers, hidden = sizes.n_layers, options.hidden
+        self.raw_c = nn.Parameter(torch.full((layers,), options.c))
+        self.raw_threshold = nn.Parameter(torch.ones(layers))  # in units of `options.threshold`, to move at a fair pace
+        self.W_in = nn.Parameter(torch.randn(layers, hidden))
+        self.b_in = nn.Parameter(torch.randn(layers, hidden))
+        self.W_out = nn.Parameter(torch.randn(layers, hidden, sizes.n_heads) / hidden**0.5)
+
+    @property
+    def threshold(self) -> Tensor:
+        """L of each layer, [layer]."""
+        return self.options.threshold * self.raw_threshold.abs()
+
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        size = distance.abs() if self.anchored else distance
+        shared = int(self.threshold.detach().min().floor())  # below it no layer looks at the query
+        above = query_pos.clamp(min=shared) + 0 * size
+        return torch.stack([size, torch.where(size == 0, 0, above)], -1)  # at distance 0 the ratio is 0 everywhere
+
+    def describe(self, code: Code) -> str:
+        return f"distance {code[0]} seen from {code[1]} or before" if code[0] else "distance 0"
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        c = self.raw_c[layer].abs()
+        distance = self.distances(positions, queries).abs()
+        above = torch.maximum(positions.position[:, queries, None].to(c.dtype), self.threshold[layer])
+        ratio = torch.log1p(c * distance) / (torch.log1p(c * above) + 1e-6)  # 1e-6: c may become 0
+        hidden = torch.relu(ratio[..., None] * self.W_in[layer] + self.b_in[layer])
+        return (hidden @ self.W_out[layer]).movedim(-1, 1)

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.models.schemes.absolute import sinusoid
-from lengthlens.models.schemes.distance import Distanced, DistanceTable
-from lengthlens.models.schemes.options import LARGEST, option
-from lengthlens.models.schemes.scheme import Frame, Sizes
+from lengthlens.models.schemes.distance_bias import Distanced, DistanceTable
+from lengthlens.models.schemes.scheme import LARGEST, Positions, Sizes, option
 from lengthlens.tasks import Task
 
 
@@ -42,12 +41,12 @@ class Shaw(DistanceTable):
     def last(self) -> int:
         return self.options.max_distance
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         vectors = self.vectors[layer].to(q.dtype)
         if not self.anchored:
-            vectors = vectors[: frame.limit or rows.stop]  # no distance is longer than that
+            vectors = vectors[: positions.limit or queries.stop]  # no distance is longer than that
         products = torch.einsum("bqhd,vd->bhqv", q, vectors)
-        return pick(products, self.place(self.distances(frame, rows)))
+        return pick(products, self.place(self.distances(positions, queries)))
 
 
 class TransformerXL(Distanced):
@@ -72,13 +71,13 @@ class TransformerXL(Distanced):
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         return distance[..., None]
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        last = frame.limit or rows.stop
-        least = -frame.tokens.shape[1] if self.anchored else 0  # a scale larger than the sequence is none
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        last = positions.limit or queries.stop
+        least = -positions.tokens.shape[1] if self.anchored else 0  # a scale larger than the sequence is none
         every = torch.arange(least, last, device=q.device)
         r = torch.einsum("tm,hmd->thd", sinusoid(every, self.sizes.d_model), self.W_R[layer]).to(q.dtype)
         products = torch.einsum("bqhd,thd->bhqt", q + (self.v / self.root).to(q.dtype), r)
-        of_distance = pick(products, self.distances(frame, rows).clamp(least, last - 1) - least)
+        of_distance = pick(products, self.distances(positions, queries).clamp(least, last - 1) - least)
         if self.u is None:
             return of_distance
         return of_distance + torch.einsum("hd,bkhd->bhk", (self.u / self.root).to(k.dtype), k)[:, :, None]
@@ -107,6 +106,6 @@ class Urpe(DistanceTable):
     def last(self) -> int:
         return self.options.max_distance
 
-    def factor(self, layer: int, frame: Frame, rows: slice) -> Tensor | None:
+    def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
         table = self.table[layer]
-        return self.by_distance(lambda distance: table[:, self.place(distance)], frame, rows)
+        return self.by_distance(lambda distance: table[:, self.place(distance)], positions, queries)

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.crowd import crowd
-from lengthlens.models.schemes.options import option
-from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.models.schemes.relation import Code, Ints, Relation
+from lengthlens.models.schemes.scheme import Family, NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.task import UNUSED
 
@@ -87,6 +86,7 @@ class Ideal(PositionScheme):
     summary = "one learned bias per role of the key in the circuit's step"
     relation_in_words = "the slot that key j fills in the circuit's step at query i, else OTHER"
     uses_scale = True
+    remedy = "the ideal relation"
     no_random = "its codes follow from the circuit's true positions"
     no_hint = "its codes are derived from the scale already"
 
@@ -121,7 +121,7 @@ class Ideal(PositionScheme):
         """The role's place in the table; beyond it, a number above all of those that depends on the role alone."""
         return self.catalogue.get(role) or (1 << 40) + _digest(role)
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         code = torch.full_like(query_pos + key_pos + scale, OTHER)
         query_pos, key_pos, scale = (x.expand(code.shape) for x in (query_pos, key_pos, scale))
         for n in torch.unique(scale).tolist():
@@ -138,7 +138,7 @@ class Ideal(PositionScheme):
         codes = torch.tensor([self.code_of(role) for role in reads.roles], device="cpu")[reads.role]
         return torch.where(known[place] == asked, codes[place], OTHER).to(query.device)
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         if code[0] == OTHER:
             return "a key that the step does not read"
         for role in (*self.catalogue, *self.circuits.roles()):
@@ -146,34 +146,63 @@ class Ideal(PositionScheme):
                 return f"slot {' and '.join(str(1 + slot) for slot in role.slots)} of '{role.operator}'"
         return f"a slot of an operator beyond scale {self.options.table_scale}"
 
+    def relation(self) -> Relation:
+        return Relation(self.phi, self.relation_in_words, self.describe, listed=self._listed, background=(OTHER,))
+
+    def _listed(self, scale: int) -> tuple[Ints, Ints]:
+        """All pairs but those that the circuit reads have the code OTHER."""
+        reads = self.circuits.reads(scale)
+        return reads.query.numpy(), reads.key.numpy()
+
     # -- the bias ------------------------------------------------------------------------------------------------
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return frame.per_scale(lambda scales: self._bias(layer, frame, rows, scales))
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
 
-    def _bias(self, layer: int, frame: Frame, rows: slice, scales: Tensor) -> Tensor:
+    def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]. Sparse: a step reads a handful of keys, however many there are."""
-        key = (rows.start, rows.stop)
-        place, role = frame.cached(key, lambda: self._entries(rows, scales))
-        shape = (self.sizes.n_heads, len(scales), rows.stop - rows.start, rows.stop)
+        key = (queries.start, queries.stop)
+        place, role = positions.cached(key, lambda: self._entries(queries, scales))
+        shape = (self.sizes.n_heads, len(scales), queries.stop - queries.start, queries.stop)
         empty = self.table.new_zeros(shape[0], math.prod(shape[1:]))
         bias = empty.index_copy(1, place, self.table[layer][:, role]).view(shape).transpose(0, 1)
         if self.options.other == "each":
             return bias
         valued = empty[0].bool().index_fill(0, place, True).view(shape[1:])
-        return bias - crowd(valued, rows)[:, None]
+        return bias - pooled_keys(valued, queries)[:, None]
 
-    def _entries(self, rows: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
+    def _entries(self, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
         """Of each pair that has a bias, its place in a block [scale, query, key], and in the table. [entry] each"""
         found = []
         for row, scale in enumerate(self._read(scales)):
             reads = self.circuits.reads(scale)
-            place = torch.tensor([self.catalogue.get(role, 0) - 1 for role in reads.roles], device="cpu")[reads.role]
-            inside = (reads.query >= rows.start) & (reads.query < rows.stop) & (place >= 0)
-            query = row * (rows.stop - rows.start) + reads.query[inside] - rows.start
-            found.append(torch.stack([query * rows.stop + reads.key[inside], place[inside]]))
+            place = self._rows(reads)
+            inside = (reads.query >= queries.start) & (reads.query < queries.stop) & (place >= 0)
+            query = row * (queries.stop - queries.start) + reads.query[inside] - queries.start
+            found.append(torch.stack([query * queries.stop + reads.key[inside], place[inside]]))
         place, role = torch.cat(found, 1).to(scales.device).unbind()
         return place, role
+
+    def _rows(self, reads: Reads) -> Tensor:
+        """The place in the table of each pair that is read, −1 if it has none. [read]"""
+        return torch.tensor([self.catalogue.get(role, 0) - 1 for role in reads.roles], device="cpu")[reads.role]
+
+    @property
+    def pools_others(self) -> bool:  # type: ignore[override]
+        return self.options.other == "one"
+
+    def named_keys(self, query: Tensor, scale: int) -> NamedKeys:
+        reads = self.circuits.reads(scale)
+        within = torch.arange(len(reads.query)) - torch.searchsorted(reads.query, reads.query)  # place in its query
+        shape = 1 + max(int(reads.query.max()), int(query.max())), 1 + int(within.max())
+        key = torch.full(shape, -1)
+        key[reads.query, within] = reads.key
+        place, table = self._rows(reads), self.table.detach()
+        bias = table.new_zeros(*table.shape[:2], *shape)
+        bias[:, :, reads.query, within] = torch.where(place >= 0, table[:, :, place], 0)
+        valued = torch.zeros(bias.shape, dtype=torch.bool)
+        valued[:, :, reads.query, within] = place >= 0
+        return NamedKeys(key[query], bias[:, :, query], valued[:, :, query])
 
     def _read(self, scale: Tensor) -> list[int]:
         """The scale of each row. On the meta device there is none to read, and any will do."""

@@ -1,18 +1,28 @@
-"""Learning-based position embedding (LBPE): the relation itself is learned, from a family that extrapolates."""
+"""Learning-based position embedding (LBPE): the relation itself is learned, from a family that extrapolates.
+
+Beside it, for comparison, a relation that is learned freely and is not made to extrapolate.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from lengthlens.errors import UserError
-from lengthlens.models.schemes.crowd import crowd
-from lengthlens.models.schemes.forms import Form, marked_keys, read_forms
-from lengthlens.models.schemes.free import FreeBias
-from lengthlens.models.schemes.options import option
-from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.errors import UserError, unknown
+from lengthlens.models.schemes.relation import (
+    THRESHOLDS,
+    Code,
+    CodedForm,
+    LearnedEntry,
+    Phi,
+    Pointer,
+    Relation,
+    marked_keys,
+    read_forms,
+)
+from lengthlens.models.schemes.scheme import Family, NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys
 from lengthlens.tasks import Task
 
 # Counted back from the query, forward from the start, and mirrored, each at small multiples of the scale. With a window
@@ -20,22 +30,6 @@ from lengthlens.tasks import Task
 FORMS = "i-j, i-j-n, i-j-2n, j, j-n, j-2n, i+j-n, i+j-2n, i+j-3n"
 
 EVERY = slice(None)
-THRESHOLDS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)  # from hardly felt to what only a strong head adds
-
-
-class Surviving(NamedTuple):
-    """One (form, value) that a head goes by, and what it adds to the score there."""
-
-    layer: int
-    head: int
-    form: Form
-    value: int
-    gate: float
-    bias: float
-
-    def in_words(self) -> str:
-        verb = "reads" if self.bias > 0 else "avoids"
-        return f"layer {self.layer} head {self.head} {verb} {self.form.says(self.value)} ({self.bias:+.2f})"
 
 
 class LearnedRelation(PositionScheme):
@@ -43,9 +37,9 @@ class LearnedRelation(PositionScheme):
 
     A form u = a·i + b·j + c·n + d is coded as u where |u| ≤ window, and as OTHER elsewhere. What a head adds to the
     score of a pair is Σ over forms of F · gate[form] · bias[form, code], with gates that are a softmax at `temperature`
-    and no bias for OTHER. A head with its gate on i−j−n and a large bias at value 0 "reads i−j = n", at every scale.
-    (F, the number of forms, undoes that gates start at 1/F: each form begins as if it were alone, and heads become
-    sharp within the steps in which the rest of the network learns.)
+    and no bias for OTHER. A head with its gate on i−j−n and a large bias at value 0 "attends to i−j = n" at every
+    scale. (F, the number of forms, undoes that gates start at 1/F: each form begins as if it were alone, and heads
+    become sharp within the steps in which the rest of the network learns.)
 
     Computed sparsely: at a query each (form, value) marks one key at most, so that a block of queries takes
     queries · forms · values additions whatever the number of keys.
@@ -54,8 +48,6 @@ class LearnedRelation(PositionScheme):
     them) taken off its score. Attention is then the same function of the keys with a value, and of what the others have
     on average, at every length. By themselves (``other=each``) the others gain weight with their number, and scores
     have to be scaled with length against it, which also sharpens heads that are meant to blend two keys.
-
-    With ``variant=mlp`` a small network over (i, j, n) takes the place of the forms: free, and not made to extrapolate.
     """
 
     name = "lbpe"
@@ -63,32 +55,33 @@ class LearnedRelation(PositionScheme):
     summary = "a learned relation: linear forms of i, j, n chosen by gates, with a bias per small value"
     relation_in_words = "the values of the surviving linear forms of i, j, n, each OTHER outside its window"
     uses_scale = True
+    learns_relation = True
+    remedy = "learning the relation"
     no_random = "its forms count true positions against the scale"
     no_hint = "its forms contain the scale already"
 
     @dataclass(frozen=True)
     class Options:
-        variant: Literal["forms", "mlp"] = "forms"
+        variant: str = "forms"  # the only one; what was "mlp" is scheme lbpe-mlp. Kept: it is part of runs' names
         forms: str = FORMS
         window: int = option(3, at_least=0, at_most=64)
         final_temperature: float = option(1.0, at_least=0.01)  # of the gates, reached at the end of training
-        hidden: int = option(32, at_least=1, at_most=4096)  # width of the network, for variant mlp
+        hidden: int = option(32, at_least=1, at_most=4096)  # means nothing here; kept for the same reason
         # how keys without a value weigh: each by itself, or all as one
         other: Literal["each", "one"] = option("each", later=True)
+
+        def __post_init__(self) -> None:
+            if self.variant == "mlp":
+                raise UserError("scheme 'lbpe' with variant=mlp is a scheme of its own: 'lbpe-mlp'")
+            if self.variant != "forms":
+                raise unknown("option 'variant' of scheme 'lbpe'", self.variant, ["forms"])
 
     options: Options
 
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
         super().__init__(sizes, options, task)
         self.forms = read_forms(options.forms)
-        heads = (sizes.n_layers, sizes.n_heads)
-        if options.variant == "mlp":
-            if options.other != "each":
-                raise UserError("scheme 'lbpe' with variant=mlp has a bias for every key: other=one means nothing")
-            self.free = FreeBias(*heads, options.hidden)
-            self.relation_in_words = "(i, j, n)"
-            return
-        shape = (*heads, len(self.forms), 2 * options.window + 1)
+        shape = (sizes.n_layers, sizes.n_heads, len(self.forms), 2 * options.window + 1)
         self.gate_logits = nn.Parameter(torch.zeros(shape[:3]))
         self.bias = nn.Parameter(torch.zeros(shape))
         self.temperature: Tensor
@@ -98,11 +91,10 @@ class LearnedRelation(PositionScheme):
 
     def anneal(self, progress: float) -> None:
         """Lower the temperature of the gates geometrically, from 1 to `final_temperature`."""
-        if self.options.variant == "forms":
-            self.temperature.fill_(self.options.final_temperature ** min(max(progress, 0.0), 1.0))
+        self.temperature.fill_(self.options.final_temperature ** min(max(progress, 0.0), 1.0))
 
     def gates(self, layers: slice = EVERY) -> Tensor:
-        """How much each head goes by each form; sums to one. [layer, head, form]"""
+        """How much each head uses each form; sums to one. [layer, head, form]"""
         return (self.gate_logits[layers] / self.temperature).softmax(-1)
 
     def weights(self, layers: slice = EVERY) -> Tensor:
@@ -111,77 +103,84 @@ class LearnedRelation(PositionScheme):
 
     # -- the bias ------------------------------------------------------------------------------------------------
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        assert frame.scale is not None
-        if self.options.variant == "mlp":
-            bias: Tensor = self.free(layer, frame.position, frame.scale, rows)
-            return bias
-        return frame.per_scale(lambda scales: self._bias(layer, frame, rows, scales))
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
 
-    def _bias(self, layer: int, frame: Frame, rows: slice, scales: Tensor) -> Tensor:
+    def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]"""
-        key, exists = frame.cached((rows.start, rows.stop), lambda: self._marked(rows, scales))
+        key, exists = positions.cached((queries.start, queries.stop), lambda: self._marked(queries, scales))
         weights = self.weights(slice(layer, layer + 1)).flatten(2)[:, :, None]  # [1, head, 1, form·value]
         added = torch.where(exists, weights, 0)  # [scale, head, query, form·value]
-        empty = added.new_zeros(*added.shape[:3], rows.stop)
+        empty = added.new_zeros(*added.shape[:3], queries.stop)
         bias = empty.scatter_add(3, key.expand_as(added), added)
         if self.options.other == "each":
             return bias
         counts = (exists & self.alive[layer].flatten(1)[:, None]).to(added.dtype)
         valued = empty.scatter_add(3, key.expand_as(counts), counts) > 0
-        return bias - crowd(valued, rows)
+        return bias - pooled_keys(valued, queries)
 
-    def _marked(self, rows: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
+    def _marked(self, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
         """The key of each (form, value) at each query, and whether there is one. [scale, 1, query, form·value]"""
-        device = scales.device
-        forms, query = (torch.tensor(self.forms, device=device), torch.arange(rows.start, rows.stop, device=device))
-        key = marked_keys(forms, self.options.window, query, scales).flatten(2)[:, None]
+        query = torch.arange(queries.start, queries.stop, device=scales.device)
+        key = marked_keys(self.forms, self.options.window, query, scales).flatten(2)[:, None]
         exists = (key >= 0) & (key <= query[:, None])
         return torch.where(exists, key, 0), exists
 
+    @property
+    def pools_others(self) -> bool:  # type: ignore[override]
+        return self.options.other == "one"
+
+    def named_keys(self, query: Tensor, scale: int) -> NamedKeys:
+        key = marked_keys(self.forms, self.options.window, query, torch.tensor([scale]))[0].flatten(1)
+        weights, alive = self.weights().detach().flatten(2), self.alive.flatten(2)  # [layer, head, form·value]
+        used = (alive if self.pools_others else weights).flatten(0, 1).any(0)
+        bias, valued = (part[:, :, None, used].expand(-1, -1, len(query), -1) for part in (weights, alive))
+        return NamedKeys(key[:, used], bias, valued)
+
     # -- the relation --------------------------------------------------------------------------------------------
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        """One component for each form that any head still goes by; OTHER is window + 1."""
-        if self.options.variant == "mlp":
-            all_three = 0 * (query_pos + key_pos + scale)
-            return torch.stack([query_pos + all_three, key_pos + all_three, scale + all_three], -1)
-        components = [
-            self._code(form, counts.to(query_pos.device), query_pos, key_pos, scale)
-            for form, counts in self._surviving_forms()
-        ]
-        if not components:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        """One component for each form that any head still uses."""
+        forms = self._coded()
+        if not forms:
             return torch.zeros_like(query_pos + key_pos + scale)[..., None]
-        return torch.stack(components, -1)
+        return torch.stack([form.codes(query_pos, key_pos, scale) for form in forms], -1)
 
-    def _surviving_forms(self) -> list[tuple[Form, Tensor]]:
-        """The forms that some head goes by, each with the values that count. [value]"""
-        counts = self.alive.flatten(0, 1).any(0)
-        return [(form, counts[f]) for f, form in enumerate(self.forms) if bool(counts[f].any())]
+    def _coded(self) -> list[CodedForm]:
+        """The forms that some head still uses, each with the values that count."""
+        counts = self.alive.flatten(0, 1).any(0)  # [form, value]
+        return [CodedForm(form, own) for form, own in zip(self.forms, counts) if bool(own.any())]
 
-    def _code(self, form: Form, counts: Tensor, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        """The form's value where it counts, else OTHER."""
-        window = self.options.window
-        value = form.value(query_pos, key_pos, scale)
-        inside = (value.abs() <= window) & counts[(value + window).clamp(0, 2 * window)]
-        return torch.where(inside, value, window + 1)
+    def describe(self, code: Code) -> str:
+        true = [form.says(value) for form, value in zip(self._coded(), code)]
+        return " and ".join(filter(None, true)) or "no form within its window"
 
-    def describe(self, code: tuple[int, ...]) -> str:
-        if self.options.variant == "mlp":
-            return f"position {code[1]} seen from {code[0]} at scale {code[2]}"
-        forms = [form for form, _ in self._surviving_forms()]
-        true = [form.says(value) for form, value in zip(forms, code) if value <= self.options.window]
-        return " and ".join(true) or "no form within its window"
+    def relation(self) -> Relation:
+        return Relation(self.phi, self.relation_in_words, self.describe, of_head=self._phi_of)
+
+    def _phi_of(self, layer: int, head: int) -> Phi:
+        """The relation of one head: each form's value where that head uses it, else OTHER."""
+        forms = [CodedForm(form, counts) for form, counts in zip(self.forms, self.alive[layer, head])]
+        return lambda i, j, n: torch.stack([form.codes(i, j, n) for form in forms], -1)
+
+    def candidates(self) -> dict[str, Relation]:
+        """Each form that some head still uses, alone."""
+        task = self.task
+        assert task is not None
+        return {str(form.form): form.relation(task.length, k) for k, form in enumerate(self._coded())}
+
+    def pointers(self) -> list[list[Pointer]]:
+        """Every (form, value) that a head may still use."""
+        kinds = self.alive.flatten(0, 1).unique(dim=0)
+        return [[Pointer(self.forms[f], v - self.options.window) for f, v in kind.nonzero().tolist()] for kind in kinds]
 
     # -- after training ------------------------------------------------------------------------------------------
 
-    def readable(self, threshold: float = 0.0) -> list[Surviving]:
+    def entries(self, threshold: float = 0.0) -> list[LearnedEntry]:
         """All (form, value) that add more than `threshold` to a head's score, or take it away; strongest first."""
-        self._only_forms("be read in words")
         gates, weights = self.gates().detach(), self.weights().detach()
-        found = (weights.abs() > threshold).nonzero().tolist()
-        entries = [
-            Surviving(
+        found = [
+            LearnedEntry(
                 layer,
                 head,
                 self.forms[f],
@@ -189,21 +188,20 @@ class LearnedRelation(PositionScheme):
                 float(gates[layer, head, f]),
                 float(weights[layer, head, f, v]),
             )
-            for layer, head, f, v in found
+            for layer, head, f, v in (weights.abs() > threshold).nonzero().tolist()
         ]
-        return sorted(entries, key=lambda entry: -abs(entry.bias))
+        return sorted(found, key=lambda entry: -abs(entry.bias))
 
     def in_words(self, threshold: float = 0.5) -> str:
-        """What each head goes by, a line each: "layer 0 head 1 reads i−j = n (+6.31)"."""
-        return "\n".join(entry.in_words() for entry in self.readable(threshold)) or "no head goes by any form"
+        """What each head uses, a line each: "layer 0 head 1 attends to i−j = n (+6.31)"."""
+        return "\n".join(entry.in_words() for entry in self.entries(threshold)) or "no head uses any form"
 
     @torch.no_grad()
-    def prune(self, threshold: float = 0.5) -> "LearnedRelation":
+    def prune_below(self, threshold: float = 0.5) -> "LearnedRelation":
         """Keep only what adds more than `threshold` to a score, or takes it away: in the bias and in the relation.
 
         Softmax weights change by a factor of e^threshold at most for each (form, value) that goes. Returns itself.
         """
-        self._only_forms("be pruned")
         self.alive &= self.weights().abs() > threshold
         return self
 
@@ -212,15 +210,79 @@ class LearnedRelation(PositionScheme):
 
         Returns that threshold; None if it holds after none of them, and then nothing is pruned.
         """
-        self._only_forms("be pruned")
         before = self.alive.clone()
         for threshold in sorted(thresholds, reverse=True):
-            self.prune(threshold)
+            self.prune_below(threshold)
             if holds():
                 return threshold
             self.alive.copy_(before)
         return None
 
-    def _only_forms(self, what: str) -> None:
-        if self.options.variant == "mlp":
-            raise UserError(f"scheme 'lbpe' with variant=mlp has no forms, and cannot {what}")
+    def prune(self, unchanged: Callable[[], bool]) -> Relation:
+        """First the largest threshold on what a (form, value) adds to a score, then whole forms, the weakest first."""
+        threshold = self.prune_while(unchanged) or 0.0
+        strength = self.weights().detach().abs().amax((0, 1, 3))
+        for form in strength.argsort().tolist():
+            kept = self.alive[:, :, form].clone()
+            if not bool(kept.any()):
+                continue
+            self.alive[:, :, form] = False
+            if not unchanged():
+                self.alive[:, :, form] = kept
+        words = f"surviving forms (|bias| > {threshold:g}) {self._surviving_in_words()}"
+        return Relation(self.phi, words, self.describe, of_head=self._phi_of)
+
+    def _surviving_in_words(self) -> str:
+        """The forms that still count with their values: ``i−j−n: 0; i−j: −1 0``."""
+        texts = [
+            f"{form.form}: {' '.join(str(int(v) - form.window) for v in form.counts.nonzero()[:, 0])}"
+            for form in self._coded()
+        ]
+        return "; ".join(texts) or "none"
+
+
+UNIT = 10.0  # positions are told to the network in tens, so that inputs of training are of order one
+
+
+class FreeRelation(PositionScheme):
+    """A bias that is any function of (i, j, n): a small network, with nothing built in that would make it extrapolate.
+
+    One hidden layer over (i, j, n) for each layer of the network, one output for each head.
+    """
+
+    name = "lbpe-mlp"
+    family: Family = "learned relation"
+    summary = "a bias from a small network over i, j and n: learned freely, not made to extrapolate"
+    relation_in_words = "(i, j, n)"
+    uses_scale = True
+    no_random = "it is given true positions beside the scale"
+    no_hint = "it is given the scale already"
+
+    @dataclass(frozen=True)
+    class Options:
+        hidden: int = option(32, at_least=1, at_most=4096)  # width of the network
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        layers, hidden = sizes.n_layers, options.hidden
+        self.W_in = nn.Parameter(torch.randn(layers, 3, hidden))
+        self.b_in = nn.Parameter(torch.randn(layers, hidden))
+        self.W_out = nn.Parameter(torch.randn(layers, hidden, sizes.n_heads) / hidden**0.5)
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return torch.stack(torch.broadcast_tensors(query_pos, key_pos, scale), -1)
+
+    def describe(self, code: Code) -> str:
+        return f"position {code[1]} seen from {code[0]} at scale {code[2]}"
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        """The first layer is linear, so its three inputs are mapped before they are paired. [row, head, query, key]"""
+        assert positions.scale is not None
+        of_query, of_key, of_scale = (self.W_in[layer, part] / UNIT for part in range(3))
+        query = positions.position[:, queries, None, None] * of_query  # [1|row, query, 1, hidden]
+        key = positions.position[:, None, : queries.stop, None] * of_key  # [1|row, 1, key, hidden]
+        shift = positions.scale[:, None, None, None] * of_scale + self.b_in[layer]  # [row, 1, 1, hidden]
+        hidden = torch.tanh(query + key + shift)
+        return (hidden @ self.W_out[layer]).movedim(-1, 1)

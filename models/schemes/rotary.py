@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.options import LARGEST, option
-from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.scheme import LARGEST, Family, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
 STRETCHES = "it stretches the lengths of training to longer ones, and random positions already cover those"
@@ -43,10 +43,10 @@ class Rope(PositionScheme):
                 f"({sizes.d_head}), not {self.dim}"
             )
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return (query_pos - key_pos + 0 * scale)[..., None]
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         return f"distance {code[0]}"
 
     def frequencies(self, length: int, device: torch.device) -> Tensor:
@@ -57,8 +57,8 @@ class Rope(PositionScheme):
         """A factor on what turns; another than 1 sharpens or softens attention."""
         return 1.0
 
-    def rotate(self, x: Tensor, frame: Frame) -> Tensor:
-        cos, sin = frame.cached("rope", lambda: self._turn(frame))
+    def rotate(self, x: Tensor, positions: Positions) -> Tensor:
+        cos, sin = positions.cached("rope", lambda: self._turn(positions))
         part = x[..., : self.dim].float()
         if self.options.adjacent_pairs:
             a, b = part[..., 0::2], part[..., 1::2]
@@ -69,10 +69,10 @@ class Rope(PositionScheme):
         turned = turned.to(x.dtype)
         return turned if self.dim == x.shape[-1] else torch.cat([turned, x[..., self.dim :]], -1)
 
-    def _turn(self, frame: Frame) -> tuple[Tensor, Tensor]:
+    def _turn(self, positions: Positions) -> tuple[Tensor, Tensor]:
         """Cosine and sine of all angles, [1|row, pos, 1, pair]. In float32: bfloat16 cannot tell 256 from 257."""
-        length = frame.tokens.shape[1]
-        angle = frame.position[:, :, None, None] * self.frequencies(length, frame.tokens.device)
+        length = positions.tokens.shape[1]
+        angle = positions.position[:, :, None, None] * self.frequencies(length, positions.tokens.device)
         magnitude = self.magnitude(length)
         return magnitude * angle.cos(), magnitude * angle.sin()
 
@@ -114,7 +114,7 @@ class _Stretched(Rope):
             return self.options.scaling
         return max(1.0, length / self.options.original_length)
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         distance = query_pos - key_pos + 0 * scale
         if self.options.scaling is not None:
             return distance[..., None]
@@ -128,7 +128,7 @@ class _Stretched(Rope):
         assert self.task is not None
         return max(self.task.length(scale), self.options.original_length)
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         if len(code) == 1:
             return f"distance {code[0]}"
         return f"distance {code[0]} in a sequence of {'scale' if self.task is None else 'length'} {code[1]}"

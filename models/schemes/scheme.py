@@ -1,5 +1,6 @@
 """The contract of a position embedding: where it acts in the network, and which position pairs it treats alike."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, field
@@ -9,10 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
+from lengthlens.models.schemes.relation import (
+    Code,
+    CodeTable,
+    LearnedEntry,
+    Pointer,
+    Relation,
+    code_in_words,
+    prune_tables,
+)
 from lengthlens.tasks import Task
 
 Made = TypeVar("Made")
 Family = Literal["none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"]
+LARGEST = 1_000_000  # of any option that sizes a table: more is a slip of the hand, or a hostile file
 
 
 @dataclass(frozen=True)
@@ -31,16 +42,26 @@ class NoOptions:
     """The options of a scheme that has none."""
 
 
+def option(default: Any, at_least: float | None = None, at_most: float | None = None, later: bool = False) -> Any:
+    """A field of an `Options` dataclass whose numbers are bounded (bounds included).
+
+    One that was added `later`, when runs had been stored without it, has a default that means what they did: at that
+    value it is no part of a run's name, so that they are still found.
+    """
+    bounds = {"at_least": at_least, "at_most": at_most}
+    return dataclasses.field(default=default, metadata={**bounds, "later": later})
+
+
 def readable(numbers: Tensor) -> bool:
     """Whether what is computed may depend on the numbers in a tensor, not only on its shape."""
     return numbers.device.type != "meta" and not torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)
-class Frame:
+class Positions:
     """Where the tokens of one forward pass stand.
 
-    `tokens` [row, pos]; `position` [1 or row, pos], the ids the scheme goes by, 0 1 2 … unless it says otherwise;
+    `tokens` [row, pos]; `position` [1 or row, pos], the ids the scheme uses, 0 1 2 … unless it says otherwise;
     `scale` [1 or row], or None for a scheme that does not look at it. `limit` is a number that all position ids stay
     below; None says that they are 0 1 2 … without a gap, so that a distance occurs along a whole diagonal.
     """
@@ -52,7 +73,7 @@ class Frame:
     cache: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def cached(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made once for all layers and dropped with the frame. No parameter may enter it."""
+        """What `make` gives, made once for all layers and dropped with the positions. No parameter may enter it."""
         if key not in self.cache:
             self.cache[key] = make()
         made: Made = self.cache[key]
@@ -74,17 +95,17 @@ class Frame:
         distinct, of_row = torch.unique(self.scale, return_inverse=True)
         return distinct, of_row
 
-    def distance(self, rows: slice) -> Tensor:
-        """i−j for the queries `rows` and all keys up to the last of them. [1|row, query, key]"""
-        return self.position[:, rows, None] - self.position[:, None, : rows.stop]
+    def distance(self, queries: slice) -> Tensor:
+        """i−j for a block of queries and all keys up to the last of them. [1|row, query, key]"""
+        return self.position[:, queries, None] - self.position[:, None, : queries.stop]
 
 
-class CodeTable(NamedTuple):
-    """What a scheme has learned for each value of one component of its code, as numbers that it adds to scores."""
+class NamedKeys(NamedTuple):
+    """The keys whose code has a bias of its own, query by query; all others are treated alike at every length."""
 
-    values: nn.Parameter  # [layer, head, entry], or [head, entry] where all layers share it
-    first: int  # the value of the component at the first entry; the next entry belongs to the next value
-    words: str  # the component: "min(i−j, max_distance)"
+    key: Tensor  # [query, name]; below 0 or behind the query where there is none
+    bias: Tensor  # [layer, head, query, name], what the scheme adds there
+    valued: Tensor  # [layer, head, query, name], whether the head has a value there, even if that is 0
 
 
 class PositionScheme(nn.Module, ABC):
@@ -100,20 +121,26 @@ class PositionScheme(nn.Module, ABC):
     `factor`        multiplied onto the pattern after the softmax               [1|row, 1|head, query, key]
     ==============  ==========================================================  ===============================
 
-    and it always says its position relation, `relation`: pairs with the same code are treated alike, whatever is
-    learned. One scheme object serves all layers; tables that differ by layer have a layer dimension.
+    and it always says its position relation, `phi`: pairs with the same code are treated alike, whatever is learned.
+    One scheme object serves all layers; tables that differ by layer have a layer dimension.
 
-    `score` and `factor` are asked for one block of queries at a time (`rows`), so that no T×T tensor is ever kept;
-    keys run from 0 to ``rows.stop - 1`` and causality is the caller's business.
+    `score` and `factor` are asked for one block of `queries` at a time, so that no T×T tensor is ever kept; keys run
+    from 0 to ``queries.stop - 1`` and causality is the caller's business.
 
-    A subclass sets the class variables, keeps what it needs in ``__init__``, and is one line in ``SCHEMES``.
+    A subclass sets the class variables, keeps what it needs in ``__init__``, and is one line: in ``SCHEMES``, or
+    ``SCHEMES.add(name, Class)`` from outside. What theory and probes can do with it beyond its relation, it offers by
+    further methods, each of which says "cannot" here: `tables` or `prune`, `candidates` and `pointers`, `entries`,
+    `named_keys`.
     """
 
     name: str
     family: Family
     summary: str
     relation_in_words: str
-    uses_scale: bool = False  # whether `frame` has to know the scale
+    uses_scale: bool = False  # whether `positions` has to know the scale
+    learns_relation: bool = False  # whether φ itself is learned, so that it is only known once it has been pruned
+    pools_others: bool = False  # whether all keys without a value weigh together as one, however many they are
+    remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
     no_random: str | None = None  # why `randomized:` makes no sense on it, if it does not
     no_hint: str | None = None  # why `hinted:` makes no sense on it, if it does not
     Options: ClassVar[type] = NoOptions  # a frozen dataclass; its fields are the scheme's options
@@ -126,31 +153,63 @@ class PositionScheme(nn.Module, ABC):
         # Schemes that draw at random in training draw from it; a trainer may put its own in its place.
         self.generator = torch.Generator(device="cpu").manual_seed(0)
 
+    # -- the relation --------------------------------------------------------------------------------------------
+
     @abstractmethod
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         """The code of each pair: integer tensors that broadcast together in, [*broadcast, component] out."""
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         """A code in words, for counterexamples: "distance 5"."""
-        return f"code {code[0] if len(code) == 1 else code}"
+        return code_in_words(code)
 
-    def option_values(self) -> dict[str, Any]:
-        """The options by name, defaults included: what `make_scheme` needs to make the same scheme again."""
-        return asdict(self.options)  # type: ignore[call-overload, no-any-return]
+    def relation(self) -> Relation:
+        """φ with its words, and what is known about it that saves work."""
+        return Relation(self.phi, self.relation_in_words, self.describe, uses_scale=self.uses_scale)
+
+    def candidates(self) -> dict[str, Relation]:
+        """The relations among which training chooses, by name; empty if the relation is fixed."""
+        return {}
+
+    def pointers(self) -> list[list[Pointer]]:
+        """The pointers to which a head may give weights, a list for each kind of head, beside `candidates`."""
+        return []
 
     def tables(self) -> list[CodeTable]:
         """Its biases as tables, one for each component of its code; none if it does not work by tables."""
         return []
 
+    def prune(self, unchanged: Callable[[], bool]) -> Relation | None:
+        """Switch off, in place, what can go while `unchanged()` stays true: the relation left, None if nothing can go.
+
+        A scheme with `tables` need not override it: entries that need not differ become alike.
+        """
+        tables = self.tables()
+        return prune_tables(self.phi, tables, unchanged) if tables else None
+
+    def entries(self) -> list[LearnedEntry]:
+        """What a learned relation consists of, strongest first; none if the relation is fixed."""
+        return []
+
+    def named_keys(self, query: Tensor, scale: int) -> NamedKeys | None:
+        """The keys that queries [query] name at a scale; None if it does not treat all but a few keys alike."""
+        return None
+
+    # -- the network ---------------------------------------------------------------------------------------------
+
+    def option_values(self) -> dict[str, Any]:
+        """The options by name, defaults included: what `SchemeSpec.of` needs to make the same scheme again."""
+        return asdict(self.options)  # type: ignore[call-overload, no-any-return]
+
     def anneal(self, progress: float) -> None:
         """Told by a trainer how much of the training is done, from 0 to 1."""
 
-    def frame(self, tokens: Tensor, scale: Tensor | None = None) -> Frame:
+    def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         """Where `tokens` [row, pos] stand; the scale is inferred by the task's own rule where it is not given."""
         position = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        return Frame(tokens, position, self.frame_scale(tokens, scale) if self.uses_scale else None)
+        return Positions(tokens, position, self.known_scale(tokens, scale) if self.uses_scale else None)
 
-    def frame_scale(self, tokens: Tensor, scale: Tensor | None) -> Tensor:
+    def known_scale(self, tokens: Tensor, scale: Tensor | None) -> Tensor:
         """The scale of each row, [row]; [1] if all rows have the same, which makes one bias do for all of them."""
         if scale is None:
             if self.task is None:
@@ -161,23 +220,23 @@ class PositionScheme(nn.Module, ABC):
             raise UserError(f"{len(scale)} scales were given for {len(tokens)} rows: one for each is needed")
         return scale[:1] if readable(scale) and bool((scale == scale[0]).all()) else scale
 
-    def embed(self, frame: Frame) -> Tensor | None:
+    def embed(self, positions: Positions) -> Tensor | None:
         return None
 
-    def embed_qk(self, frame: Frame) -> Tensor | None:
+    def embed_qk(self, positions: Positions) -> Tensor | None:
         return None
 
-    def rotate(self, x: Tensor, frame: Frame) -> Tensor:
+    def rotate(self, x: Tensor, positions: Positions) -> Tensor:
         return x
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         """`q` [row, query, head, d_head] of the block, `k` [row, key, head, d_head] of all keys up to its end.
 
         Both as they enter the dot product: rotated, and `q` already divided by the square root of d_head.
         """
         return None
 
-    def factor(self, layer: int, frame: Frame, rows: slice) -> Tensor | None:
+    def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
         return None
 
     @classmethod
@@ -185,3 +244,55 @@ class PositionScheme(nn.Module, ABC):
         """The places in which the scheme acts, by name."""
         places = ("embed", "embed_qk", "rotate", "score", "factor")
         return [place for place in places if getattr(cls, place) is not getattr(PositionScheme, place)]
+
+
+class Anchorable(PositionScheme):
+    """A scheme that ``hinted:`` makes sense around.
+
+    It has an `anchored` twin, which counts positions from the scale and so may meet negative numbers.
+    """
+
+    anchored_in_words: str  # the relation of the anchored twin
+
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task)
+        self.anchored = anchored
+
+    @property
+    def in_words(self) -> str:
+        """The relation that it uses: its own, or that of the anchored twin."""
+        return self.anchored_in_words if self.anchored else self.relation_in_words
+
+    @abstractmethod
+    def codes_at(self, query_pos: Tensor, key_pos: Tensor, anchor: Tensor) -> Tensor:
+        """The code of each pair as seen from an anchor. [*broadcast, component]"""
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return self.codes_at(query_pos, key_pos, scale if self.anchored else 0 * scale)
+
+
+def pooled_keys(valued: Tensor, queries: slice) -> Tensor:
+    """At keys without a value, the log of how many of them a query sees; 0 elsewhere. [*, query, key]
+
+    Taken off the scores, it makes them weigh as one key with their average, however many there are: at every length,
+    attention is then the same function of the keys that have a value. `valued` is for a block of queries, and keys
+    after a query do not count.
+
+    The first key stands apart, value or not. Heads that have nothing to attend to rest on a mark such as ``^``, by its
+    token; pooled, its weight would fade as the keys beside it grow in number.
+
+    >>> one_of_four = torch.tensor([[[False, False, True, False]]])
+    >>> pooled_keys(one_of_four, slice(3, 4)).exp().round().tolist()
+    [[[1.0, 2.0, 1.0, 2.0]]]
+    """
+    query = torch.arange(queries.start, queries.stop, device=valued.device)[:, None]
+    key = torch.arange(queries.stop, device=valued.device)
+    other = ~valued & (key <= query) & (key > 0)
+    number = other.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(other, number.to(torch.get_default_dtype()).log(), 0)
+
+
+def scheme_of(model: object) -> PositionScheme | None:
+    """The position embedding of a model of this project; None for any other model."""
+    found = getattr(model, "pos_embed", None)
+    return found if isinstance(found, PositionScheme) else None

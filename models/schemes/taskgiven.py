@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.options import LARGEST, option
-from lengthlens.models.schemes.scheme import Family, Frame, PositionScheme, Sizes
+from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.scheme import LARGEST, Family, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
 KEPT_SCALES = 64
@@ -78,10 +78,10 @@ class _TaskGiven(PositionScheme):
         self.W_pos = nn.Parameter(torch.empty(ids, sizes.d_model))
         nn.init.normal_(self.W_pos, std=0.02)
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return self.ids.of_pairs(query_pos, key_pos, scale)
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         return f"position id {code[1]} seen from {code[0]}"
 
     def offset(self, largest: int) -> int:
@@ -126,20 +126,20 @@ class Coupled(_TaskGiven):
         super().__init__(sizes, options, task, options.max_id + 1)
         self.ids.at(self.ids.task.min_scale)  # a task that couples nothing refuses here
 
-    def embed(self, frame: Frame) -> Tensor | None:
+    def embed(self, positions: Positions) -> Tensor | None:
         offset = self.offset(self.options.max_start - 1)
-        ids = self._ids(frame)
+        ids = self._ids(positions)
         ids = torch.where(ids == 0, 0, ids + offset)
-        return self.looked_up(ids, bound=frame.tokens.shape[1] + 1 + offset)
+        return self.looked_up(ids, bound=positions.tokens.shape[1] + 1 + offset)
 
-    def _ids(self, frame: Frame) -> Tensor:
+    def _ids(self, positions: Positions) -> Tensor:
         """The ids of each row, cut or filled up with 0 to the length of the tokens. [1|row, pos]"""
-        assert frame.scale is not None
-        length, device = frame.tokens.shape[1], frame.tokens.device
+        assert positions.scale is not None
+        length, device = positions.tokens.shape[1], positions.tokens.device
         if device.type == "meta":  # no scale to read there, and any ids will do
-            return torch.zeros(len(frame.scale), length, dtype=torch.long, device=device)
-        ids = torch.zeros(len(frame.scale), length, dtype=torch.long, device="cpu")
-        for row, scale in enumerate(frame.scale.tolist()):
+            return torch.zeros(len(positions.scale), length, dtype=torch.long, device=device)
+        ids = torch.zeros(len(positions.scale), length, dtype=torch.long, device="cpu")
+        for row, scale in enumerate(positions.scale.tolist()):
             own = self.ids.at(scale)[:length]
             ids[row, : len(own)] = own
         return ids.to(device)
@@ -167,7 +167,7 @@ class Abacus(_TaskGiven):
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
         super().__init__(sizes, options, task, options.max_id + 1)
 
-    def embed(self, frame: Frame) -> Tensor | None:
+    def embed(self, positions: Positions) -> Tensor | None:
         offset = self.offset(self.options.max_offset)
-        ids = self.ids.task.run_index(frame.tokens)
-        return self.looked_up(torch.where(ids == 0, 0, ids + offset), bound=frame.tokens.shape[1] + offset)
+        ids = self.ids.task.run_index(positions.tokens)
+        return self.looked_up(torch.where(ids == 0, 0, ids + offset), bound=positions.tokens.shape[1] + offset)

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.anchor import Anchorable
-from lengthlens.models.schemes.options import LARGEST, option
-from lengthlens.models.schemes.scheme import CodeTable, Frame, NoOptions, PositionScheme, Sizes
+from lengthlens.models.schemes.relation import Code, CodeTable
+from lengthlens.models.schemes.scheme import LARGEST, Anchorable, NoOptions, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
 
@@ -50,20 +49,20 @@ class Wrapper(PositionScheme):
     def anneal(self, progress: float) -> None:
         self.inner.anneal(progress)
 
-    def embed(self, frame: Frame) -> Tensor | None:
-        return self.inner.embed(frame)
+    def embed(self, positions: Positions) -> Tensor | None:
+        return self.inner.embed(positions)
 
-    def embed_qk(self, frame: Frame) -> Tensor | None:
-        return self.inner.embed_qk(frame)
+    def embed_qk(self, positions: Positions) -> Tensor | None:
+        return self.inner.embed_qk(positions)
 
-    def rotate(self, x: Tensor, frame: Frame) -> Tensor:
-        return self.inner.rotate(x, frame)
+    def rotate(self, x: Tensor, positions: Positions) -> Tensor:
+        return self.inner.rotate(x, positions)
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return self.inner.score(layer, frame, rows, q, k)
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return self.inner.score(layer, positions, queries, q, k)
 
-    def factor(self, layer: int, frame: Frame, rows: slice) -> Tensor | None:
-        return self.inner.factor(layer, frame, rows)
+    def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
+        return self.inner.factor(layer, positions, queries)
 
 
 class Randomized(Wrapper):
@@ -109,17 +108,17 @@ class Randomized(Wrapper):
         super().__init__(sizes, options, task, inner)
         self.relation_in_words = self.words(type(inner))
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         if self.inner.family == "absolute":
-            return self.inner.relation(query_pos, key_pos, scale)
+            return self.inner.phi(query_pos, key_pos, scale)
         return (query_pos - key_pos + 0 * scale)[..., None]
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         if len(code) == 2:
             return f"the position of rank {code[1]} seen from that of rank {code[0]}"
         return f"{code[0]} places back"
 
-    def frame(self, tokens: Tensor, scale: Tensor | None = None) -> Frame:
+    def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         length = tokens.shape[1]
         if length > self.options.range:
             raise UserError(
@@ -127,7 +126,7 @@ class Randomized(Wrapper):
                 f"and cannot place a sequence of {length}"
             )
         position = self._draw(length).to(tokens.device)[None]
-        return Frame(tokens, position, None, limit=self.options.range)
+        return Positions(tokens, position, None, limit=self.options.range)
 
     def _draw(self, length: int) -> Tensor:
         """Positions in increasing order, [pos]. Drawn on the CPU, so that every device has the same."""
@@ -160,7 +159,8 @@ class ScaleHinted(Wrapper):
 
     @classmethod
     def refusal(cls, scheme: type[PositionScheme]) -> str | None:
-        return scheme.no_hint
+        anchorable = issubclass(scheme, Anchorable)
+        return scheme.no_hint or (None if anchorable else "it has no form that counts from the scale")
 
     @classmethod
     def words(cls, scheme: type[PositionScheme]) -> str:
@@ -176,29 +176,31 @@ class ScaleHinted(Wrapper):
         self.anchored = anchored
         self.relation_in_words = self.words(type(inner))
 
-    def relation(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        plain = self.inner.relation(query_pos, key_pos, scale)
-        return torch.cat([plain, self.anchored.relation(query_pos, key_pos, scale)], -1)
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        plain = self.inner.phi(query_pos, key_pos, scale)
+        return torch.cat([plain, self.anchored.phi(query_pos, key_pos, scale)], -1)
 
-    def describe(self, code: tuple[int, ...]) -> str:
+    def describe(self, code: Code) -> str:
         half = len(code) // 2
         return f"{self.inner.describe(code[:half])}; from the scale, {self.anchored.describe(code[half:])}"
 
     def tables(self) -> list[CodeTable]:
         return [*self.inner.tables(), *self.anchored.tables()]
 
-    def embed(self, frame: Frame) -> Tensor | None:
-        return plus(self.inner.embed(frame), self.anchored.embed(frame))
+    def embed(self, positions: Positions) -> Tensor | None:
+        return plus(self.inner.embed(positions), self.anchored.embed(positions))
 
-    def embed_qk(self, frame: Frame) -> Tensor | None:
-        return plus(self.inner.embed_qk(frame), self.anchored.embed_qk(frame))
+    def embed_qk(self, positions: Positions) -> Tensor | None:
+        return plus(self.inner.embed_qk(positions), self.anchored.embed_qk(positions))
 
-    def score(self, layer: int, frame: Frame, rows: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return plus(self.inner.score(layer, frame, rows, q, k), self.anchored.score(layer, frame, rows, q, k))
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return plus(
+            self.inner.score(layer, positions, queries, q, k), self.anchored.score(layer, positions, queries, q, k)
+        )
 
-    def factor(self, layer: int, frame: Frame, rows: slice) -> Tensor | None:
-        plain = self.inner.factor(layer, frame, rows)
-        anchored = self.anchored.factor(layer, frame, rows)
+    def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
+        plain = self.inner.factor(layer, positions, queries)
+        anchored = self.anchored.factor(layer, positions, queries)
         return None if plain is None or anchored is None else plain * anchored
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.certificate.places import Places, check_scheme, settled_scale, weighs_as_one
+from lengthlens.probes.certificate.places import Places, check_scheme, settled_scale
 from lengthlens.probes.certificate.proof import leak_bound, proof, provable
 from lengthlens.probes.certificate.search import RESERVE, Climb
 from lengthlens.runs.evaluation import exact_match
@@ -105,7 +105,7 @@ def certify(
 def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
     """The task, if the theory covers it and the model."""
     check_scheme(model.pos_embed)
-    if weighs_as_one(model.pos_embed) and model.config.score_scaling != "none":
+    if model.pos_embed.pools_others and model.config.score_scaling != "none":
         raise UserError(
             f"scheme '{model.pos_embed.name}' with other=one can be certified without length-scaled scores only: with "
             "them, keys that weigh as one at one length do not at another"

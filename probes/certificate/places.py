@@ -5,8 +5,8 @@ the *rest*, have no bias: a head sees of them only what their tokens are. Here a
 any head, if it is the query itself, or if it holds a mark such as ``=`` (of which an instance has a fixed number).
 
 Where all keys without a value weigh together as one (``other=one``), a key is named if any head has a value for it,
-even if that is 0. The rest is then in the crowd of every head; a named key is in that of a head which has no value for
-it, unless it is the first key, which is in none.
+even if that is 0. The rest is then pooled in every head; a named key is pooled where a head has no value for it. The
+first key never is.
 """
 
 from functools import cache, cached_property
@@ -19,9 +19,6 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import PositionScheme
-from lengthlens.models.schemes.forms import marked_keys
-from lengthlens.models.schemes.ideal import Ideal
-from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.tasks import Task
 
 NONE = -1  # no such key
@@ -38,7 +35,7 @@ class Named(NamedTuple):
 
     key: Tensor  # [query, name], NONE where a query names fewer than the widest one
     bias: Tensor  # [layer, head, query, name], what the scheme adds there
-    crowd: Tensor  # [layer, head, query, name], whether it is one of those that weigh together as one key
+    pooled: Tensor  # [layer, head, query, name], whether it is one of those that weigh together as one key
 
     @property
     def exists(self) -> Tensor:
@@ -47,17 +44,11 @@ class Named(NamedTuple):
 
 def check_scheme(scheme: PositionScheme) -> None:
     """Refuse schemes under which the rest is not treated alike."""
-    forms = isinstance(scheme, LearnedRelation) and scheme.options.variant == "forms"
-    if not (forms or isinstance(scheme, Ideal)):
+    if scheme.named_keys(torch.arange(1), scheme.task.min_scale if scheme.task else 1) is None:
         raise UserError(
-            f"scheme '{scheme.name}' cannot be certified: only lbpe (with forms) and ideal name a bounded number of "
+            f"scheme '{scheme.name}' cannot be certified: only schemes such as lbpe and ideal name a bounded number of "
             f"keys at each query and treat all others alike, whatever the length"
         )
-
-
-def weighs_as_one(scheme: PositionScheme) -> bool:
-    """Whether all keys without a value weigh together as one."""
-    return getattr(scheme.options, "other", "each") == "one"
 
 
 class Places:
@@ -71,12 +62,14 @@ class Places:
         self.symbol = self.tokens < len(task.symbols)  # [pos]: any symbol in other instances; else a mark, always
         self.first_answer = task.prompt_length(scale)
         query = torch.arange(self.length)
-        key, bias, valued = _coded(scheme, query, scale)
+        named = scheme.named_keys(query, scale)
+        assert named is not None  # `check_scheme` was asked before
+        key, bias, valued = named
         marks = (~self.symbol).nonzero().T.expand(self.length, -1)
         key = torch.cat([key, marks, query[:, None]], 1)
         more = (0, key.shape[1] - bias.shape[3])
         bias, valued = (torch.nn.functional.pad(part, more) for part in (bias, valued))
-        self.named = _merged(key, bias, valued | (not weighs_as_one(scheme)), query)
+        self.named = _merged(key, bias, valued | (not scheme.pools_others), query)
 
     @property
     def answer_queries(self) -> Tensor:
@@ -92,7 +85,7 @@ class Places:
         kind = torch.where(self.symbol, torch.arange(self.length) >= self.first_answer, 2 + self.tokens)
         fixed = torch.Generator().manual_seed(0)
         shade = torch.randn(2, *named.bias.shape[:2], generator=fixed, dtype=torch.float64)
-        seen = torch.stack([named.bias.double(), named.crowd.double()])
+        seen = torch.stack([named.bias.double(), named.pooled.double()])
         code = torch.einsum("plhqm,plh->qm", seen, shade).mul(1e6).round().long()
         key = named.key.clamp(min=0)
         own = _mixed(code.numpy(), kind[key].numpy())
@@ -136,38 +129,8 @@ def carried(position: Tensor, scale: int, to: int) -> Tensor:
     return part * to + inside.long()
 
 
-def _coded(scheme: PositionScheme, query: Tensor, scale: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys whose code may have a bias, [query, name]; the biases, and whether a head has a value there, even if 0.
-
-    The last two [layer, head, query, name].
-    """
-    if isinstance(scheme, Ideal):
-        return _of_circuit(scheme, query, scale)
-    assert isinstance(scheme, LearnedRelation)
-    key = marked_keys(torch.tensor(scheme.forms), scheme.options.window, query, torch.tensor([scale]))[0]
-    weights = scheme.weights().detach().flatten(2)  # [layer, head, form·value]
-    alive = scheme.alive.flatten(2)
-    used = (alive if weighs_as_one(scheme) else weights).flatten(0, 1).any(0)
-    bias, valued = (part[:, :, None, used].expand(-1, -1, len(query), -1) for part in (weights, alive))
-    return key.flatten(1)[:, used], bias, valued
-
-
-def _of_circuit(scheme: Ideal, query: Tensor, scale: int) -> tuple[Tensor, Tensor, Tensor]:
-    reads = scheme.circuits.reads(scale)
-    within = torch.arange(len(reads.query)) - torch.searchsorted(reads.query, reads.query)  # place in its query's reads
-    key = torch.full((len(query), int(within.max()) + 1), NONE)
-    key[reads.query, within] = reads.key
-    row = torch.tensor([scheme.catalogue.get(role, 0) - 1 for role in reads.roles])[reads.role]
-    table = scheme.table.detach()
-    bias = table.new_zeros(*table.shape[:2], *key.shape)
-    bias[:, :, reads.query, within] = torch.where(row >= 0, table[:, :, row], 0)
-    valued = torch.zeros(bias.shape, dtype=torch.bool)
-    valued[:, :, reads.query, within] = row >= 0
-    return key, bias, valued
-
-
 def _merged(key: Tensor, bias: Tensor, valued: Tensor, query: Tensor) -> Named:
-    """Each key once, with the sum of its biases; keys that do not exist left out. The first key is in no crowd."""
+    """Each key once, with the sum of its biases; keys that do not exist left out. The first key is never pooled."""
     key = torch.where((key >= 0) & (key <= query[:, None]), key, NONE)
     same = (key[:, :, None] == key[:, None, :]) & (key != NONE)[:, None, :]  # [query, name, name]
     again = same.tril(-1).any(2)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.certificate.places import Places, weighs_as_one
+from lengthlens.probes.certificate.places import Places
 from lengthlens.tasks import Task
 
 ROUNDS = 8  # of the iteration, which converges quadratically; a bound holds after any of them
@@ -40,7 +40,7 @@ def leak_bound(model: HookedModel, task: Task, steps: Places, length: int) -> Te
     and all scores are multiplied by the temperature s(i), so the share is at most 1 / (1 + Σ_m e^{s(i)·δ_m} / (i+2)).
     Each term is a power of i+2 under length-scaled scores, and falls with i otherwise: over the answer's queries it is
     least at an end. Where other keys weigh together as one, and scores are not scaled, they have e^x at most, however
-    many they are: the number i+2 then stands only below named keys that are in the crowd themselves.
+    many they are: the number i+2 then stands only below named keys that are pooled themselves.
 
     In layer 0 scores are known from the tokens. Behind it, a norm leaves vectors of length √d_model, which bounds by
     how much the scores of two keys can differ; without a norm nothing does.
@@ -75,8 +75,8 @@ def score_table(model: HookedModel) -> Tensor:
 
 def _fades(model: HookedModel, steps: Places, layer: int) -> Tensor:
     """Whether a named key loses weight against the rest as that grows in number. [head, query, name]"""
-    crowd = steps.named.crowd[layer][:, steps.answer_queries]
-    return crowd if weighs_as_one(model.pos_embed) else torch.ones_like(crowd)
+    pooled = steps.named.pooled[layer][:, steps.answer_queries]
+    return pooled if model.pos_embed.pools_others else torch.ones_like(pooled)
 
 
 def _first_gaps(model: HookedModel, task: Task, steps: Places) -> tuple[Tensor, Tensor]:
@@ -138,7 +138,7 @@ class Step(NamedTuple):
     query: int
     key: Tensor  # [name]
     bias: Tensor  # [head, name]
-    crowd: Tensor  # [head, name], whether it weighs together with the rest as one key
+    pooled: Tensor  # [head, name], whether it weighs together with the rest as one key
     token: Tensor  # [case, name], −1 where it may be any symbol
     target: Tensor  # [case]
 
@@ -181,7 +181,7 @@ def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterat
             query,
             key[exists],
             places.named.bias[0][:, query][:, exists],
-            places.named.crowd[0][:, query][:, exists],
+            places.named.pooled[0][:, query][:, exists],
             token[:, exists],
             torch.tensor(target),
         )
@@ -206,7 +206,7 @@ def least_lead(model: HookedModel, task: Task, step: Step, first: Tensor, last: 
     right = step.target[:, None]
     lead = alone[own].gather(1, right) - alone[own]  # [case, logit]
     total = lead.double()[None].expand(len(first), -1, -1).clone()
-    any_symbol, as_one = torch.arange(tokens) < symbols, weighs_as_one(model.pos_embed)
+    any_symbol, as_one = torch.arange(tokens) < symbols, model.pos_embed.pools_others
     possible = torch.where(step.token[..., None] < 0, any_symbol, torch.arange(tokens) == step.token[..., None])
     for head in range(model.cfg.n_heads):
         gain = logits[head][:, step.target].T[:, None] - logits[head].T[None]  # [case, logit, token]
@@ -216,9 +216,9 @@ def least_lead(model: HookedModel, task: Task, step: Step, first: Tensor, last: 
         other_low, other_high = _weights((scores[head][own] - top[..., 0])[:, None], heat)
         each, count = rest, torch.ones_like(rest)
         if as_one:
-            count = (ends + 1 - (~step.crowd[head]).sum()).clamp(min=1)  # keys in the crowd
+            count = (ends + 1 - (~step.pooled[head]).sum()).clamp(min=1)  # pooled keys
             each = rest / count
-        share = torch.where(step.crowd[head], 1 / count[..., None], 1.0)[:, :, None, :, None]  # [2, range, 1, name, 1]
+        share = torch.where(step.pooled[head], 1 / count[..., None], 1.0)[:, :, None, :, None]  # [2, range, 1, name, 1]
         low, high = low * share.amin(0), high * share.amax(0)
         low = torch.cat([low, other_low * each.amin(0)[:, None, None, None]], 2)
         high = torch.cat([high, other_high * each.amax(0)[:, None, None, None]], 2)

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lengthlens.models.block import Block
+from lengthlens.models.attention import Block
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.certificate.places import Places, carried, weighs_as_one
+from lengthlens.probes.certificate.places import Places, carried
 from lengthlens.probes.certificate.proof import score_table, temperature
 from lengthlens.tasks import Task
 
@@ -49,10 +49,10 @@ class Scene(NamedTuple):
     token: Tensor  # [step, place]
     exists: Tensor  # [step, place]
     bias: Tensor  # [step, head, place], of the second layer at the query; empty in a model of one layer
-    crowd: Tensor  # [step, head, place], whether it weighs together with the rest as one key there
+    pooled: Tensor  # [step, head, place], whether it weighs together with the rest as one key there
     near: Tensor  # [step, place, name, token], one-hot: the token at each key that a place names
     near_bias: Tensor  # [step, place, head, name], of the first layer; −inf where there is no key
-    near_crowd: Tensor  # [step, place, head, name], whether it weighs together with the rest as one key there
+    near_pooled: Tensor  # [step, place, head, name], whether it weighs together with the rest as one key there
     target: Tensor  # [step], the token to be written
     scale: Tensor  # [step], of the short instance
 
@@ -61,7 +61,7 @@ class Scene(NamedTuple):
 
     def at_query(self) -> "Scene":
         """The same steps without the places that the query names: all that the first layer there needs."""
-        parts = ("position", "token", "exists", "near", "near_bias", "near_crowd")
+        parts = ("position", "token", "exists", "near", "near_bias", "near_pooled")
         return self._replace(**{name: getattr(self, name)[:, :1] for name in parts})
 
 
@@ -81,22 +81,22 @@ def scene(model: HookedModel, task: Task, places: Places, tokens: Tensor, row: T
     order = order if two else order[:, :1]
     position = key.gather(1, order)
     exists, position = position >= 0, position.clamp(min=0)
-    bias, crowd = (  # [step, head, place]
+    bias, pooled = (  # [step, head, place]
         part[-1][:, query].gather(2, order.expand(part.shape[1], -1, -1)).transpose(0, 1)
-        for part in (named.bias, named.crowd)
+        for part in (named.bias, named.pooled)
     )
     near_key = named.key[position]  # [step, place, name]
     near_token = tokens[row[:, None, None], near_key.clamp(min=0)]
-    near_bias, near_crowd = (part[0][:, position].permute(1, 2, 0, 3) for part in (named.bias, named.crowd))
+    near_bias, near_pooled = (part[0][:, position].permute(1, 2, 0, 3) for part in (named.bias, named.pooled))
     return Scene(
         position,
         tokens[row[:, None], position],
         exists,
         bias if two else bias[..., :0],
-        crowd if two else crowd[..., :0],
+        pooled if two else pooled[..., :0],
         torch.nn.functional.one_hot(near_token, len(task.vocab)).float(),
         near_bias.masked_fill((near_key < 0)[:, :, None], -math.inf),
-        near_crowd,
+        near_pooled,
         tokens[row, query + 1],
         torch.full_like(query, places.scale),
     )
@@ -141,8 +141,8 @@ class Game:
         heat = temperature(self.model, where)[..., None, None]
         scores = self.qk[:, steps.token].permute(1, 2, 0, 3)  # [step, place, head, token]
         exists = steps.near_bias > -math.inf
-        shared = self._shared(where[..., None], exists & ~steps.near_crowd)  # [step, place, head, 1]
-        near = torch.einsum("spht,spnt->sphn", scores, steps.near) + steps.near_bias - steps.near_crowd * shared
+        shared = self._shared(where[..., None], exists & ~steps.near_pooled)  # [step, place, head, 1]
+        near = torch.einsum("spht,spnt->sphn", scores, steps.near) + steps.near_bias - steps.near_pooled * shared
         count = where + 1 - exists[:, :, 0].sum(-1)
         rest = (scores[..., : self.symbols] - shared) * heat
         rest = rest + _rest_logits(count[..., None, None], mixture[:, :, None])
@@ -161,8 +161,8 @@ class Game:
         heat = temperature(self.model, where)[:, None, None]
         q, k, v = projections(block, x)  # [step, place, head, d_head]
         bank_k, bank_v = self._bank(length)  # [bank, head, d_head]
-        shared = self._shared(where[:, None], steps.exists[:, None] & ~steps.crowd)  # [step, head, 1]
-        named = torch.einsum("shd,sphd->shp", q[:, 0], k) / scale + steps.bias - steps.crowd * shared
+        shared = self._shared(where[:, None], steps.exists[:, None] & ~steps.pooled)  # [step, head, 1]
+        named = torch.einsum("shd,sphd->shp", q[:, 0], k) / scale + steps.bias - steps.pooled * shared
         named = (named * heat).masked_fill(~steps.exists[:, None], -math.inf)
         rest = (torch.einsum("shd,bhd->shb", q[:, 0], bank_k) / scale - shared) * heat
         count = where + 1 - steps.exists.sum(1)
@@ -174,11 +174,11 @@ class Game:
         return after(block, x[:, 0] + torch.einsum("shd,hdm->sm", z, block.attn.W_O))
 
     def _shared(self, where: Tensor, apart: Tensor) -> Tensor:
-        """What is taken off the scores of a crowd that weighs as one: the log of their number; else 0.
+        """What is taken off the scores of pooled keys, which weigh as one: the log of their number; else 0.
 
         `where` [*, 1], `apart` [*, head, name] the named keys that are not in it; out [*, head, 1].
         """
-        if not weighs_as_one(self.model.pos_embed):
+        if not self.model.pos_embed.pools_others:
             return torch.zeros(())
         return (where + 1 - apart.sum(-1)).clamp(min=1).log()[..., None]
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
-from lengthlens.models.codes import numbered
-from lengthlens.theory.pola.pairs import (
+from lengthlens.models.schemes.relation import numbered
+from lengthlens.theory.pola import (
     Pairs,
-    Relation,
+    RelationLike,
     Target,
     checked_scale,
     codes_of,
@@ -28,7 +28,7 @@ class Pola(nn.Module):
     There is a weight for every code up to scale `largest`, seen in training or not; all are zero at first.
     """
 
-    def __init__(self, relation: Relation, target: Target, largest: int) -> None:
+    def __init__(self, relation: RelationLike, target: Target, largest: int) -> None:
         super().__init__()
         relation = resolved(relation, target)
         self.looks_at_scale = look_at_scale(relation, target)
@@ -74,7 +74,7 @@ def outputs(target: Target, x: Tensor) -> Tensor:
 
 
 def pola_train(
-    relation: Relation,
+    relation: RelationLike,
     target: Target,
     train_max: int,
     test_max: int | None = None,

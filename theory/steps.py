@@ -1,22 +1,161 @@
-"""The codes that a relation gives to the sources of an operator's steps, and what these alone show."""
+"""The steps of a task's circuits at all scales, by operator, and the codes that a relation gives their sources."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from lengthlens.errors import UserError
-from lengthlens.models.codes import Ints, numbered
-from lengthlens.theory.hashing import Bools, Codes, Hash
-from lengthlens.theory.program import Steps
+from lengthlens.models.schemes.relation import Codes, Ints, Relation, numbered
+from lengthlens.tasks import Task
 
-Phi: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]  # (query, key, scale) to codes [*, component]
+Bools: TypeAlias = NDArray[np.bool_]
 
+MOST_SOURCES = 1_000_000  # beyond the first new operator, circuits are read until this many sources: seconds
 BLOCK = 1 << 16  # pairs looked at together: few enough to stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class Steps:
+    """All steps of one operator, in the order of scale and query."""
+
+    operator: str
+    scale: Ints  # [step]
+    query: Ints  # [step]
+    sources: Ints  # [step, slot]
+    slot_names: tuple[int, ...]  # counted from 1, as they are printed
+
+    @property
+    def arity(self) -> int:
+        return int(self.sources.shape[1])
+
+    def only(self, slot: int) -> "Steps":
+        """The same steps as if they read one slot alone."""
+        return replace(self, sources=self.sources[:, [slot]], slot_names=(self.slot_names[slot],))
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The circuits of a task at all scales up to `counted_to`, by operator.
+
+    `counted_to` is the largest scale asked for, unless operators are still growing in number there and the circuits
+    are too large to be read to the end.
+    """
+
+    operators: tuple[Steps, ...]
+    declared_train: int
+    declared_test: int
+    counted_to: int
+
+    @property
+    def grows(self) -> bool:
+        return self.declared_test > self.declared_train
+
+
+def program_of(task: Task, train_max: int, test_max: int) -> Program:
+    """Read the circuits of a task whose sources follow from positions."""
+    parts: dict[str, list[tuple[int, Ints, Ints]]] = {}
+    declared, work, scale = 0, 0, task.min_scale
+    for scale in range(task.min_scale, test_max + 1):
+        circuit = task.circuit(scale)
+        for k, operator in enumerate(circuit.operators):
+            mine = circuit.operator == k
+            if mine.any():
+                found = scale, circuit.query[mine], circuit.sources[mine, : operator.arity]
+                parts.setdefault(operator.name, []).append(found)
+        work += circuit.sources.size
+        if scale <= train_max:
+            declared = len(parts)
+        elif len(parts) > declared and work > MOST_SOURCES:
+            break
+    steps = tuple(merged(name, found) for name, found in parts.items())
+    return Program(steps, declared, len(parts), scale)
+
+
+def merged(operator: str, parts: Sequence[tuple[int, Ints, Ints]]) -> Steps:
+    sources = np.concatenate([part[2] for part in parts])
+    return Steps(
+        operator,
+        np.repeat([part[0] for part in parts], [len(part[1]) for part in parts]),
+        np.concatenate([part[1] for part in parts]),
+        sources,
+        tuple(range(1, sources.shape[1] + 1)),
+    )
+
+
+def up_to(steps: Steps, scale: int) -> Steps:
+    """The steps of scales up to `scale`."""
+    last = int(np.searchsorted(steps.scale, scale, side="right"))
+    return replace(steps, scale=steps.scale[:last], query=steps.query[:last], sources=steps.sources[:last])
+
+
+# -- the codes of sources --------------------------------------------------------------------------------------------
+
+
+class Hash:
+    """Codes as single numbers, different for all the codes given: what differs in hash is a different code."""
+
+    def __init__(self, codes: Codes) -> None:
+        """`codes` [code, component], all different; the numbers are as wide as their components."""
+        self.codes = codes
+        self.factors: Codes | None = None
+        rng, half = np.random.default_rng(0), 2 ** (8 * codes.itemsize - 2)
+        of_codes = self(codes)
+        while codes.shape[1] > 1 and (self.factors is None or len(np.unique(of_codes)) < len(codes)):
+            self.factors = (rng.integers(-half, half, codes.shape[1]) | 1).astype(codes.dtype)
+            of_codes = self(codes)
+        self.of_codes = of_codes  # [code]
+        self.order = np.argsort(of_codes)
+        self.sorted = of_codes[self.order]
+
+    def __call__(self, codes: Codes) -> Codes:
+        """[*, component] to [*]"""
+        if self.factors is None:  # one component: the codes are numbers already
+            return codes[..., 0]
+        total = codes[..., 0] * self.factors[0]  # wraps around, and may
+        for k in range(1, codes.shape[-1]):
+            total += codes[..., k] * self.factors[k]
+        return np.asarray(total)
+
+    @cached_property
+    def table(self) -> Bools:
+        """Which buckets hold a code, at least sixteen times as many as codes: a sieve in front of the search."""
+        table = np.zeros(1 << max(16, (16 * len(self.sorted)).bit_length()), dtype=np.bool_)
+        table[bucket(self.sorted, len(table))] = True
+        return table
+
+    def known(self, hashes: Codes) -> Bools:
+        """Which hashes are those of the codes."""
+        if len(self.sorted) <= 6:
+            found = np.zeros(hashes.shape, dtype=np.bool_)
+            for one in self.sorted:
+                found |= hashes == one
+            return found
+        found = self.table[bucket(hashes, len(self.table))]
+        rest = hashes[found]
+        found[found] = self.sorted[self.place(rest)] == rest
+        return found
+
+    def place(self, hashes: Codes) -> Ints:
+        return np.minimum(np.searchsorted(self.sorted, hashes), len(self.sorted) - 1)
+
+    def index(self, codes: Codes) -> Ints:
+        """Which of the codes each row of `codes` [row, component] is, or −1."""
+        index = self.order[self.place(self(codes))]
+        return np.where((self.codes[index] == codes).all(1), index, -1)
+
+
+def bucket(hashes: Codes, buckets: int) -> Codes:
+    """The upper bits of a product with an odd number, for hashes of 32 or 64 bits and a power of two of buckets."""
+    shift = 8 * hashes.itemsize - (buckets.bit_length() - 1)
+    if hashes.itemsize == 4:
+        return np.asarray((hashes.view(np.uint32) * np.uint32(2654435769)) >> np.uint32(shift))
+    return np.asarray((hashes.view(np.uint64) * np.uint64(11400714819323198485)) >> np.uint64(shift))
 
 
 class Mark(NamedTuple):
@@ -48,27 +187,7 @@ class Counterexample:
     component: int | None = None
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What a relation makes of a program: None stands for a property that holds."""
-
-    isolated: Counterexample | None
-    stable: Counterexample | None
-    covered: Counterexample | None
-    src_train: int
-    src_test: int
-
-    @property
-    def failures(self) -> int:
-        """How many of the three properties do not hold."""
-        return sum(example is not None for example in (self.isolated, self.stable, self.covered))
-
-    @property
-    def possible(self) -> bool:
-        return self.failures == 0
-
-
-class Ledger:
+class SourceCodes:
     """The codes of the sources of one operator under a relation."""
 
     def __init__(self, steps: Steps, codes: Ints) -> None:
@@ -179,31 +298,21 @@ class Ledger:
         return Counterexample(self.steps.operator, (self.words_of(code),), marks)
 
 
-def evaluate(phi: Phi, query: Ints, key: Ints, scale: Ints, narrow: bool = False) -> Codes:
-    """The codes at positions that broadcast together, [*, component]; `narrow` asks for them in 32 bits."""
-    kind = torch.int32 if narrow else torch.int64
-    with torch.no_grad():
-        codes = phi(*(torch.from_numpy(np.asarray(x)).to(kind) for x in (query, key, scale)))
-    if codes.is_floating_point():
-        raise UserError("a relation gives integer codes, and this one gives decimal numbers")
-    return np.asarray((codes if narrow else codes.long()).numpy())
-
-
-def source_codes(phi: Phi, operators: Sequence[Steps]) -> list[Ints]:
-    """The codes of all sources of each operator, [step, slot, component], asked for by scale, or all at once if few."""
+def source_codes(relation: Relation, operators: Sequence[Steps]) -> list[SourceCodes]:
+    """The codes of all sources of each operator, asked for by scale, or all at once if few."""
     scale = np.concatenate([np.repeat(steps.scale, steps.arity) for steps in operators])
     query = np.concatenate([np.repeat(steps.query, steps.arity) for steps in operators])
     key = np.concatenate([steps.sources.ravel() for steps in operators])
     if not len(key):
-        return [np.zeros((len(steps), 0, 1), dtype=np.int64) for steps in operators]
+        return [SourceCodes(steps, np.zeros((len(steps), 0, 1), dtype=np.int64)) for steps in operators]
     order = np.argsort(scale, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(scale[order]) != 0, True)) + 1
     if len(key) <= BLOCK:
-        found = [evaluate(phi, query[order], key[order], scale[order])]
+        found = [relation.codes(query[order], key[order], scale[order])]
     else:
         parts = [order[a:b] for a, b in zip(np.append(0, ends[:-1]), ends)]
-        found = [evaluate(phi, query[part], key[part], scale[part[0]]) for part in parts]
+        found = [relation.codes(query[part], key[part], scale[part[0]]) for part in parts]
     codes = np.empty((len(key), found[0].shape[-1]), dtype=np.int64)
     codes[order] = np.concatenate(found)
     each = np.split(codes, np.cumsum([steps.sources.size for steps in operators])[:-1])
-    return [own.reshape(*steps.sources.shape, -1) for own, steps in zip(each, operators)]
+    return [SourceCodes(steps, own.reshape(*steps.sources.shape, -1)) for own, steps in zip(each, operators)]

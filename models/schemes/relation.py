@@ -1,0 +1,366 @@
+"""Position relations φ(i, j; n): codes of pairs of positions. Pairs with the same code are treated alike.
+
+A relation is any function from query position i, key position j and scale n to whole numbers. Two kinds of relation
+have more to them: *linear forms* of i, j and n, of which each small value points at one key, and relations of schemes
+that have learned a *table* with one bias for each value of a component.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from lengthlens.errors import UserError
+
+Ints: TypeAlias = NDArray[np.int64]
+Codes: TypeAlias = NDArray[Any]  # integers of 64 or 32 bits
+Code: TypeAlias = tuple[int, ...]
+Phi: TypeAlias = Callable[[Tensor, Tensor, Tensor], Any]  # (i, j, n) that broadcast to codes [*] or [*, component]
+
+MOST_FOLDED = 12
+# What an entry must add to a score to count, from hardly felt to what only a strong head adds.
+THRESHOLDS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
+
+
+def code_in_words(code: Code) -> str:
+    """What is said of a code where a scheme has no words for it.
+
+    >>> code_in_words((5,)), code_in_words((5, 0))
+    ('code 5', 'code (5, 0)')
+    """
+    return f"code {code[0] if len(code) == 1 else code}"
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A position relation, how to say it, and what is known about it that saves work.
+
+    >>> distance = Relation(lambda i, j, n: i - j, "i−j", uses_scale=False)
+    >>> distance.table([5, 6], [0, 4], scale=3)[..., 0].tolist()
+    [[5, 1], [6, 2]]
+    """
+
+    phi: Phi
+    words: str = "a function"
+    describe: Callable[[Code], str] = code_in_words  # a code in words: "distance 5"
+    uses_scale: bool = True  # False promises that the scale makes no difference; True promises nothing
+    of_head: Callable[[int, int], Phi] | None = None  # φ of a (layer, head), where heads have relations of their own
+    listed: Callable[[int], tuple[Ints, Ints]] | None = None  # at a scale, queries and keys of pairs [pair] each:
+    background: Code | None = None  # … all other pairs have this code
+    component: int | None = None  # which component of a scheme's code this relation is, where it is only one
+
+    def codes(
+        self,
+        query: ArrayLike,
+        key: ArrayLike,
+        scale: ArrayLike,
+        head: tuple[int, int] | None = None,
+        narrow: bool = False,
+    ) -> Codes:
+        """φ at positions that broadcast together, [*, component]; `narrow` asks for it in 32 bits, which is quicker."""
+        kind = torch.int32 if narrow else torch.int64
+        i, j, n = (torch.from_numpy(np.asarray(x)).to(kind) for x in (query, key, scale))
+        phi = self.phi if head is None or self.of_head is None else self.of_head(*head)
+        with torch.no_grad():
+            found = np.asarray(phi(i, j, n))
+        if not np.issubdtype(found.dtype, np.integer) and found.dtype != np.bool_:
+            raise UserError(f"a relation gives integer codes, not {found.dtype} numbers")
+        shape = np.broadcast_shapes(i.shape, j.shape, n.shape)
+        if found.ndim <= len(shape):
+            found = found[..., None] if found.shape == shape else np.broadcast_to(found, shape)[..., None]
+        found = np.broadcast_to(found, (*shape, found.shape[-1]))
+        return found if narrow else found.astype(np.int64, copy=False)
+
+    def table(
+        self, queries: Sequence[int], keys: Sequence[int], scale: int, head: tuple[int, int] | None = None
+    ) -> Ints:
+        """φ at every query and key, [query, key, component]."""
+        return self.codes(np.array(queries, dtype=np.int64)[:, None], np.array(keys, dtype=np.int64), scale, head)
+
+
+def numbered(codes: Ints) -> tuple[Ints, Ints]:
+    """The distinct rows of `codes` [row, component], and for each row which of them it is.
+
+    Exact, and faster than sorting whole rows: columns are folded into one number one after the other, unless there
+    are more of them than that is worth.
+
+    >>> distinct, which = numbered(np.array([[5, 0], [7, 1], [5, 0]]))
+    >>> distinct.tolist(), which.tolist()
+    ([[5, 0], [7, 1]], [0, 1, 0])
+    """
+    if codes.shape[1] > MOST_FOLDED:
+        rows = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.itemsize * codes.shape[1])))
+        _, first, which = np.unique(rows.ravel(), return_index=True, return_inverse=True)
+        return codes[first], which
+    which = np.zeros(len(codes), dtype=np.int64)
+    for column in codes.T:
+        values, place = np.unique(column, return_inverse=True)
+        which = np.unique(which * len(values) + place, return_inverse=True)[1]
+    first = np.unique(which, return_index=True)[1]
+    return codes[first], which
+
+
+# -- linear forms ----------------------------------------------------------------------------------------------------
+
+LARGEST_FACTOR = 1000  # factor of a form
+MOST_FORMS = 64
+TERM = re.compile(r"([+\-−]?)(\d*)([ijn]?)")
+
+
+class Form(NamedTuple):
+    """u = query·i + key·j + scale·n + constant, with key ±1, so that each value of u marks one key at a query."""
+
+    query: int
+    key: int
+    scale: int
+    constant: int = 0
+
+    def __str__(self) -> str:
+        """As it is written.
+
+        >>> str(Form(1, 1, -2))
+        'i+j−2n'
+        """
+        text = ""
+        for factor, letter in zip(self, ("i", "j", "n", "")):
+            if factor:
+                sign = "−" if factor < 0 else "+" if text else ""
+                size = "" if abs(factor) == 1 and letter else str(abs(factor))
+                text += f"{sign}{size}{letter}"
+        return text
+
+    def value(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return self.query * query_pos + self.key * key_pos + self.scale * scale + self.constant
+
+    def says(self, value: int) -> str:
+        """That the form has a value, as an equation with i and j on the left.
+
+        >>> Form(1, -1, -1).says(0), Form(1, -1, -1).says(2), Form(0, 1, 0).says(0)
+        ('i−j = n', 'i−j = n+2', 'j = 0')
+        """
+        left = Form(self.query, self.key, 0, 0)
+        right = Form(0, 0, -self.scale, value - self.constant)
+        return f"{left} = {right or 0}" if any(right) else f"{left} = 0"
+
+
+def key_with(form: tuple[Any, Any, Any, Any], value: Any, query: Any, scale: Any) -> Any:
+    """The key at which a form has a value, seen from a query; it need not exist. Numbers, arrays or tensors.
+
+    >>> key_with(Form(1, -1, -1), value=0, query=9, scale=4)
+    5
+    """
+    a, b, c, d = form
+    return b * (value - a * query - c * scale - d)  # b is its own inverse
+
+
+def marked_keys(forms: Sequence[Form], window: int, query: Tensor, scale: Tensor) -> Tensor:
+    """The key at which each form has each value from −window to window, at each query; it need not exist.
+
+    `query` [query], `scale` [row]; out [row, query, form, value].
+    """
+    value = torch.arange(-window, window + 1, device=query.device)
+    a, b, c, d = torch.tensor(forms, device=query.device)[..., None].unbind(1)  # [form, 1] each
+    keys: Tensor = key_with((a, b, c, d), value, query[:, None, None], scale[:, None, None, None])
+    return keys
+
+
+class Pointer(NamedTuple):
+    """A form and one of its values: from a query it points at one key, or at none."""
+
+    form: Form
+    value: int
+
+    def __str__(self) -> str:
+        return self.form.says(self.value)
+
+    def points_at(self, query: Ints, scale: Ints) -> Ints:
+        """The key it points at; below 0 or behind the query where there is none. [*]"""
+        return np.asarray(key_with(self.form, self.value, query, scale))
+
+
+@dataclass(frozen=True, eq=False)
+class CodedForm:
+    """A form coded by its small values: u where u counts, and OTHER elsewhere, which is window + 1."""
+
+    form: Form
+    counts: Tensor  # [value] from −window to window: which values have a code of their own
+
+    @property
+    def window(self) -> int:
+        return len(self.counts) // 2
+
+    @property
+    def other(self) -> int:
+        return self.window + 1
+
+    def codes(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        """[*broadcast]"""
+        values = torch.arange(-self.window, self.window + 1, device=self.counts.device)
+        coded = torch.where(self.counts, values, self.other)
+        coded = nn.functional.pad(coded, (1, 1), value=self.other)  # beyond the window, at either end
+        value = self.form.value(query_pos, key_pos, scale).clamp(-self.other, self.other)
+        return coded.to(value.device)[value + self.other]
+
+    def says(self, code: int) -> str | None:
+        """That the form has a value, None for OTHER."""
+        return self.form.says(code) if code <= self.window else None
+
+    def relation(self, length: Callable[[int], int], component: int) -> Relation:
+        """This form alone, as one component of a relation, for instances of so many tokens at a scale."""
+
+        def listed(scale: int) -> tuple[Ints, Ints]:
+            query = np.arange(length(scale))[:, None]
+            key = key_with(self.form, np.arange(-self.window, self.window + 1), query, scale)
+            row, value = np.nonzero((key >= 0) & (key <= query))
+            return query[row, 0], key[row, value]
+
+        def describe(code: Code) -> str:
+            return self.says(code[0]) or f"a value of {self.form} outside its window"
+
+        return Relation(
+            lambda i, j, n: self.codes(i, j, n)[..., None],
+            str(self.form),
+            describe,
+            listed=listed,
+            background=(self.other,),
+            component=component,
+        )
+
+
+class LearnedEntry(NamedTuple):
+    """One (form, value) that a head attends to or avoids, and what it adds to the score there."""
+
+    layer: int
+    head: int
+    form: Form
+    value: int
+    gate: float
+    bias: float
+
+    def in_words(self) -> str:
+        verb = "attends to" if self.bias > 0 else "avoids"
+        return f"layer {self.layer} head {self.head} {verb} {self.form.says(self.value)} ({self.bias:+.2f})"
+
+
+def read_form(text: str) -> Form:
+    """The form that a text spells.
+
+    >>> read_form("i+j-2n-1")
+    Form(query=1, key=1, scale=-2, constant=-1)
+    """
+    squeezed, factors, at = text.replace(" ", ""), Counter[str](), 0
+    while at < len(squeezed):
+        found = TERM.match(squeezed, at)
+        if found is None or not (found[2] or found[3]) or (at and not found[1]):
+            raise UserError(f"'{text}' is no linear form of i, j and n, such as 'i-j-2n+1'")
+        size = int(found[2] or 1)
+        factors[found[3]] += -size if found[1] in ("-", "−") else size
+        at = found.end()
+    if max(map(abs, factors.values()), default=0) > LARGEST_FACTOR:
+        raise UserError(f"the form '{text}' has a factor of more than {LARGEST_FACTOR}")
+    form = Form(factors["i"], factors["j"], factors["n"], factors[""])
+    if abs(form.key) != 1:
+        raise UserError(f"the form '{text}' must contain +j or -j, so that each of its values marks one key")
+    return form
+
+
+def read_forms(text: str) -> tuple[Form, ...]:
+    """The forms of a list with commas, each once.
+
+    >>> [str(form) for form in read_forms("i-j, i-j-n")]
+    ['i−j', 'i−j−n']
+    """
+    parts = text.split(",")
+    if len(parts) > MOST_FORMS:
+        raise UserError(f"at most {MOST_FORMS} forms can be learned from, and {len(parts)} were given")
+    return tuple(dict.fromkeys(read_form(part) for part in parts))
+
+
+# -- tables: one bias for each value of a component ------------------------------------------------------------------
+
+
+class CodeTable(NamedTuple):
+    """What a scheme has learned for each value of one component of its code, as numbers that it adds to scores."""
+
+    values: nn.Parameter  # [layer, head, entry], or [head, entry] where all layers share it
+    first: int  # the value of the component at the first entry; the next entry belongs to the next value
+    words: str  # the component: "min(i−j, max_distance)"
+
+
+class LevelledTable:
+    """A table of which some entries are made alike: in each head, they all get the table's median.
+
+    Softmax does not feel what all entries have in common, so that it is the distance to the median that counts.
+    """
+
+    def __init__(self, table: CodeTable) -> None:
+        self.table = table
+        self.before = table.values.detach().clone()
+        self.median = self.before.median(-1, keepdim=True).values
+        self.distance = (self.before - self.median).abs()
+        self.level = torch.zeros_like(self.before, dtype=torch.bool)  # which entries are alike, by head
+
+    def where(self, level: Tensor) -> None:
+        """Make these entries alike, and leave all others as they were trained."""
+        with torch.no_grad():
+            self.table.values.copy_(torch.where(level, self.median, self.before))
+        self.level = level
+
+    def alike(self, head: tuple[int, int] | None) -> Tensor:
+        """Which entries are alike, in a (layer, head) or in all heads. [entry]"""
+        if head is None:
+            return self.level.flatten(0, -2).all(0)
+        return (self.level if self.level.ndim == 2 else self.level[head[0]])[head[1]]
+
+    def codes(self, code: Tensor, level: Tensor) -> Tensor:
+        """The component's value where an entry stands out, and one value for all that are alike. `level` [entry]"""
+        place = (code - self.table.first).clamp(0, len(level) - 1)
+        alike = level[place] & (code >= self.table.first)
+        return torch.where(alike, self.table.first + len(level), code)
+
+    def in_words(self) -> str:
+        stays = (~self.alike(None)).nonzero()[:, 0] + self.table.first
+        return f"{self.table.words}: {' '.join(map(str, stays.tolist())) or 'none'}"
+
+
+def prune_tables(phi: Phi, given: Sequence[CodeTable], unchanged: Callable[[], bool]) -> Relation:
+    """Make entries alike, in place, that need not differ for `unchanged()` to stay true; the relation that is left.
+
+    `phi` has one component for each table. First the largest threshold on the distance to the table's median, then
+    whole tables, the weakest first.
+    """
+    tables = [LevelledTable(table) for table in given]
+    threshold = _level_all(tables, unchanged)
+    for table in sorted(tables, key=lambda table: float(table.distance.max())):
+        kept = table.level
+        table.where(torch.ones_like(kept))
+        if not unchanged():
+            table.where(kept)
+
+    def of(head: tuple[int, int] | None) -> Phi:
+        def left(i: Tensor, j: Tensor, n: Tensor) -> Tensor:
+            parts = phi(i, j, n).unbind(-1)
+            return torch.stack([table.codes(part, table.alike(head).cpu()) for table, part in zip(tables, parts)], -1)
+
+        return left
+
+    words = f"what stands out by more than {threshold:g} in {'; '.join(table.in_words() for table in tables)}"
+    return Relation(of(None), words, of_head=lambda layer, head: of((layer, head)))
+
+
+def _level_all(tables: Sequence[LevelledTable], unchanged: Callable[[], bool]) -> float:
+    """Level all tables at the largest threshold that changes nothing; 0 if there is none, and nothing is levelled."""
+    for threshold in sorted(THRESHOLDS, reverse=True):
+        for table in tables:
+            table.where(table.distance <= threshold)
+        if unchanged():
+            return threshold
+    for table in tables:
+        table.where(torch.zeros_like(table.level))
+    return 0.0

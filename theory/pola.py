@@ -1,0 +1,426 @@
+"""Position-only linear attention (POLA): the model for which length generalization can be predicted exactly.
+
+POLA computes y_i = Σ_{j≤i} A(i,j) x_j with weights that depend on positions alone. Under a position
+embedding with relation φ the weights are A(i,j) = p[φ(i,j)], and p is what gradient descent learns.
+
+The paper says that the Linear Representation Complexity (LRC) of the target A* tells when a position
+embedding can give length generalization. The definitions here are this project's operational versions:
+
+- An instance of scale n is a sequence of n inputs. LRC(A*, N) is the number of distinct non-zero values of A*
+  over j ≤ i < n at all scales n ≤ N; LRC under φ is the number of classes of φ on which A* is not zero, and
+  infinite where A* is not constant on each class.
+- Training from p = 0 on the squared loss over isotropic inputs has the limit p[c] = mean of A* over the pairs
+  of class c that were seen, and 0 for a class never seen. The error at scale N is the sum of
+  (A*(i,j) − p[φ(i,j)])² over j ≤ i < N.
+- *Which pairs are seen.* As long as neither target nor relation looks at the scale, an instance of scale N0
+  contains every shorter one as its beginning, and training is on scale N0 alone: each pair j ≤ i < N0 counts
+  once. Where one of them does look at the scale (Scale Hint), instances of different scales are different
+  things, and training is on all scales n ≤ N0: each triple (i, j, n) counts once.
+
+Example: prefix sum under `relative`, trained at 8. Distances 8 to 15 were never seen, so they keep weight 0.
+
+>>> lrc("prefix-sum", 8), lrc("prefix-sum", 16), lrc_under("relative", "prefix-sum", 16)
+(1, 1, 16)
+>>> pola_error("relative", "prefix-sum", train_max=8, scale=16)
+36.0
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from lengthlens.errors import Registry, UserError
+from lengthlens.models.schemes import PositionScheme, Relation, SchemeSpec
+from lengthlens.models.schemes.relation import Ints, numbered
+
+Floats: TypeAlias = NDArray[np.float64]
+Target: TypeAlias = str | Callable[..., Any]  # a name, or a function of (i, j) or (i, j, n)
+RelationLike: TypeAlias = str | PositionScheme | Callable[..., Any] | Relation  # likewise, or a scheme
+
+# Values that agree to so many significant digits are the same value; below 10**-12 a value is zero.
+DIGITS = 12
+MOST_PAIRS = 20_000_000  # a few hundred MB; beyond that a table would not fit into memory
+
+
+# -- targets by name: the attention A*(i, j) that POLA is to learn ---------------------------------------------------
+
+
+def shift_by_one(i: Ints, j: Ints) -> Any:
+    """y_i = x_{i−1}"""
+    return i - j == 1
+
+
+def prefix_sum(i: Ints, j: Ints) -> Any:
+    """y_i = x_0 + … + x_i"""
+    return np.ones_like(i)
+
+
+def alternating_sign(i: Ints, j: Ints) -> Any:
+    """y_i = x_i − x_{i−1} + x_{i−2} − …"""
+    return 1 - 2 * ((i - j) % 2)
+
+
+def running_mean(i: Ints, j: Ints) -> Any:
+    """y_i = (x_0 + … + x_i) / (i+1): a new value for every i, so no position embedding can extrapolate it."""
+    return 1 / (i + 1)
+
+
+def first_token(i: Ints, j: Ints) -> Any:
+    """y_i = x_0"""
+    return j == 0
+
+
+def window_mean(i: Ints, j: Ints) -> Any:
+    """y_i = mean of the last four inputs, or of as many as there are."""
+    return (i - j < 4) / np.minimum(i + 1, 4)
+
+
+def decay(i: Ints, j: Ints) -> Any:
+    """y_i = x_i + 0.9 x_{i−1} + 0.81 x_{i−2} + …"""
+    return 0.9 ** (i - j)
+
+
+def reversal(i: Ints, j: Ints, n: Ints) -> Any:
+    """y_i = x_{n−1−i}, once that has been seen: where to read depends on the scale."""
+    return i + j == n - 1
+
+
+def several_heads(i: Ints, j: Ints) -> Any:
+    """Three outputs at once: the previous input, the first one, and the prefix sum."""
+    return np.stack([shift_by_one(i, j), first_token(i, j), prefix_sum(i, j)], -1)
+
+
+TARGETS: Registry[Callable[..., Any]] = Registry(
+    "target",
+    {
+        "shift-by-one": shift_by_one,
+        "prefix-sum": prefix_sum,
+        "alternating-sign": alternating_sign,
+        "running-mean": running_mean,
+        "first-token": first_token,
+        "window-mean": window_mean,
+        "decay": decay,
+        "reversal": reversal,
+        "several-heads": several_heads,
+    },
+)
+
+
+# -- pairs, values and codes -----------------------------------------------------------------------------------------
+
+
+class Pairs(NamedTuple):
+    """Pairs j ≤ i < n of instances of scale n, each [pair]."""
+
+    i: Ints
+    j: Ints
+    n: Ints
+
+
+def pairs_at(scale: int) -> Pairs:
+    """All pairs of one instance."""
+    i, j = np.tril_indices(scale)
+    return Pairs(i.astype(np.int64), j.astype(np.int64), np.full(len(i), scale, dtype=np.int64))
+
+
+def pairs_seen(scale: int, looks_at_scale: bool) -> Pairs:
+    """All pairs of the instances up to a scale: of that scale alone, unless something looks at the scale."""
+    checked_scale(scale)
+    count = scale * (scale + 1) * (scale + 2) // 6 if looks_at_scale else scale * (scale + 1) // 2
+    if count > MOST_PAIRS:
+        raise UserError(f"scale {scale} has {count:,} pairs of positions, more than the {MOST_PAIRS:,} this can hold")
+    if not looks_at_scale:
+        return pairs_at(scale)
+    return Pairs(*(np.concatenate(part) for part in zip(*map(pairs_at, range(1, scale + 1)))))
+
+
+def checked_scale(scale: int) -> int:
+    if scale < 1:
+        raise UserError(f"a scale is at least 1, not {scale}")
+    return scale
+
+
+def takes_scale(function: Callable[..., Any]) -> bool:
+    """Whether a function of positions asks for the scale as its third argument."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    required = [p for p in parameters if p.kind in kinds and p.default is p.empty]
+    if len(required) not in (2, 3):
+        raise UserError(
+            f"a target or relation is a function of (i, j) or (i, j, n), "
+            f"and {named(function)} takes {len(required)} arguments"
+        )
+    return len(required) == 3
+
+
+def named(function: Target) -> str:
+    return repr(function if isinstance(function, str) else getattr(function, "__name__", "the user's own"))
+
+
+def call(function: Callable[..., Any], pairs: Pairs) -> NDArray[Any]:
+    """The function at all pairs at once, or one by one if it was not written for arrays."""
+    arguments = pairs if takes_scale(function) else pairs[:2]
+    try:
+        return np.asarray(function(*arguments))
+    except (ValueError, TypeError):
+        return np.asarray([function(*map(int, one)) for one in zip(*arguments)])
+
+
+def values(target: Target, pairs: Pairs) -> Floats:
+    """A*(i, j; n) at each pair, [pair, head], rounded so that equal values compare as equal."""
+    raw = np.asarray(call(function_of(target), pairs), dtype=np.float64)
+    found = np.broadcast_to(raw, (len(pairs.i), *raw.shape[1:])).reshape(len(pairs.i), -1)
+    wrong = ~np.isfinite(found).all(1)
+    if wrong.any():
+        k = int(wrong.argmax())
+        raise UserError(
+            f"target {named(target)} is not a finite number at i={pairs.i[k]}, j={pairs.j[k]}, n={pairs.n[k]}"
+        )
+    return rounded(found)
+
+
+def rounded(x: Floats) -> Floats:
+    """Rounded to `DIGITS` significant digits, and to zero below 10**-DIGITS.
+
+    >>> rounded(np.array([0.1 + 0.2, 1e-17])).tolist()
+    [0.3, 0.0]
+    """
+    size = np.floor(np.log10(np.maximum(np.abs(x), 10.0**-DIGITS)))
+    scaled_by = 10.0 ** (DIGITS - 1 - size)
+    return np.where(np.abs(x) < 10.0**-DIGITS, 0.0, np.round(x * scaled_by) / scaled_by) + 0.0  # no negative zero
+
+
+def level_sets(target: Target) -> Relation:
+    """`ideal` for POLA: two pairs have the same code exactly when the target has the same value there.
+
+    Derived from the target, never written by hand: the code is the value's own bits, read as an integer.
+    """
+
+    def phi(i: torch.Tensor, j: torch.Tensor, n: torch.Tensor) -> Ints:
+        return np.ascontiguousarray(values(target, Pairs(i.numpy(), j.numpy(), n.numpy()))).view(np.int64)
+
+    return Relation(phi, "the level sets of the target", uses_scale=takes_scale(function_of(target)))
+
+
+DERIVED = {"ideal": level_sets}  # relations that mean something else here than as schemes of a network
+
+
+def resolved(relation: RelationLike, target: Target, options: Mapping[str, Any] | None = None) -> Relation:
+    """What a relation's name, a scheme or a function of positions stands for."""
+    if isinstance(relation, str):
+        if relation not in DERIVED:
+            return SchemeSpec.of(relation, options).build().relation()
+        if options:
+            raise UserError(f"scheme '{relation}' has no options under POLA, and was given {', '.join(options)}")
+        return DERIVED[relation](target)
+    if options:
+        raise UserError("options go with the name of a scheme, not with a scheme or function of your own")
+    if isinstance(relation, Relation):
+        return relation
+    if isinstance(relation, PositionScheme):
+        return relation.relation()
+    return from_function(relation)
+
+
+def from_function(function: Callable[..., Any]) -> Relation:
+    """A function of (i, j) or (i, j, n), on arrays or on numbers, as a relation."""
+
+    def phi(i: torch.Tensor, j: torch.Tensor, n: torch.Tensor) -> Any:
+        found = call(function, Pairs(i.numpy(), j.numpy(), n.numpy()))
+        return np.broadcast_to(found, (len(i), *found.shape[1:])).reshape(len(i), -1)
+
+    return Relation(phi, named(function), uses_scale=takes_scale(function))
+
+
+def codes_of(relation: RelationLike, target: Target, pairs: Pairs) -> Ints:
+    """φ(i, j; n) at each pair, [pair, component]."""
+    return resolved(relation, target).codes(*pairs)
+
+
+def function_of(target: Target) -> Callable[..., Any]:
+    return TARGETS[target] if isinstance(target, str) else target
+
+
+def look_at_scale(relation: RelationLike, target: Target) -> bool:
+    """Whether relation or target may differ, at one pair of positions, between instances of two scales."""
+    return resolved(relation, target).uses_scale or takes_scale(function_of(target))
+
+
+# -- what can be said without training: LRC, and the limit of gradient descent ---------------------------------------
+
+
+def lrc(target: Target, scale: int) -> int:
+    """Linear Representation Complexity: the number of distinct non-zero values of the target up to a scale.
+
+    >>> lrc("alternating-sign", 8), lrc("running-mean", 8), lrc(lambda i, j: i == j, 8)
+    (2, 8, 1)
+    """
+    found = values(target, pairs_seen(scale, takes_scale(function_of(target))))
+    return len(np.unique(found[found.any(1)], axis=0))
+
+
+def lrc_under(relation: RelationLike, target: Target, scale: int) -> float:
+    """The number of classes of a relation on which the target is not zero; infinite if it varies within one.
+
+    >>> lrc_under("relative", "shift-by-one", 8), lrc_under("learned", "shift-by-one", 8)
+    (1, 7)
+    >>> lrc_under("none", "shift-by-one", 8)
+    inf
+    """
+    pairs = pairs_seen(scale, look_at_scale(relation, target))
+    found = values(target, pairs)
+    _, which = numbered(codes_of(relation, target, pairs))
+    if not constant_on(which, found).all():
+        return math.inf
+    return len(np.unique(which[found.any(1)]))
+
+
+def constant_on(which: Ints, found: Floats) -> NDArray[np.bool_]:
+    """For each class whether all its pairs have one value. [class]"""
+    first = np.unique(which, return_index=True)[1]
+    same = (found == found[first][which]).all(1)
+    return np.asarray(np.bincount(which, weights=~same) == 0)
+
+
+# -- the limit of gradient descent -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What training converges to: a weight for each code that was seen, and zero for every other."""
+
+    relation: RelationLike
+    target: Target
+    codes: Ints  # [class, component]
+    weights: Floats  # [class, head]
+
+    def at(self, codes: Ints) -> Floats:
+        """The weights of codes [pair, component], [pair, head]."""
+        _, which = numbered(np.concatenate([self.codes, codes]))
+        table = np.zeros((which.max() + 1, self.weights.shape[1]))
+        table[which[: len(self.codes)]] = self.weights
+        return table[which[len(self.codes) :]]
+
+    def error(self, scale: int) -> float:
+        """The squared error at a scale, summed over pairs and heads."""
+        pairs = pairs_seen(scale, looks_at_scale=False)  # those of this scale
+        found = self.at(codes_of(self.relation, self.target, pairs))
+        return float(((values(self.target, pairs) - found) ** 2).sum())
+
+
+def pola_limit(relation: RelationLike, target: Target, train_max: int) -> Limit:
+    """The limit of gradient descent from zero: the mean of the target over each class seen up to `train_max`.
+
+    >>> limit = pola_limit("none", "shift-by-one", 8)  # 7 of 36 pairs are one apart
+    >>> limit.weights.tolist() == [[7 / 36]]
+    True
+    """
+    relation = resolved(relation, target)
+    pairs = pairs_seen(train_max, look_at_scale(relation, target))
+    codes, which = numbered(codes_of(relation, target, pairs))
+    return Limit(relation, target, codes, class_means(which, values(target, pairs)))
+
+
+def class_means(which: Ints, found: Floats) -> Floats:
+    """The mean over each class, [class, head]; exact on a class with one value, where summing would round."""
+    counts = np.bincount(which)
+    means = np.stack([np.bincount(which, weights=head) / counts for head in found.T], 1)
+    first = np.unique(which, return_index=True)[1]
+    return np.where(constant_on(which, found)[:, None], found[first], means)
+
+
+def pola_error(relation: RelationLike, target: Target, train_max: int, scale: int) -> float:
+    """The squared error at a scale after training up to `train_max`.
+
+    >>> round(pola_error("none", "shift-by-one", train_max=8, scale=16), 3)
+    14.309
+    """
+    return pola_limit(relation, target, train_max).error(scale)
+
+
+# -- LRC and errors at every scale, as a table -----------------------------------------------------------------------
+
+
+def pola_table(
+    target: Target,
+    scheme: RelationLike,
+    train_max: int,
+    test_max: int,
+    train: bool = False,
+    options: Mapping[str, Any] | None = None,
+    generator: torch.Generator | None = None,
+) -> pd.DataFrame:
+    """A row per scale up to `test_max`: LRC, LRC under the scheme, and errors after training to `train_max`.
+
+    `target_energy`, the sum of A*², is the error of a model that knows nothing; `trained_error` is there only
+    after real training (`train`).
+    """
+    checked_scale(train_max)
+    if test_max < train_max:
+        raise UserError(f"test_max {test_max} is below train_max {train_max}: it must be at least as large")
+    relation = resolved(scheme, target, options)
+    limit = pola_limit(relation, target, train_max)
+    table = complexity_table(relation, target, limit, test_max)
+    if train:
+        from lengthlens.theory.pola_training import pola_train  # it builds on this module
+
+        model = pola_train(relation, target, train_max, test_max, generator)
+        table["trained_error"] = [model.error(target, n) for n in table["scale"]]
+    table.insert(0, "target", label_of(target))
+    table.insert(1, "scheme", label_of(scheme))
+    table.insert(2, "train_max", train_max)
+    return table
+
+
+def label_of(thing: Target | RelationLike) -> str:
+    if isinstance(thing, str):
+        return thing
+    return str(getattr(thing, "name", None) or getattr(thing, "__name__", None) or type(thing).__name__)
+
+
+def complexity_table(relation: RelationLike, target: Target, limit: Limit, largest: int) -> pd.DataFrame:
+    """The predicted part of the table, from one pass over all pairs.
+
+    A pair belongs to every scale from its own on: its n if something looks at the scale, else i+1.
+    """
+    by_scale = look_at_scale(relation, target)
+    pairs = pairs_seen(largest, by_scale)
+    found, codes = values(target, pairs), codes_of(relation, target, pairs)
+    since = pairs.n if by_scale else pairs.i + 1
+    missed = np.bincount(since, ((found - limit.at(codes)) ** 2).sum(1), largest + 1)[1:]
+    energy = np.bincount(since, (found**2).sum(1), largest + 1)[1:]
+    under = counted(since, numbered(codes)[1], found, largest)
+    broken = first_broken(since, numbered(codes)[1], found)
+    scales = np.arange(1, largest + 1)
+    return pd.DataFrame(
+        {
+            "scale": scales,
+            "lrc": counted(since, numbered(found.view(np.int64))[1], found, largest),
+            "lrc_under": np.where(scales < broken, under, np.inf),
+            "target_energy": energy if by_scale else energy.cumsum(),
+            "predicted_error": missed if by_scale else missed.cumsum(),
+        }
+    )
+
+
+def counted(since: Ints, which: Ints, found: Floats, largest: int) -> Ints:
+    """How many classes have a pair that is not zero, at each scale from 1 to `largest`."""
+    mine = found.any(1)
+    born = np.full(int(which.max()) + 1, largest + 1)
+    np.minimum.at(born, which[mine], since[mine])
+    return np.bincount(born, minlength=largest + 2)[1 : largest + 1].cumsum()
+
+
+def first_broken(since: Ints, which: Ints, found: Floats) -> float:
+    """The first scale at which some class has two different values; infinite if there is none."""
+    order = np.lexsort((since, which))
+    first = order[np.unique(which[order], return_index=True)[1]]  # the earliest pair of each class
+    differs = (found != found[first][which]).any(1)
+    return float(since[differs].min()) if differs.any() else math.inf

@@ -1,0 +1,279 @@
+"""The three properties that the verdict rests on: isolated, stable, covered.
+
+Everything here is exhaustive and exact up to the largest scale: every step of the circuit, every key that its query
+sees. What makes a scale of a thousand quick: codes are compared by a hash (a hit is confirmed on the codes
+themselves), a relation that does not look at the scale is evaluated once for all scales, one that gives a single
+code to all but a few listed pairs is evaluated on those, and a property that has its counterexample is not looked at
+any further.
+
+A relation that is still to be learned is judged by the best choice within its family, slot by slot: one relation, or
+several *pointers* together. A pointer is a linear form of i, j, n with a value: ``i−j = n``. At a query it points
+at one key, or at none if that key would lie before the start or behind the query. A head of a learned relation gives
+each pointer a weight, and the score of a key is the sum of the weights of all that point at it. So they serve a slot if
+there are weights under which, at every step, the source outweighs every other key. Each other key says one inequality:
+weights of the pointers at the source minus those at the other key ≥ 1. There are few different ones, since all that
+matters of a key is what points at it, and whether all of them can hold is a linear program.
+
+It has to be learned from the training range: among the pointers that have a weight, each inequality that comes up
+beyond the range must come up within it. Fewer pointers have fewer inequalities, so those that are not needed go first,
+and small values are tried before large ones.
+
+Worked example: ``duplicate`` reads the key n back in its first round, and the key 2n back in the second, in which the
+key n back is not in the prompt any more. So i−j = n has a weight of 1 and i−j = 2n has 2. In the last step of the first
+round i−j = 2n points at ``^``, and must not be followed: j = 0 has −2.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from lengthlens.models.schemes.relation import Ints, Pointer, Relation, numbered
+from lengthlens.theory.steps import Counterexample, Steps, source_codes, up_to
+from lengthlens.theory.unread_keys import examine_listed, examine_rows
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a relation makes of a program: None stands for a property that holds."""
+
+    isolated: Counterexample | None
+    stable: Counterexample | None
+    covered: Counterexample | None
+    src_train: int
+    src_test: int
+
+    @property
+    def failures(self) -> int:
+        """How many of the three properties do not hold."""
+        return sum(example is not None for example in (self.isolated, self.stable, self.covered))
+
+    @property
+    def possible(self) -> bool:
+        return self.failures == 0
+
+
+def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> Findings:
+    """Everything that the definitions ask about a relation, with a counterexample for what does not hold."""
+    sources = source_codes(relation, operators)
+    covered = first_of(own.uncovered(train_max) for own in sources)
+    isolated = first_of(own.sources_alike() for own in sources)
+    stable = first_of(own.sources_swapped() for own in sources)
+    if any(own.steps.arity for own in sources):
+        sparse = relation.listed is not None and not any(
+            (own.codes == np.array(relation.background)).all(1).any() for own in sources
+        )
+        examine_keys = examine_listed if sparse else examine_rows
+        isolated, stable = examine_keys(relation, sources, isolated, stable)
+    isolated, stable, covered = (worded(example, relation) for example in (isolated, stable, covered))
+    train, test = counts([own.signature for own in sources], operators, train_max)
+    return Findings(isolated, stable, covered, train, test)
+
+
+def worded(example: Counterexample | None, relation: Relation) -> Counterexample | None:
+    if example is None:
+        return None
+    return replace(example, words=tuple(map(relation.describe, example.codes)), component=relation.component)
+
+
+def counts(signatures: Sequence[Ints], operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
+    """The number of distinct signatures up to `train_max`, and of all."""
+    train = [len(np.unique(own[steps.scale <= train_max])) for own, steps in zip(signatures, operators)]
+    return sum(train), sum(len(np.unique(own)) for own in signatures)
+
+
+def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
+    """The number of signatures up to `train_max`, and of all, without a look at any other key."""
+    return counts([own.signature for own in source_codes(relation, operators)], operators, train_max)
+
+
+# -- a relation that is still to be learned --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What serves one slot of one operator best: a relation out of a family of them, or several pointers together."""
+
+    operator: str
+    slot: int
+    name: str
+    findings: Findings
+
+
+def examine_family(
+    family: Mapping[str, Relation], heads: Sequence[Sequence[Pointer]], operators: Sequence[Steps], train_max: int
+) -> tuple[Findings, list[Choice]]:
+    """What the best choice within a family of relations makes of a program, slot by slot.
+
+    A slot is served if its source is isolated, stable and covered under one relation (a head can use that relation
+    alone), or if weights on the pointers of one of the `heads` single it out. Findings are those of the first slot that
+    nothing serves.
+    """
+    choices, signatures = [], []
+    for steps in operators:
+        codes = [np.zeros(len(steps), dtype=np.int64)]
+        for slot in range(steps.arity):
+            best, signature = chosen_for(family, heads, steps.only(slot), train_max)
+            choices.append(best)
+            codes.append(signature)
+        signatures.append(numbered(np.stack(codes, 1))[1])
+    unserved = [choice.findings for choice in choices if not choice.findings.possible]
+    worst = unserved[0] if unserved else Findings(None, None, None, 0, 0)
+    train, test = counts(signatures, operators, train_max)
+    return replace(worst, src_train=train, src_test=test), choices
+
+
+def chosen_for(
+    family: Mapping[str, Relation], heads: Sequence[Sequence[Pointer]], steps: Steps, train_max: int
+) -> tuple[Choice, Ints]:
+    """What serves the one slot of these steps, and the signature of each step under it."""
+    best = best_of(family, steps, train_max)
+    tried = (weighted_pointers(pointers, steps, train_max) for pointers in heads)
+    together = None if best.findings.possible else next((found for found in tried if found), None)
+    if together is None:
+        return best, source_codes(family[best.name], [steps])[0].signature
+    train, test = counts([together.signature], [steps], train_max)
+    served = Findings(None, None, None, train, test)
+    return replace(best, name=str(together), findings=served), together.signature
+
+
+def best_of(family: Mapping[str, Relation], steps: Steps, train_max: int) -> Choice:
+    """The first relation that serves a slot, or else the one that comes nearest; small scales decide on most."""
+    few = up_to(steps, 2 * train_max)
+    tried = {name: examine(relation, [few], train_max) for name, relation in family.items()}
+    for name, findings in tried.items():
+        if findings.possible:
+            full = examine(family[name], [steps], train_max)
+            tried[name] = full
+            if full.possible:
+                break
+    name = min(tried, key=lambda name: tried[name].failures)
+    return Choice(steps.operator, steps.slot_names[0], name, tried[name])
+
+
+def first_of(found: Iterator[Counterexample | None]) -> Counterexample | None:
+    return next((one for one in found if one is not None), None)
+
+
+# -- several pointers together ---------------------------------------------------------------------------------------
+
+NOWHERE = -1
+STEPS_TOGETHER = 1 << 14
+PACKED = 39  # digits of base 3 that fit into 63 bits
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class WeightedPointers:
+    """Pointers with the weights under which the source outweighs every other key at every step."""
+
+    pointers: tuple[Pointer, ...]
+    weights: Floats  # [pointer]
+    signature: Ints  # which of the pointers point at the source of each step, as a number. [step]
+
+    def __str__(self) -> str:
+        texts = [f"{one} ({w:+.3g})" for one, w in zip(self.pointers, self.weights)]
+        return " with ".join(texts).replace("-", "−")
+
+
+def weighted_pointers(pointers: Sequence[Pointer], steps: Steps, train_max: int) -> WeightedPointers | None:
+    """Weights that serve the one slot of these steps, learnable from scales up to `train_max`; None if none were found.
+
+    They are looked for on scales up to twice that, and what they rest on is then checked on all.
+    """
+    for window in sorted({abs(one.value) for one in pointers}):
+        chosen = fewest([one for one in pointers if abs(one.value) <= window], up_to(steps, 2 * train_max))
+        if chosen is not None and all_covered(chosen[0], steps, train_max):
+            signature = numbered(at_source(chosen[0], steps))[1]
+            return WeightedPointers(tuple(chosen[0]), chosen[1], signature)
+    return None
+
+
+def all_covered(pointers: Sequence[Pointer], steps: Steps, train_max: int) -> bool:
+    """Whether every inequality already comes up at scales up to `train_max`."""
+    known = {tuple(row) for row in comparisons(pointers, up_to(steps, train_max)).tolist()}
+    return {tuple(row) for row in comparisons(pointers, steps).tolist()} <= known
+
+
+def fewest(pointers: Sequence[Pointer], steps: Steps) -> tuple[list[Pointer], Floats] | None:
+    """Pointers none of which can go, and their weights; None if no weights will do."""
+    rows = comparisons(pointers, steps)
+    weights = lightest(rows)
+    if weights is None or not weights.any():
+        return None
+    kept = [int(k) for k in np.abs(weights).argsort() if abs(weights[k]) > 0]  # the lightest first
+    for k in list(kept):
+        without = [other for other in kept if other != k]
+        if without and lightest(distinct(rows[:, without])) is not None:
+            kept = without
+    kept.sort()
+    weights = lightest(distinct(rows[:, kept]))
+    assert weights is not None
+    return [pointers[k] for k in kept], weights
+
+
+def lightest(rows: Ints) -> Floats | None:
+    """The weights of least absolute sum with rows · weights ≥ 1; None if there are none. `rows` [inequality, pointer]
+
+    >>> lightest(np.array([[1, 0], [1, -1]])).tolist(), lightest(np.array([[1, 0], [-1, 0]]))
+    ([1.0, 0.0], None)
+    """
+    both = np.concatenate([rows, -rows], 1)  # weights as differences of two that are not negative
+    found = linprog(np.ones(both.shape[1]), A_ub=-both, b_ub=-np.ones(len(rows)), method="highs")
+    return np.subtract(*np.split(found.x, 2)) if found.success else None
+
+
+# -- what is compared ------------------------------------------------------------------------------------------------
+
+
+def comparisons(pointers: Sequence[Pointer], steps: Steps) -> Ints:
+    """Every different (what points at the source) − (what points at another key). [comparison, pointer]"""
+    found = [_block(pointers, _part(steps, start)) for start in range(0, len(steps), STEPS_TOGETHER)]
+    return distinct(np.concatenate(found))
+
+
+def distinct(rows: Ints) -> Ints:
+    """The different rows of numbers −1, 0, 1; exact, and quicker than sorting whole rows.
+
+    >>> distinct(np.array([[1, -1], [0, 1], [1, -1]])).tolist()
+    [[1, -1], [0, 1]]
+    """
+    packed = [
+        rows[:, k : k + PACKED] @ 3 ** np.arange(min(PACKED, rows.shape[1] - k))
+        for k in range(0, rows.shape[1], PACKED)
+    ]
+    which = numbered(np.stack(packed, 1))[1]
+    return rows[np.sort(np.unique(which, return_index=True)[1])]
+
+
+def pointed_at(pointer: Pointer, steps: Steps) -> Ints:
+    """The key that a pointer points at from each step's query, `NOWHERE` if there is none. [step]"""
+    key = pointer.points_at(steps.query, steps.scale)
+    return np.where((key >= 0) & (key <= steps.query), key, NOWHERE)
+
+
+def at_source(pointers: Sequence[Pointer], steps: Steps) -> Ints:
+    """Which of them point at the source of each step. [step, pointer]"""
+    return np.stack([pointed_at(one, steps) == steps.sources[:, 0] for one in pointers], 1).astype(np.int64)
+
+
+def _part(steps: Steps, start: int) -> Steps:
+    rows = slice(start, start + STEPS_TOGETHER)
+    return replace(steps, scale=steps.scale[rows], query=steps.query[rows], sources=steps.sources[rows])
+
+
+def _block(pointers: Sequence[Pointer], steps: Steps) -> Ints:
+    """The same for a few steps. Keys that nothing points at are all alike, and the others are few."""
+    points = np.stack([pointed_at(one, steps) for one in pointers], 1)  # [step, pointer]
+    source = at_source(pointers, steps)
+    found = []
+    for k in range(len(pointers)):
+        pointed = points[:, [k]]  # the key that this one points at
+        other = (pointed[:, 0] != NOWHERE) & ~source[:, k].astype(bool)
+        found.append(distinct(source[other] - (points[other] == pointed[other])))
+    keys = np.sort(np.concatenate([points, steps.sources[:, :1], np.full((len(points), 1), NOWHERE)], 1), 1)
+    number = (np.diff(keys, axis=1) > 0).sum(1)  # keys that something points at, and the source
+    found.append(distinct(source[number < steps.query + 1]))
+    return np.concatenate(found)
