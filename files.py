@@ -78,6 +78,27 @@ def remove_quietly(path: Path) -> None:
         return  # a file system that lets nothing be written lets nothing be removed
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock at `path`. Nothing is written, not even to the lock."""
+    if os.name == "nt":  # pragma: no cover
+        return False  # there only taking a lock would tell
+    import fcntl
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False  # no one has ever locked it
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without locks has no one who holds one
+    finally:
+        os.close(descriptor)
+
+
 def sync_directory(path: Path) -> None:
     """Make a new name in a directory survive a power cut, where the system can."""
     if os.name == "nt":  # pragma: no cover

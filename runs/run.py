@@ -17,6 +17,7 @@ from lengthlens.files import (
     StorageError,
     append_line,
     cannot,
+    is_locked,
     make_directory,
     read_whole,
     remove_file,
@@ -38,6 +39,8 @@ UNLISTED = (
     LOG,
     LOCK,
 )  # the manifest cannot list itself; a log that only grows is not worth a checksum a line
+
+LOCK_SECONDS = 0.2  # more than the moment for which someone who asks whether a run is busy holds its lock
 
 NOT_LISTED = "is not listed in the manifest"
 DIFFERS = "is not what was written (its checksum differs)"
@@ -88,7 +91,7 @@ class Run:
         make_directory(self.path)
         lock = FileLock(self.path / LOCK)
         try:
-            lock.acquire(timeout=-1 if wait else 0)
+            lock.acquire(timeout=-1 if wait else LOCK_SECONDS)
         except Timeout:
             raise UserError(f"run '{self.id}' is being worked on by another process") from None
         except OSError as error:
@@ -101,15 +104,7 @@ class Run:
 
     def busy(self) -> bool:
         """Whether a process holds the lock at this moment."""
-        if not (self.path / LOCK).exists():
-            return False
-        try:
-            with FileLock(self.path / LOCK, timeout=0):
-                return False
-        except Timeout:
-            return True
-        except OSError:
-            return False  # a store that cannot be written has no one who writes
+        return is_locked(self.path / LOCK)
 
     # -- files ---------------------------------------------------------------------------------------------------
 

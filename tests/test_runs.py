@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.files import PARTIAL, StorageError, write_whole
 from lengthlens.models.config import ModelConfig
@@ -24,6 +26,7 @@ from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import best_rows
 from lengthlens.runs.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATUS, Run, Status
 from lengthlens.runs.store import RunStore
+from lengthlens.runs.sweep import Planned, pending
 from lengthlens.runs.training import train
 
 TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
@@ -312,6 +315,36 @@ def test_a_finished_run_is_not_trained_again(run: Run) -> None:
     before = run.events()
     train(tiny(), RunStore(run.path.parent))
     assert run.events() == before
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+def test_reading_leaves_every_file_as_it_is(run: Run, tmp_path: Path) -> None:
+    """Bytes, times and names, also of a run that says it is running, about which the lock is asked."""
+    store = RunStore(run.path.parent)
+    interrupted = store.create(tiny(seed=1))
+    with interrupted.locked():
+        interrupted.set_status(Status("running", 2))
+    for path in store.path.rglob("*"):
+        os.utime(path, (1, 1))
+    before = snapshot(store.path)
+    assert {row["status"] for row in store.listing()} == {"not-converged", "interrupted"}
+    assert store.check() == []
+    store.write_table(tmp_path / "table")
+    found = store.find(run.id)
+    assert found.facts()["status"]["status"] == "not-converged" and not interrupted.busy()
+    assert found.model() is not None
+    for words in (["runs"], ["runs", "show", run.id], ["runs", "check"], ["runs", "table", str(tmp_path / "again")]):
+        assert CliRunner().invoke(main, [*words, "--store", str(store.path)]).exit_code == 0
+    assert pending([Planned(tiny(), {}), Planned(tiny(seed=1), {})], store) == [tiny(seed=1)]
+    assert snapshot(store.path) == before
+
+
+def snapshot(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """When each file and directory was changed, and what is in it."""
+    paths = [folder, *folder.rglob("*")]
+    return {path: (path.stat().st_mtime_ns, b"" if path.is_dir() else path.read_bytes()) for path in paths}
 
 
 # -- a disk that takes nothing -----------------------------------------------------------------------------------
