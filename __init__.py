@@ -49,6 +49,7 @@ HOMES = {
     "readout_transfer": "probes.transfer",
     "invariance_index": "probes.invariance",
     "prune": "probes.pruning",
+    "certify": "probes.certificate.certify",
     "study": "studies.build",
     "reproduce": "studies.reproduce",
     "draw": "studies.drawing",

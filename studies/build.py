@@ -64,10 +64,17 @@ def study(
     pola_targets: Sequence[str] = POLA_TARGETS,
     report: Report | None = None,
 ) -> pd.DataFrame:
-    """Everything that a store knows, as one table with the columns `COLUMNS`; of all runs that ended, or of some.
+    """Everything that a store knows, as one tidy table: a row for each measurement, the columns `COLUMNS`.
 
-    Verdicts look at scales up to `test_max`, four times the training range by default. The same store gives the same
-    table: runs come by name, then the cells in the order of the runs, then POLA.
+    `runs` are runs or names of runs; all that ended if none are given. Verdicts look at scales up to `test_max`, four
+    times the training range by default; `pola_targets` are what position-only linear attention is to compute, and
+    `report` is told what is being looked at. Nothing is written. The same store gives the same table: runs come by
+    name, then the cells in the order of the runs, then POLA.
+
+    A store in which no run has ended, an unknown name or a damaged run is a `UserError`.
+
+        table = ll.study(ll.RunStore("out/runs"))
+        table[table["measure"] == "exact_match"].groupby(["task", "scheme", "scale"])["value"].mean()
     """
     tell = report or (lambda text: None)
     chosen = ended(store, runs)

@@ -1,13 +1,23 @@
-"""Shared by tests: a small model of every scheme, and batches of any length with mixed scales."""
+"""Shared by tests: a small model of every scheme, batches of any length with mixed scales, and one finished study."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build
+from lengthlens.runs.store import RunStore
 from lengthlens.tasks import TASKS
 
 torch.set_num_threads(1)  # tensors here are so small that threads cost more than they give
@@ -54,3 +64,46 @@ def mixed_batch() -> Callable[..., tuple[Tensor, Tensor]]:
 def model() -> HookedModel:
     """A small model for tests that are about the model rather than about a scheme."""
     return make_small_model("relative")
+
+
+# -- one finished study ------------------------------------------------------------------------------------------
+
+PATIENCE = 300  # seconds for a machine that is busy with other things
+
+
+class Smoke(NamedTuple):
+    """What `lengthlens reproduce --preset smoke` made and printed. To be read; whoever changes it copies it."""
+
+    out: Path
+    summary: dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
+    """The smoke preset, killed once and called again; made once for all processes of a test session."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    out, printed = shared / "smoke", shared / "smoke.json"
+    with FileLock(shared / "smoke.lock"):
+        if not printed.exists():
+            kill_after_one_run(out)
+            printed.write_bytes(subprocess.run(reproduce_smoke(out), check=True, stdout=subprocess.PIPE).stdout)
+    return Smoke(out, json.loads(printed.read_bytes()))
+
+
+def reproduce_smoke(out: Path) -> list[str]:
+    """The command in a process of its own, on one worker: processes cost more than these runs."""
+    code = "from lengthlens.cli import main; main()"
+    words = ["reproduce", "--preset", "smoke", "--workers", "1", "--quiet", "--json", "--out", str(out)]
+    return [sys.executable, "-c", code, *words]
+
+
+def kill_after_one_run(out: Path) -> None:
+    """Start in a process group of its own, and kill all of it once the first run has ended."""
+    process = subprocess.Popen(reproduce_smoke(out), start_new_session=True, stderr=subprocess.DEVNULL)
+    start = time.monotonic()
+    while not any(run.status().finished for run in RunStore(out / "runs").runs()):
+        assert process.poll() is None and time.monotonic() - start < PATIENCE
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
