@@ -43,7 +43,6 @@ HOMES = {
     "exact_match": "runs.evaluation",
     "sweep": "runs.sweep",
     "verdict": "theory.verdict",
-    "certify": "probes.certificate.certify",
     "measured_src": "probes.src",
     "measured_lrc": "probes.lrc",
     "readout_transfer": "probes.transfer",
@@ -56,8 +55,8 @@ HOMES = {
 }
 
 __all__ = [
-    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "certify", "draw",
-    "exact_match", "invariance_index", "load", "measured_lrc", "measured_src", "prune", "readout_transfer",
+    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "certify",
+    "draw", "exact_match", "invariance_index", "load", "measured_lrc", "measured_src", "prune", "readout_transfer",
     "reproduce", "study", "sweep", "train", "verdict",
 ]  # fmt: skip
 
