@@ -37,7 +37,14 @@ def upper_half(scales: Iterable[int]) -> list[int]:
 
 
 def invariance_index(curve: Mapping[int, float]) -> float:
-    """ι of a complexity that is given for each scale up to the largest in training.
+    """The invariance index ι: the slope of log complexity against log n on the upper half of the training range.
+
+    Arguments:
+        curve: a complexity for each scale n up to the largest in training, such as `MeasuredSrc.curve`.
+
+    Result: ι; 0 for a complexity that does not grow, 1 for one that grows linearly.
+
+    Errors: UserError if fewer than two scales are in the upper half.
 
     >>> invariance_index({n: 4 for n in range(1, 11)})
     0.0

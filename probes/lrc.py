@@ -103,7 +103,28 @@ def measured_lrc(
     tolerance: float = TOLERANCE,
     generator: torch.Generator | None = None,
 ) -> MeasuredLrc:
-    """Fit every head at every scale up to `train_max`, and count."""
+    """Measured LRC: fit position-only linear attention to every head at every scale, and count (code, weight) pairs.
+
+    Arguments:
+        model: a HookedModel, or another model with `run_with_cache` and hooks named as TransformerLens names them.
+        task: whose instances are used; the one that the model was built for, if not given.
+        train_max: the largest scale n; every scale up to it is fitted.
+        relation: gives codes in the place of the model's own: "i-j", "(i,j)", a scheme, or a function of (i, j, n).
+        layers: all, if not given.
+        rows: instances of each scale.
+        ridge: added to the Gram matrix, as a share of the mean squared length of a value.
+        tolerance: the error, as a share of the head's output, at which weights still count as the same.
+        generator: of all draws; seed 0 if not given.
+
+    Result: a `MeasuredLrc`; `.curve` is LRC_M by scale, summed over heads, `.counts()` each head's, `.r2` the fits.
+
+    Errors: UserError if the model has no hooks, names no task or no relation and none is given, for a layer or scale
+    that does not exist, and for too few rows.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> measured_lrc(copy_by_hand(), train_max=4, relation="i-j").curve
+    {1: 1, 2: 2, 3: 3, 4: 4}
+    """
     task = task_of(model, task)
     check_rows(rows, task.length(train_max))
     subject, known = own_relation(model, task, train_max, relation)

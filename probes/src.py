@@ -125,7 +125,28 @@ def measured_src(
     bases: int = BASES,
     generator: torch.Generator | None = None,
 ) -> MeasuredSrc:
-    """Find the sources of every step at scales up to `train_max`, intervene, and count readouts."""
+    """Measured SRC: find the sources of every step up to a scale, intervene on them, and count the readouts needed.
+
+    Arguments:
+        model: a HookedModel, another model with hooks, or a function from ids [row, pos] to logits [row, pos, token].
+        task: whose instances are used; the one that the model was built for, if not given.
+        train_max: the largest scale n; every scale up to it is measured.
+        relation: gives codes in the place of the model's own: "i-j", "(i,j)", a scheme, or a function of (i, j, n).
+        threshold: the influence above which a key is a source.
+        fidelity: the share of trials in which a readout must say what the model does.
+        rows: instances that influence is a mean of.
+        bases: random instances for each assignment of tokens, at least.
+        generator: of all draws; seed 0 if not given.
+
+    Result: a `MeasuredSrc`; `.curve` is SRC_M by scale, `.steps()` every step with its sources and its readout.
+
+    Errors: UserError if the model names no task or no relation and none is given, for a scale that the task does not
+    have, and for fewer than 2 bases.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> measured_src(copy_by_hand(), train_max=4, relation="i-j").curve
+    {1: 1, 2: 2, 3: 3, 4: 4}
+    """
     return measured_src_at([threshold], model, task, train_max, relation, fidelity, rows, bases, generator)[0]
 
 

@@ -92,9 +92,30 @@ def readout_transfer(
     bar: float = BAR,
     generator: torch.Generator | None = None,
 ) -> Transfer:
-    """Fit at every step of every scale up to `train_max`, test there and at the scales `beyond`.
+    """Readout transfer: fit a readout at every step of every scale up to a scale, test each at all steps.
 
-    `hooks` are names such as ``blocks.0.hook_resid_post``, which are also what `layers` (all, if not given) stand for.
+    Arguments:
+        model: a HookedModel, or another model with `run_with_cache`.
+        task: whose instances are used; the one that the model was built for, if not given.
+        train_max: the largest scale n of the fits.
+        beyond: larger scales at which the fits are tested, too.
+        hooks: names such as ``blocks.0.hook_resid_post``; in their place `layers`, all if not given, stand for these.
+        readouts: "linear" (from the activation), "sequential" (from the activation and the previous token), or both.
+        estimator: "logistic" or "ridge".
+        labels: what is read out: the "model"'s next token, or the "true" one.
+        rows: instances of each scale, half to fit on and half to test on.
+        bar: the accuracy at which a step counts as decoded.
+        generator: of all draws; seed 0 if not given.
+
+    Result: a `Transfer`; `.accuracy[hook, readout]` is the matrix [fit, test] with `.control` beside it, `.by_scale()`
+    its means, `.cover(hook, readout)` the cover number by scale.
+
+    Errors: UserError for an unknown readout, estimator, hook or layer, for fewer than 32 rows, and for a model without
+    hooks.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> readout_transfer(copy_by_hand(), train_max=3, rows=64).cover("blocks.0.hook_resid_post", "sequential")
+    {1: 2, 2: 2, 3: 2}
     """
     task, subject = task_of(model, task), subject_of(model)
     _check(readouts, estimator, rows)
