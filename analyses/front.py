@@ -1,4 +1,4 @@
-"""The figure that a paper would open with: does growth inside the training range foretell extrapolation?"""
+"""The figures that a paper would open with: does growth inside the training range predict extrapolation?"""
 
 import textwrap
 from typing import Any
@@ -9,19 +9,64 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.invariance import MEASURES, Invariance
-from lengthlens.analyses.predictors import PREDICTORS
-from lengthlens.analyses.scatter import families, points
-from lengthlens.analyses.statistics import interval
-from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, MissingError, records
+from lengthlens.analyses.prediction import (
+    Prediction,
+    labels,
+    measures,
+    prediction,
+    prediction_tables,
+    sensitivity_table,
+)
+from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, MissingError, indices, records
+from lengthlens.analyses.tables import Table, interval
 from lengthlens.tasks import TASKS
 
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 0.8, "markersize": 3, "zorder": 4}
-COLOURS = {"measure": theme.BLUE, "verdict": theme.GREEN, "control": theme.GREY}
+COLOURS = {"measure": theme.BLUE, "verdict": theme.GREEN, "baseline": theme.GREY}
 
 
-def plot(found: Invariance) -> Figure:
-    """Left, every run by ι of measured SRC and exact match at twice the range; right, AUC of every predictor.
+class Front(Finding):
+    """ι of the first measure against exact match, and the AUC of every predictor."""
+
+    name, title = "front", "What predicts extrapolation?"
+    shows = (
+        "Growth of measured SRC inside the training range against exact match beyond it, and how well it and every "
+        "baseline tell the runs that extrapolate."
+    )
+
+    def figure(self, study: Study) -> Figure:
+        return plot(study.once(prediction))
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        return prediction_tables(study.once(prediction))
+
+
+class Indices(Finding):
+    """The left panel of the front figure for every index."""
+
+    name, title = "invariance", "Every invariance index against extrapolation"
+    shows = "Each index against exact match beyond the range."
+
+    def figure(self, study: Study) -> Figure:
+        return plot_measures(study.once(prediction))
+
+
+class Sensitivity(Finding):
+    """AUC of each index at each of the thresholds it was stored at."""
+
+    name, title = "sensitivity", "How much it depends on the thresholds"
+    shows = "How much the AUC depends on the thresholds of the probes."
+
+    def figure(self, study: Study) -> Figure:
+        return plot_sensitivity(study.once(prediction))
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        return {"sensitivity": sensitivity_table(study.once(prediction))}
+
+
+def plot(found: Prediction) -> Figure:
+    """Left, every run by the first index and exact match at twice the range; right, AUC of every predictor.
 
     Marks of runs that coincide are spread out around their place. Bars are 95 % intervals over resampled cells; with
     tasks held out, hollow marks below are the AUC on those alone.
@@ -29,26 +74,31 @@ def plot(found: Invariance) -> Figure:
     with theme.style():
         figure = Figure(figsize=(theme.PAGE, 2.75), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[1, 1])
-        scatter(left, found.runs, MEASURES[0])
-        counted = int(found.runs[MEASURES[0]].notna().sum())
+        first = measures()[0]
+        scatter(left, found.runs, first)
+        counted = int(found.runs[first].notna().sum())
         left.set_title(f"{counted} run{'s' * (counted != 1)} accurate in range (near ones spread out)")
         forest(right, found)
-        figure.legend(handles=families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2)
+        figure.legend(
+            handles=theme.families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2
+        )
     return figure
 
 
-def plot_measures(found: Invariance) -> Figure:
-    """The left panel of the front figure for each of the three measures."""
+def plot_measures(found: Prediction) -> Figure:
+    """The left panel of the front figure for each of the measures."""
     with theme.style():
         figure = Figure(figsize=(theme.PAGE, 2.5), layout="constrained")
-        grid = figure.subplots(1, len(MEASURES), sharey=True)
-        for k, (axes, measure) in enumerate(zip(grid, MEASURES)):
+        grid = figure.subplots(1, len(measures()), sharey=True)
+        for k, (axes, measure) in enumerate(zip(grid, measures())):
             scatter(axes, found.runs, measure)
             axes.set_ylabel(axes.get_ylabel() if k == 0 else "")
             own = found.predictors[found.predictors["predictor"] == measure].iloc[0]
             auc = "undefined" if np.isnan(own["auc"]) else f"{own['auc']:.3f}"
             axes.set_title(f"AUC {auc}, {own['runs']} runs", fontsize=7)
-        figure.legend(handles=families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2)
+        figure.legend(
+            handles=theme.families(_with_kind(found.runs)), loc="outside lower center", ncols=6, columnspacing=1.2
+        )
     return figure
 
 
@@ -59,7 +109,7 @@ def _with_kind(runs: pd.DataFrame) -> pd.DataFrame:
 def scatter(axes: Axes, runs: pd.DataFrame, measure: str) -> None:
     """Every run: an index against exact match at twice the training range."""
     own = _with_kind(runs[np.isfinite(runs[measure].astype(float))])
-    label = PREDICTORS[measure].label
+    label = labels()[measure]
     axes.set(xlabel=f"{label} (in range)", ylabel=f"exact match at {FACTORS[0]} × training length")
     axes.set_ylim(-0.12, 1.12)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
@@ -70,11 +120,11 @@ def scatter(axes: Axes, runs: pd.DataFrame, measure: str) -> None:
     axes.set_xlim(low - 0.12, high + 0.12)
     axes.axhline(EXTRAPOLATES, color="0.6", linewidth=0.6, linestyle=(0, (3, 2)), zorder=0)
     axes.text(high + 0.12, EXTRAPOLATES - 0.015, "extrapolates above", ha="right", va="top", fontsize=5.5, color="0.45")
-    points(axes, own, measure, f"exact_{FACTORS[0]}", aspect=0.75)
+    theme.points(axes, own, measure, f"exact_{FACTORS[0]}", aspect=0.75)
 
 
-def forest(axes: Axes, found: Invariance) -> None:
-    """AUC of each predictor with its interval, ours above and rivals below."""
+def forest(axes: Axes, found: Prediction) -> None:
+    """AUC of each predictor with its interval, ours above and baselines below."""
     table = found.predictors[found.predictors["factor"] == FACTORS[0]].reset_index(drop=True)
     held = found.held_out[found.held_out["tasks"] == "held out"].set_index("predictor") if len(found.held_out) else None
     if table["auc"].isna().all():
@@ -105,7 +155,7 @@ def forest(axes: Axes, found: Invariance) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def plot_sensitivity(finding: Invariance) -> Figure:
+def plot_sensitivity(finding: Prediction) -> Figure:
     """AUC of each index at each of the thresholds it was stored at; the default is filled."""
     found = finding.sensitivity
     if found["auc"].isna().all():
@@ -117,7 +167,7 @@ def plot_sensitivity(finding: Invariance) -> Figure:
             axes.plot([row["auc_low"], row["auc_high"]], [y, y], color=theme.BLUE, linewidth=1.2)
             fill = theme.BLUE if row["default"] else "white"
             axes.plot(row["auc"], y, "o", color=theme.BLUE, markerfacecolor=fill, markersize=4, clip_on=False, zorder=4)
-        short = {name: PREDICTORS[name].label.removeprefix("ι of ").removeprefix("measured ") for name in MEASURES}
+        short = {each.index: each.short for each in indices()}
         names = found["measure"].map(short) + ", " + found["threshold"]
         axes.set_yticks(range(len(found)), list(map(theme.literal, names)))
         axes.set_ylim(len(found) - 0.4, -0.6)

@@ -1,4 +1,4 @@
-"""What `lbpe` learned, in words, beside the relation that the task's own circuit has."""
+"""The relation that heads learned to attend by, beside the relation that the task's own circuit has."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.table import MissingError, of_runs, records
+from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.table import MissingError, records
+from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.models.schemes.lbpe import FORMS
 from lengthlens.models.schemes.relation import read_form, read_forms
 from lengthlens.tasks import TASKS
@@ -22,11 +24,11 @@ MOST = 14  # equations that a figure has room for; the rest are counted
 
 @dataclass(frozen=True)
 class Learned:
-    """The finding, cell by cell: equations of the circuit, equations that heads go by, and how many seeds found them.
+    """The finding, cell by cell: equations of the circuit, those that heads attend to, and how many seeds found them.
 
-    `cells` has a row for each task and scheme: circuit, reads, found (seeds that read every equation of the circuit
-    but the query's own token, which a network has anyway), seeds. `equations` has a row for each run and equation: the
-    strongest bias of any head.
+    `cells` has a row for each task and scheme: circuit, attends to, found (seeds that attend to every equation of the
+    circuit but the query's own token, which a network has anyway), seeds. `equations` has a row for each run and
+    equation: the strongest bias of any head.
     """
 
     cells: pd.DataFrame
@@ -67,47 +69,67 @@ def covering(reads: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> list[s
     return texts
 
 
-def learned(table: pd.DataFrame) -> Learned:
-    """What the heads of each run go by after pruning, beside the circuit."""
-    rows = of_runs(table)
-    rows = rows[(rows["measure"] == "relation") & (rows["form"] != "")]
+class LearnedRelations(Finding):
+    """What heads learned to attend to, where the scheme learns a relation."""
+
+    name, title = "learned", "Which relations were learned?"
+    shows = "What the heads of lbpe attend to, beside the relation of the task's circuit."
+
+    def figure(self, study: Study) -> Figure:
+        return plot(study.once(learned).equations)
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        caption = (
+            "What `lbpe` attends to after pruning, and the relation of the task's own circuit; found: seeds that "
+            "attend to all of it."
+        )
+        return {"learned": Table(caption, **of_frame(study.once(learned).cells), title="Learned relations")}
+
+
+def learned_equations(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a study that are of a learned relation, with a column `equation`: "i−j = n"."""
+    rows = rows[rows["form"] != ""]
+    return rows.assign(equation=[read_form(form).says(int(u)) for form, u in zip(rows["form"], rows["form_value"])])
+
+
+def learned(study: Study) -> Learned:
+    """What the heads of each run attend to after pruning, beside the circuit."""
+    rows = learned_equations(study.rows)
     if rows.empty:
-        raise MissingError("no run in the table has a learned relation: train some with the scheme 'lbpe'")
-    rows = rows.assign(equation=[read_form(form).says(int(u)) for form, u in zip(rows["form"], rows["form_value"])])
+        raise MissingError("no run in the table has a learned relation: train some with a scheme that learns it: lbpe")
     strongest = rows.assign(strength=rows["value"].abs()).sort_values("strength", ascending=False, kind="stable")
-    keys = ["task", "scheme", "seed", "run", "equation"]
+    keys = ["task", "label", "seed", "run", "equation"]
     equations = strongest.drop_duplicates(["run", "equation"])[[*keys, "value"]].rename(columns={"value": "bias"})
     heads = rows.groupby(["run", "equation"]).size().rename("heads")
     equations = equations.join(heads, on=["run", "equation"]).sort_values(keys).reset_index(drop=True)
-    cells = [_cell(str(task), str(scheme), part) for (task, scheme), part in equations.groupby(["task", "scheme"])]
+    cells = [_cell(str(task), str(scheme), part) for (task, scheme), part in equations.groupby(["task", "label"])]
     return Learned(pd.DataFrame(cells), equations)
 
 
 def _cell(task: str, scheme: str, part: pd.DataFrame) -> dict[str, object]:
     circuit = circuit_equations(task)
     needed = set(circuit) - {"i−j = 0"}
-    read = part[part["bias"] > 0]
-    per_seed = read.groupby("run")["equation"].agg(set)
-    counts = read.groupby("equation")["run"].nunique().sort_values(ascending=False, kind="stable")
+    attended = part[part["bias"] > 0]
+    per_seed = attended.groupby("run")["equation"].agg(set)
+    counts = attended.groupby("equation")["run"].nunique().sort_values(ascending=False, kind="stable")
     seeds = part["run"].nunique()
     return {
         "task": task,
         "scheme": scheme,
         "circuit": "; ".join(circuit) or "none that positions tell",
-        "reads": "; ".join(f"{equation} ({count} of {seeds})" for equation, count in counts.items()) or "nothing",
+        "attends to": "; ".join(f"{equation} ({count} of {seeds})" for equation, count in counts.items()) or "nothing",
         "found": int(sum(needed <= each for each in per_seed)) if needed else pd.NA,
         "seeds": seeds,
     }
 
 
-def plot(table: pd.DataFrame) -> Figure:
+def plot(found: pd.DataFrame) -> Figure:
     """A row for each run, a column for each equation: the strongest bias of any head; the circuit's own are framed."""
-    found = learned(table).equations
     circuits = {task: circuit_equations(task) for task in theme.tasks_in_order(found["task"])}
     shown, rest = _columns(found, circuits)
-    runs = found[["task", "scheme", "seed", "run"]].drop_duplicates("run")
+    runs = found[["task", "label", "seed", "run"]].drop_duplicates("run")
     order = {task: k for k, task in enumerate(theme.tasks_in_order(runs["task"]))}
-    runs = runs.assign(place=runs["task"].map(order)).sort_values(["place", "scheme", "seed"])
+    runs = runs.assign(place=runs["task"].map(order)).sort_values(["place", "label", "seed"])
     values = found.pivot_table(index="run", columns="equation", values="bias").reindex(index=runs["run"], columns=shown)
     with theme.style():
         figure = Figure(figsize=(theme.PAGE, min(1.25 + 0.13 * len(runs), theme.PAGE_HEIGHT)), layout="constrained")
@@ -119,7 +141,7 @@ def plot(table: pd.DataFrame) -> Figure:
         sns.heatmap(
             values, ax=axes, cmap="PuOr_r", vmin=-limit, vmax=limit, linewidths=0.4, linecolor="white",
             cbar_kws={
-                "label": "bias on the score\n(reads +, avoids −)", "extend": ends,
+                "label": "bias on the score\n(attends to +, avoids −)", "extend": ends,
                 "pad": 0.02, "aspect": 15, "shrink": 0.8,
             },
         )  # fmt: skip
@@ -130,9 +152,9 @@ def plot(table: pd.DataFrame) -> Figure:
                     axes.add_patch(
                         Rectangle((shown.index(equation), y), 1, 1, fill=False, edgecolor="black", linewidth=0.9)
                     )
-        several = runs["scheme"].nunique() > 1
+        several = runs["label"].nunique() > 1
         names = [
-            f"{theme.literal(row['task'])}{', ' + theme.shown(row['scheme']) if several else ''}, seed {row['seed']}"
+            f"{theme.literal(row['task'])}{', ' + theme.shown(row['label']) if several else ''}, seed {row['seed']}"
             for row in records(runs)
         ]
         axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0)
@@ -145,7 +167,7 @@ def plot(table: pd.DataFrame) -> Figure:
         )
         axes.tick_params(length=0)
         more = f"; {rest} weaker equations are left out" if rest else ""
-        axes.set(ylabel="", xlabel=f"a key j, read from query i at scale n; framed: the circuit's own{more}")
+        axes.set(ylabel="", xlabel=f"a key j, seen from query i at scale n; framed: the circuit's own{more}")
     return figure
 
 

@@ -1,15 +1,19 @@
-"""The verdict before training against what training gave: where they agree, and every case where they do not."""
+"""The verdict before training, all at once, and against what training gave: where they agree, and where they do not."""
 
+import textwrap
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.statistics import spread
-from lengthlens.analyses.table import MissingError, per_run
+from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.table import FACTORS, MissingError, indices
+from lengthlens.analyses.tables import Table, of_frame, spread
 
 VERDICTS = ("possible", "pe-limited", "task-limited", "content-addressed", "refused")
 OUTCOMES = ("extrapolates", "does not extrapolate", "not accurate in range", "not evaluated")
@@ -23,6 +27,11 @@ CONTRADICTIONS = {
     ("task-limited", "extrapolates"),
     ("refused", "extrapolates"),
 }
+
+
+# The picture of all verdicts.
+FAMILIES = ("position-addressed", "growing", "content-addressed")
+CELL_HEIGHT, CELL_WIDTH = 0.155, 0.27  # inches
 
 
 @dataclass(frozen=True)
@@ -45,9 +54,35 @@ class Outcome:
         )
 
 
-def outcome(table: pd.DataFrame) -> Outcome:
+class VerdictAndOutcome(Finding):
+    """How often each outcome followed each verdict, and the cells that disagree."""
+
+    name, title = "outcome", "Verdicts before training, against what training gave"
+    shows = "The verdict before training against what training gave."
+
+    def figure(self, study: Study) -> Figure:
+        return plot(study.once(outcome))
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        found = study.once(outcome)
+        return {
+            "outcome": Table(
+                f"Verdict before training against what training gave, in runs. {found.sentence}",
+                **of_frame(found.confusion.rename_axis("verdict").reset_index()),
+                title="How runs ended, by the verdict on their cell",
+            ),
+            "disagreements": Table(
+                "Every cell with runs that contradict its verdict.",
+                **of_frame(found.disagreements),
+                title="Where training went against the verdict",
+                empty="No run went against the verdict on its cell.",
+            ),
+        }
+
+
+def outcome(study: Study) -> Outcome:
     """The verdict of every run's cell against what became of the run."""
-    runs = per_run(table)
+    runs = study.runs.copy()
     if not (runs["verdict"] != "").any():
         raise MissingError("the table has no verdicts: `lengthlens reproduce` adds them, from `lengthlens verdict`")
     runs["outcome"] = list(map(_outcome, runs["accurate"], runs["extrapolates_2"]))
@@ -70,11 +105,11 @@ def _outcome(accurate: bool, extrapolates: bool | None) -> str:
 
 def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each cell and outcome that contradicts its verdict, with the numbers of the seeds it concerns."""
-    rows = []
-    for (task, scheme, verdict, what), part in runs.groupby(["task", "scheme", "verdict", "outcome"], sort=False):
+    rows, first = [], indices()[0]
+    for (task, scheme, verdict, what), part in runs.groupby(["task", "label", "verdict", "outcome"], sort=False):
         if (verdict, what) not in CONTRADICTIONS:
             continue
-        cell = runs[(runs["task"] == task) & (runs["scheme"] == scheme)]
+        cell = runs[(runs["task"] == task) & (runs["label"] == scheme)]
         rows.append(
             {
                 "task": task,
@@ -84,19 +119,20 @@ def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
                 "seeds": ", ".join(str(seed) for seed in part["seed"]),
                 "of": len(cell),
                 "in range": spread(part["in_range_exact_match"]),
-                "exact match at 2×": spread(part["exact_2"]),
-                "at 10×": spread(part["exact_10"]),
-                "ι of SRC": spread(part["iota_src"]),
+                f"exact match at {FACTORS[0]}×": spread(part[f"exact_{FACTORS[0]}"]),
+                f"at {FACTORS[1]}×": spread(part[f"exact_{FACTORS[1]}"]),
+                first.short: spread(part[first.index]),
                 "reasons": part["reason"].iloc[0],
             }
         )
-    names = ["task", "scheme", "verdict", "outcome", "seeds", "of", "in range", "exact match at 2×", "at 10×"]
-    return pd.DataFrame(rows, columns=[*names, "ι of SRC", "reasons"])
+    beyond = [f"exact match at {FACTORS[0]}×", f"at {FACTORS[1]}×", first.short]
+    names = ["task", "scheme", "verdict", "outcome", "seeds", "of", "in range", *beyond, "reasons"]
+    return pd.DataFrame(rows, columns=names)
 
 
-def plot(table: pd.DataFrame) -> Figure:
+def plot(outcomes: Outcome) -> Figure:
     """The confusion table as a picture: runs by verdict (rows) and outcome (columns); contradictions are framed."""
-    found = outcome(table).confusion
+    found = outcomes.confusion
     share = found.div(found.sum(axis=1).clip(lower=1), axis=0)
     with theme.style():
         height = 0.85 + 0.3 * len(found)
@@ -110,8 +146,7 @@ def plot(table: pd.DataFrame) -> Figure:
                 if (verdict, what) in CONTRADICTIONS:
                     frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False, edgecolor=theme.VERMILION)
                     axes.add_patch(frame)
-        words = [name.replace("does not ", "does not\n").replace(" in range", "\nin range") for name in found.columns]
-        axes.set_xticks(np.arange(len(words)), words)
+        axes.set_xticks(np.arange(len(found.columns)), [textwrap.fill(name, 14) for name in found.columns])
         totals = found.sum(axis=1)
         axes.set_yticks(np.arange(len(found)), [f"{name}\n({totals[name]} runs)" for name in found.index])
         axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
@@ -119,3 +154,80 @@ def plot(table: pd.DataFrame) -> Figure:
             side.set_visible(False)
         axes.set_xlabel("framed: contradicts the verdict", color=theme.VERMILION, fontsize=6.5)
     return figure
+
+
+# -- all verdicts ----------------------------------------------------------------------------------------------
+
+
+def plot_verdicts(table: pd.DataFrame) -> Figure:
+    """Tasks by schemes, from the rows of `verdict_grid`.
+
+    Colour is the verdict. In a pe-limited cell the letters are the properties that fail: I (not isolated), S (not
+    stable), C (not covered), with a star where another value of an option of the same scheme makes it possible. Signs
+    and lightness carry the rest, so that it can be printed in grey.
+    """
+    schemes = theme.in_order(table["scheme"])
+    tasks = _tasks(table)
+    with theme.style():
+        size = (1.75 + CELL_WIDTH * len(tasks), 1.7 + CELL_HEIGHT * len(schemes))
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        for row in table.itertuples():
+            failing = f"{row.failing}*" if row.other_option else str(row.failing)
+            _verdict_cell(axes, tasks.index(str(row.task)), schemes.index(str(row.scheme)), str(row.verdict), failing)
+        _verdict_frame(axes, table, tasks, schemes)
+        first = table.iloc[0]
+        axes.set_xlabel(f"trained up to n={first.train_max}, judged up to n={first.test_max}", labelpad=6)
+        figure.legend(handles=_verdict_legend(table), loc="outside lower center", ncols=2, handlelength=1.4)
+    return figure
+
+
+def _tasks(table: pd.DataFrame) -> list[str]:
+    """Tasks by family, in the order of the table within each."""
+    family = dict(zip(table["task"], table["task_family"]))
+    return sorted(family, key=lambda task: FAMILIES.index(family[task]))
+
+
+def _verdict_cell(axes: Axes, x: int, y: int, verdict: str, failing: str) -> None:
+    fill, ink, sign = theme.VERDICTS[verdict]
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
+    text = failing if verdict == "pe-limited" else sign
+    axes.text(x + 0.5, y + 0.53, text, color=ink, ha="center", va="center", fontsize=5)
+
+
+def _verdict_frame(axes: Axes, table: pd.DataFrame, tasks: list[str], schemes: list[str]) -> None:
+    axes.set_xlim(0, len(tasks))
+    axes.set_ylim(len(schemes), 0)
+    axes.set_xticks([k + 0.5 for k in range(len(tasks))], tasks, rotation=50, ha="left", rotation_mode="anchor")
+    axes.set_yticks([k + 0.5 for k in range(len(schemes))], schemes)
+    axes.tick_params(length=0, pad=2, top=True, labeltop=True, bottom=False, labelbottom=False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    for label, name in zip(axes.get_yticklabels(), schemes):
+        label.set_fontweight("bold" if (table[table["scheme"] == name]["verdict"] == "possible").any() else "normal")
+    family = dict(zip(table["task"], table["task_family"]))
+    for at in _borders([family[task] for task in tasks]):
+        axes.axvline(at, color="black", linewidth=0.8)
+    for at in _borders([theme.family(name) for name in schemes]):
+        axes.axhline(at, color="black", linewidth=0.5)
+
+
+def _borders(groups: list[str]) -> list[int]:
+    """Where one group ends and the next begins."""
+    sizes = [len(list(members)) for _, members in groupby(groups)]
+    return [sum(sizes[: k + 1]) for k in range(len(sizes) - 1)]
+
+
+def _verdict_legend(table: pd.DataFrame) -> list[Patch]:
+    words = {
+        "possible": "✓  possible",
+        "pe-limited": "limited by the embedding: I not isolated, S not stable, C not covered\n"
+        "(* possible with another value of its clip)",
+        "task-limited": "–  limited by the task: its complexity grows",
+        "content-addressed": "·  sources follow from content, not position",
+        "refused": "×  the scheme refuses the task",
+    }
+    shown = [name for name in words if (table["verdict"] == name).any()]
+    return [
+        Patch(facecolor=theme.VERDICTS[name][0], edgecolor="0.6", linewidth=0.4, label=words[name]) for name in shown
+    ]

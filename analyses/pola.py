@@ -9,7 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import MissingError
+from lengthlens.analyses.tables import Table, of_frame
 
 TARGET: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white"}
@@ -39,9 +41,29 @@ def plot(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def from_study(table: pd.DataFrame) -> pd.DataFrame:
+class LinearAttention(Finding):
+    """Position-only linear attention: the theory's predictions and what training reached."""
+
+    name, title = "pola", "Position-only linear attention"
+    shows = (
+        "Position-only linear attention: error and complexity against scale. A scheme without a line of LRC cannot "
+        "represent the target."
+    )
+
+    def figure(self, study: Study) -> Figure:
+        return plot_study(study.once(from_study))
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        caption = (
+            "Position-only linear attention: complexity in training and at scale N, and the error at N as a share of "
+            "the target's energy, as predicted and as trained."
+        )
+        return {"pola": Table(caption, **of_frame(finding(study.once(from_study))), title="Complexity and error")}
+
+
+def from_study(study: Study) -> pd.DataFrame:
     """The rows of a study as `pola_table` has them: target, scheme, train_max, scale, and a column for each measure."""
-    rows = table[table["target"] != ""]
+    rows = study.table[study.table["target"] != ""]
     if rows.empty:
         raise MissingError("the table has no position-only linear attention: `lengthlens reproduce` adds it")
     keys = ["target", "scheme", "train_max", "scale"]
@@ -53,13 +75,12 @@ def from_study(table: pd.DataFrame) -> pd.DataFrame:
     return wide.astype({"scale": int, "train_max": int})
 
 
-def finding(table: pd.DataFrame) -> pd.DataFrame:
+def finding(wide: pd.DataFrame) -> pd.DataFrame:
     """For each target and scheme: complexity in training and at the end, and the error there as a share of the energy.
 
     `trained` is what gradient descent reached, `predicted` what the theory says; extrapolates if the error is nil.
     """
     rows = []
-    wide = from_study(table)
     for (target, scheme), part in wide.groupby(["target", "scheme"], sort=False):
         end = part.sort_values("scale").iloc[-1]
         start = part[part["scale"] == end["train_max"]].iloc[0]
@@ -72,9 +93,8 @@ def finding(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def plot_study(table: pd.DataFrame) -> Figure:
+def plot_study(wide: pd.DataFrame) -> Figure:
     """All targets of a study: above the error, below the complexity; lines are predicted, marks are trained."""
-    wide = from_study(table)
     targets = list(wide["target"].unique())
     with theme.style():
         width = theme.PAGE if len(targets) > 2 else theme.COLUMN * 1.4

@@ -2,7 +2,7 @@
 
 A correlation over runs cannot tell whether flatness is a cause. Here it is brought about: the same trained weights,
 with those biases levelled that the training range does not need (`probes/pruning.py`), and nothing trained again. The
-runs whose SRC still grows after it are the control.
+runs whose SRC grows after it as before are the control.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.scatter import spread_out
-from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, MissingError, of_runs, per_run
+from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, MissingError, indices
+from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.runs.evaluation import wilson
 
 FLAT = 0.1  # ι up to which SRC is said not to grow: less than a doubling over a thousandfold of scale
-ALREADY = "lbpe"  # its SRC is that of the pruned copy to begin with
 EDGE: dict[str, Any] = {"markeredgewidth": 0.9, "markersize": 4.5, "linestyle": "none", "marker": "o"}
 
 
@@ -28,7 +28,7 @@ EDGE: dict[str, Any] = {"markeredgewidth": 0.9, "markersize": 4.5, "linestyle": 
 class Pruning:
     """The finding: each run before and after.
 
-    `runs` has the columns run, task, scheme, seed, left (what stays, in words), iota_before, iota_after, and for each
+    `runs` has the columns run, task, label, seed, left (what stays, in words), iota_before, iota_after, and for each
     factor exact_2_before, exact_2_after, …
     """
 
@@ -38,7 +38,7 @@ class Pruning:
         """The runs that failed beyond the range with growing SRC, and whose copy has a flat one."""
         return self._failed()[self._failed()["iota_after"] <= FLAT]
 
-    def still_growing(self) -> pd.DataFrame:
+    def growing(self) -> pd.DataFrame:
         """The runs that failed beyond the range, and whose copy has a growing SRC as well."""
         return self._failed()[self._failed()["iota_after"] > FLAT]
 
@@ -48,7 +48,7 @@ class Pruning:
     @property
     def sentence(self) -> str:
         """In words, with Wilson's 95 % interval of each share."""
-        parts = ((self.flattened(), "became flat"), (self.still_growing(), "went on growing"))
+        parts = ((self.flattened(), "became flat"), (self.growing(), "went on growing"))
         said = [
             f"of {len(part)} runs that had failed at {FACTORS[0]} × the training length and whose SRC {words}, "
             f"{_share(part['exact_2_after'])} extrapolate{'s' if _right(part['exact_2_after']) == 1 else ''} "
@@ -76,20 +76,43 @@ def _share(exact: "pd.Series[float]") -> str:
     return f"{right} ({right / len(exact):.2f} [{low:.2f}, {high:.2f}])"
 
 
-def pruning(table: pd.DataFrame) -> Pruning:
-    """Each run that is accurate in range and was pruned, before and after."""
-    rows = of_runs(table)
+class PrunedRuns(Finding):
+    """The same trained weights with and without what the training range does not need."""
+
+    name, title = "pruning", "Is it a cause? Runs pruned to what the training range needs"
+    shows = (
+        "The same trained weights with and without the biases that no answer in range needs: growth of SRC, and exact "
+        "match beyond the range."
+    )
+
+    def figure(self, study: Study) -> Figure:
+        return plot(study.once(pruning).runs)
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        found = study.once(pruning)
+        caption = "As trained → pruned to what answers in range need, means over seeds; nothing is trained again. "
+        title = "As trained → pruned, means over seeds"
+        return {"pruning": Table(caption + found.sentence, **of_frame(cells(found)), title=title)}
+
+
+def pruning(study: Study) -> Pruning:
+    """Each run that is accurate in range and was pruned, before and after.
+
+    Left out are runs whose SRC was counted on the pruned copy to begin with: the relation is the same one.
+    """
+    rows, first = study.rows, indices()[0]
     index = rows[(rows["measure"] == "pruned") & rows["value"].notna()].drop_duplicates("run").set_index("run")
     if index.empty:
         raise MissingError("no run in the table was pruned: it comes from `lengthlens probe`")
-    runs = per_run(table)
-    runs = runs[runs["run"].isin(index.index) & runs["accurate"]]
-    runs = runs[runs["scheme"].map(theme.bare) != ALREADY].reset_index(drop=True)
+    counted = rows[rows["measure"] == first.curve].drop_duplicates("run").set_index("run")["relation"]
+    runs = study.runs[study.runs["run"].isin(index.index) & study.runs["accurate"]]
+    same = runs["run"].map(counted).fillna("") == runs["run"].map(index["relation"])
+    runs = runs[~same].reset_index(drop=True)
     if runs.empty:
-        raise MissingError("no run that is accurate in range was pruned but for those of lbpe")
+        raise MissingError("no run that is accurate in range has more in it than its pruned copy")
     columns = {
         "left": runs["run"].map(index["relation"]),
-        "iota_before": runs["iota_src"],
+        "iota_before": runs[first.index],
         "iota_after": runs["run"].map(index["value"]),
     }
     exact = rows[rows["measure"] == "pruned_exact_match"]
@@ -97,25 +120,23 @@ def pruning(table: pd.DataFrame) -> Pruning:
         own = exact[(exact["scale"] == factor * exact["train_max"]).fillna(False)].groupby("run")["value"].first()
         columns[f"exact_{factor}_before"] = runs[f"exact_{factor}"]
         columns[f"exact_{factor}_after"] = runs["run"].map(own)
-    return Pruning(runs[["run", "task", "scheme", "seed"]].assign(**columns))
+    return Pruning(runs[["run", "task", "label", "seed"]].assign(**columns))
 
 
-def cells(table: pd.DataFrame) -> pd.DataFrame:
-    """The finding by task and scheme: means over seeds, before → after."""
-    found = pruning(table).runs
+def cells(found: Pruning) -> pd.DataFrame:
+    """The finding by cell: means over seeds, before → after."""
     rows = []
-    for (task, scheme), part in found.groupby(["task", "scheme"], sort=False):
+    for (task, scheme), part in found.runs.groupby(["task", "label"], sort=False):
         row = {"task": task, "scheme": scheme, "runs": len(part)}
-        for name, words in (("iota", "ι of SRC"), *((f"exact_{k}", f"exact match at {k}×") for k in FACTORS)):
+        for name, words in (("iota", indices()[0].short), *((f"exact_{k}", f"exact match at {k}×") for k in FACTORS)):
             row[words] = f"{part[f'{name}_before'].mean():.2f} → {part[f'{name}_after'].mean():.2f}"
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def plot(table: pd.DataFrame) -> Figure:
+def plot(found: pd.DataFrame) -> Figure:
     """An arrow for each run, from what it was to its pruned copy: growth of SRC across, exact match beyond upwards."""
-    found = pruning(table).runs
-    labels = theme.in_order(found["scheme"])
+    labels = theme.in_order(found["label"])
     looks = theme.lines(labels)
     with theme.style():
         figure = Figure(figsize=(theme.PAGE, 2.7), layout="constrained")
@@ -152,10 +173,10 @@ def _arrows(axes: Axes, found: pd.DataFrame, factor: int, looks: dict[str, dict[
     places = []
     for side in ("before", "after"):
         x, y = found[f"iota_{side}"].astype(float), found[f"exact_{factor}_{side}"].astype(float)
-        dx, dy = spread_out(x / (1.14 * top), y / 1.12, 0.7)
+        dx, dy = theme.spread_out(x / (1.14 * top), y / 1.12, 0.7)
         places.append((x + dx * 1.14 * top, y + dy * 1.12))
     (x0, y0), (x1, y1) = places
-    for k, label in enumerate(found["scheme"]):
+    for k, label in enumerate(found["label"]):
         look, start, end = looks[label], (x0[k], y0[k]), (x1[k], y1[k])
         if np.isnan([*start, *end]).any():
             continue

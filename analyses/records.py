@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.extrapolation import multiples
-from lengthlens.analyses.table import CELL, MissingError, of_runs, per_run, records
-from lengthlens.analyses.tables import Table
+from lengthlens.analyses.curves import multiples
+from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.table import CELL, MissingError, records
+from lengthlens.analyses.tables import Table, of_frame
 
 GOAL = 0.99  # exact match, end token included, that every seed has to reach
 GOAL_SCHEME = "lbpe/other=one"  # the learned relation, with all keys that it does not name weighing as one
@@ -53,22 +54,38 @@ WORKS = ("work (arXiv)", "task", "trained up to", "tested at", "exact match")
 Frame = pd.DataFrame
 
 
+class Records(Finding):
+    """How far each scheme stays exact, and whether the goal is met."""
+
+    name, title = "records", "How far does exact match go?"
+    shows = (
+        "Exact match from the training range to a thousand times beyond, every scheme at its better scaling of "
+        "attention scores; a star at each goal."
+    )
+
+    def figure(self, study: Study) -> Figure:
+        return plot(study.once(best))
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        return tables(study.once(best))
+
+
 # -- statistics over seeds ---------------------------------------------------------------------------------------
 
 
-def outcomes(table: Frame) -> Frame:
+def outcomes(study: Study) -> Frame:
     """One row for each run and each length that its task was taken to, from the end of the training range on.
 
     Beside the columns of `per_run`: score_scaling, length, samples, low and high, `exact` (as the head of this file
     counts it) and `outcome`: scored, refused (the scheme cannot process the length), diverged, or missing.
     """
-    rows = of_runs(table)
+    rows = study.rows
     scores = rows[(rows["measure"] == "exact_match") & (rows["scale"] >= rows["train_max"]).fillna(False)]
     if not (scores["scale"] >= FAR * scores["train_max"])[scores["scheme"].str.startswith(GOAL_SCHEME)].any():
         raise MissingError(f"no run of {GOAL_SCHEME} in the table was evaluated at {FAR} times its training range")
     scores = scores[["run", "scale", "value", "low", "high", "samples", "reason"]].rename(columns={"scale": "length"})
     lengths = scores.merge(rows[["run", "task"]].drop_duplicates())[["task", "length"]].drop_duplicates()
-    found = finished(per_run(table)).drop(columns="reason").merge(lengths, on="task")
+    found = finished(study.runs).drop(columns="reason").merge(lengths, on="task")
     found = found.merge(scores, on=["run", "length"], how="left")
     found["outcome"] = "missing"
     found.loc[found["status"] == "diverged", "outcome"] = "diverged"
@@ -136,12 +153,12 @@ def best_scaling(found: Frame) -> str:
     return max(names, key=lambda name: [tuple(scores.loc[(name, n)]) for n in common])
 
 
-def best(table: Frame) -> Frame:
+def best(study: Study) -> Frame:
     """The `statistics` and `training` of each cell at its better scaling of scores, in the order to show them.
 
     `compared` says how many scalings there were to choose from.
     """
-    found = outcomes(table)
+    found = outcomes(study)
     over_seeds = statistics(found)
     chosen = [
         dict(zip(CELL, cell))
@@ -150,6 +167,7 @@ def best(table: Frame) -> Frame:
     ]
     keys = [*CELL, "score_scaling"]
     merged = pd.DataFrame(chosen).merge(training(found), on=keys).merge(over_seeds, on=keys)
+    merged["label"] = study.labels(merged)
     tasks, schemes = theme.tasks_in_order(merged["task"]), theme.in_order(merged["scheme"])
     first = [GOAL_SCHEME] if GOAL_SCHEME in schemes else []
     order = {name: k for k, name in enumerate([*tasks, *dict.fromkeys([*first, *schemes])])}
@@ -234,11 +252,14 @@ def plot(chosen: Frame) -> Figure:
 
 def tables(chosen: Frame) -> dict[str, Table]:
     """The goals, every scheme, and what others have published."""
-    found = {"records": Table(" ".join(notes(chosen)), pd.DataFrame(lines(chosen)))}
+    found = {"records": Table(" ".join(notes(chosen)), **of_frame(pd.DataFrame(lines(chosen))), title="Records")}
     if len(goals(chosen)):
-        found["records-goals"] = Table(" ".join(sentences(chosen)), pd.DataFrame(goal_lines(chosen)))
+        found["records-goals"] = Table(
+            " ".join(sentences(chosen)), **of_frame(pd.DataFrame(goal_lines(chosen))), title="The goal"
+        )
     published = "As published, with other sizes, formats and training lengths than here, and not run by us."
-    return found | {"records-published": Table(published, pd.DataFrame(PUBLISHED, columns=list(WORKS)))}
+    works = of_frame(pd.DataFrame(PUBLISHED, columns=list(WORKS)))
+    return found | {"records-published": Table(published, **works, title="As published")}
 
 
 def notes(chosen: Frame) -> list[str]:

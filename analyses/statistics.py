@@ -166,24 +166,3 @@ def why_undefined(positive: ArrayLike) -> str:
 def columns(name: str, found: Estimate) -> dict[str, Any]:
     """An estimate as columns of a table: name, name_low, name_high."""
     return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
-
-
-def spread(values: "pd.Series[float]") -> str:
-    """Values of several seeds as a text: one number if they agree to two digits, else all of them.
-
-    >>> spread(pd.Series([1.0, 1.0, 0.999])), spread(pd.Series([1.0, 0.25, np.nan]))
-    ('1.00', '1.00, 0.25, –')
-    """
-    texts = ["–" if np.isnan(value) else f"{value:.2f}" for value in values.astype(float)]
-    return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
-
-
-def interval(value: float, low: float, high: float) -> str:
-    """An estimate as a text.
-
-    >>> interval(0.9, 0.8, 1.0), interval(0.9, np.nan, np.nan), interval(np.nan, np.nan, np.nan)
-    ('0.900 [0.800, 1.000]', '0.900', '–')
-    """
-    if np.isnan(value):
-        return "–"
-    return f"{value:.3f}" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"

@@ -8,6 +8,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, read_whole, write_whole
 from lengthlens.probes.invariance import THRESHOLD_COLUMNS
+from lengthlens.probes.probe import PROBES
 from lengthlens.runs.evaluation import ACCURATE
 
 SCHEMA = 2  # version of the columns below
@@ -62,7 +64,6 @@ METADATA, VERSION = b"lengthlens", b"lengthlens.schema"  # keys of the parquet f
 
 EXTRAPOLATES = 0.9  # least exact match beyond the training range of a run that is said to extrapolate
 FACTORS = (2, 10)  # times the training range; the first decides whether a run extrapolates
-INDICES = ("iota_src", "iota_lrc", "iota_cover")
 ONCE = ("in_range_exact_match", "train_loss", "margin", "steps", "seconds")  # a run has these without a scale
 OF_CELLS = ("verdict", "declared_src")  # measures that belong to a cell
 
@@ -71,6 +72,33 @@ Frame = pd.DataFrame
 
 class MissingError(UserError):
     """The table lacks what a figure or finding is made of; the message says what, and how to get it."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """An invariance index that a probe gives: its measure, its curve's, and what both are called."""
+
+    index: str
+    curve: str
+    label: str
+    short: str
+    growth: str | None = None
+
+    @property
+    def declared(self) -> str:
+        """What the task's own circuit says about the same complexity, as a measure; not all have it."""
+        return f"declared_{self.curve}"
+
+
+def indices() -> list[Index]:
+    """The indices of all probes; complexities that tasks declare come first."""
+    found = [
+        Index(index, curve, probe.label, probe.short, probe.growth)
+        for probe in PROBES.values()
+        for curve, index in probe.curves.items()
+        if index == probe.index
+    ]
+    return sorted(found, key=lambda each: each.declared not in OF_CELLS)
 
 
 # -- on disk -----------------------------------------------------------------------------------------------------
@@ -271,7 +299,7 @@ def exact_at(table: Frame, factor: int) -> "pd.Series[float]":
     return value.groupby(rows["run"]).mean()
 
 
-def default_index(table: Frame, measure: str) -> "pd.Series[float]":
+def default_index(table: Frame, measure: str, curve: str) -> "pd.Series[float]":
     """ι of each run at the default thresholds, which are those that the run's own growth curve was counted at.
 
     Cover numbers differ by layer and readout. The one that counts is the sequential readout one layer before the last:
@@ -279,7 +307,7 @@ def default_index(table: Frame, measure: str) -> "pd.Series[float]":
     """
     rows = chosen_readout(table[table["measure"] == measure])
     keys = ["run", *THRESHOLDS]
-    curves = table.loc[table["measure"] == measure.removeprefix("iota_"), keys].drop_duplicates()
+    curves = table.loc[table["measure"] == curve, keys].drop_duplicates()
     at_default = rows.merge(curves, on=keys)
     bare = rows[~rows["run"].isin(curves["run"])]  # by hand, without curves: one index is the index
     alone = bare[bare.groupby("run")["value"].transform("size") == 1] if len(bare) else bare
@@ -309,8 +337,8 @@ def verdicts(table: Frame) -> Frame:
 def per_run(table: Frame) -> Frame:
     """One row for each run: who it is, whether it is accurate in range, its indices, and what happened beyond.
 
-    Columns: run, `CELL`, seed, accurate, status, `ONCE`, `INDICES`, verdict, reason, and for each factor exact_2,
-    extrapolates_2, … (missing where that length was not evaluated).
+    Columns: run, `CELL`, seed, accurate, status, `ONCE`, those of `indices`, verdict, reason, and for each factor
+    exact_2, extrapolates_2, … (missing where that length was not evaluated).
     """
     rows = of_runs(table)
     runs = rows[["run", *CELL, "seed"]].drop_duplicates("run").sort_values([*CELL, "seed", "run"])
@@ -320,8 +348,8 @@ def per_run(table: Frame) -> Frame:
     for name in ONCE:
         columns[name] = rows[rows["measure"] == name].groupby("run")["value"].first()
     columns["status"] = rows[rows["measure"] == "converged"].groupby("run")["status"].first()
-    for name in INDICES:
-        columns[name] = default_index(rows, name)
+    for each in indices():
+        columns[each.index] = default_index(rows, each.index, each.curve)
     for factor in FACTORS:
         exact = exact_at(rows, factor)
         columns[f"exact_{factor}"] = exact

@@ -1,67 +1,80 @@
-"""Every finding as a table for people, in Markdown and in LaTeX."""
+"""One description of a table, and one place that shows it: csv, Markdown, LaTeX, HTML, and lines for a terminal.
 
-from collections.abc import Mapping, Sequence
+A table keeps its values; how they look is decided here. A column `x` beside which the rows have `x_low` and `x_high`
+is an estimate with its interval.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
-from lengthlens.analyses import cells, learned, outcome, pola, pruning, transfer
-from lengthlens.analyses.invariance import Invariance
-from lengthlens.analyses.predictors import PREDICTORS
-from lengthlens.analyses.statistics import interval
-from lengthlens.analyses.table import FACTORS
-
+NOTHING = "–"  # in place of what is not known
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "ι": r"$\iota$", "φ": r"$\varphi$", "−": "$-$",
     "×": r"$\times$", "→": r"$\to$", "∞": r"$\infty$", "≤": r"$\le$", "≥": r"$\ge$", "½": r"$\frac12$", "–": "--",
     "²": "$^2$", "<": r"$<$", ">": r"$>$", "|": r"$|$",
 }  # fmt: skip
-WORDS = {
-    "predictor": "predictor",
-    "label": "predictor",
-    "groups": "cells",
-    "auc": "AUC",
-    "spearman": "Spearman",
-    "kendall": "Kendall",
-    "difference": "difference of AUC",
-    "balanced_accuracy": "balanced accuracy",
-    "value": "value",
-    "exact_2": "exact match at 2×",
-    "exact_10": "at 10×",
-    "iota_src": "ι of SRC",
-    "iota_lrc": "ι of LRC",
-    "iota_cover": "ι of cover",
-    "what": "",
-}
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A finding: texts in rows and columns, what they are, and what to know about them."""
+    """Rows of values, the columns to show with what stands above them, and what to know about them.
+
+    >>> row = {"auc": 0.5, "auc_low": 0.25, "auc_high": 0.75, "runs": 3}
+    >>> print(Table("Numbers", [row], {"auc": "AUC", "runs": "runs"}).markdown())
+    Numbers
+    <BLANKLINE>
+    | AUC | runs |
+    | --- | --- |
+    | 0.500 [0.250, 0.750] | 3 |
+    <BLANKLINE>
+    """
 
     caption: str
-    frame: pd.DataFrame
+    rows: Sequence[Row]
+    columns: Mapping[str, str]
+    title: str = ""  # on the page
+    folded: bool = False  # on the page, shown when asked for
+    empty: str = "Nothing to show."  # on the page, where there are no rows
+    strong: str = ""  # a column; rows where it holds are what the table is about
+    bad: str = ""  # a column; rows where it holds did not work
+
+    def texts(self) -> list[list[str]]:
+        """What stands above the columns, then every row."""
+        return [list(self.columns.values()), *([shown(row, key) for key in self.columns] for row in self.rows)]
+
+    def numeric(self, key: str) -> bool:
+        values = [row[key] for row in self.rows if row[key] is not None]
+        return bool(values) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+    def csv(self) -> str:
+        """The values themselves, the ends of intervals in columns of their own."""
+        file = io.StringIO()
+        ends = [key + end for key in self.columns for end in ("", "_low", "_high")]
+        keys = [key for key in ends if key in self.columns or any(key in row for row in self.rows)]
+        writer = csv.DictWriter(file, keys, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return file.getvalue()
 
     def markdown(self) -> str:
-        """As GitHub has it.
-
-        >>> print(Table("Numbers", pd.DataFrame({"a|b": ["1"]})).markdown())
-        Numbers
-        <BLANKLINE>
-        | a\\|b |
-        | --- |
-        | 1 |
-        <BLANKLINE>
-        """
-        head, *rows = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in self._rows()]
+        """As GitHub has it."""
+        head, *rows = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in self.texts()]
         lines = [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]]
         return "\n".join([self.caption, "", *lines, ""])
 
     def latex(self) -> str:
         """As `booktabs` has it, with a caption; needs \\usepackage{booktabs}."""
-        head, *rows = [[latex_text(str(cell)) for cell in row] for row in self._rows()]
+        head, *rows = [[latex_text(cell) for cell in row] for row in self.texts()]
         lines = [
             r"\begin{table}",
             rf"\caption{{{latex_text(self.caption)}}}",
@@ -76,8 +89,95 @@ class Table:
         ]
         return "\n".join([*lines, ""])
 
-    def _rows(self) -> list[list[Any]]:
-        return [list(self.frame.columns), *self.frame.to_numpy().tolist()]
+    def text(self) -> str:
+        """Columns aligned, for a terminal."""
+        return "\n".join(aligned(self.texts(), [self.numeric(key) for key in self.columns]))
+
+    def html(self, name: str) -> str:
+        """A figure of HTML 5 with the id `name`, whose columns a script may sort by the keys of their cells."""
+        title, caption = escape(self.title), escape(self.caption)
+        said = f"<figcaption>{'' if self.folded else title}<small>{caption}</small></figcaption>"
+        body = self._html_table(title) if self.rows else f'<p class="none">{escape(self.empty)}</p>'
+        found = f'<figure class="table" id="{escape(name)}">\n{said}\n{body}\n</figure>'
+        return f"<details><summary>{title}</summary>{found}</details>" if self.folded else found
+
+    def _html_table(self, title: str) -> str:
+        classes = {key: ' class="number"' if self.numeric(key) else "" for key in self.columns}
+        heads = [
+            f'<th scope="col" aria-sort="none"{classes[key]}><button type="button">{escape(label)}</button></th>'
+            for key, label in self.columns.items()
+        ]
+        lines = []
+        for row in self.rows:
+            mark = "bad" if self.bad and row.get(self.bad) else "main" if self.strong and row.get(self.strong) else ""
+            cells = [
+                f'<td{classes[key]} data-key="{escape(sort_key(row[key]))}">{escape(shown(row, key))}</td>'
+                for key in self.columns
+            ]
+            lines.append(f"<tr{f' class={mark}' if mark else ''}>{''.join(cells)}</tr>")
+        return (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">\n<table class="sortable">\n'
+            f"<thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody>\n</table>\n</div>"
+        )
+
+
+def of_frame(frame: "pd.DataFrame", columns: Sequence[str] | None = None, **words: str) -> dict[str, Any]:
+    """Rows and columns of a `Table` from a data frame: all columns or those named, each under its name in words.
+
+    >>> import pandas as pd
+    >>> of_frame(pd.DataFrame({"exact_match": [0.5], "auc": [float("nan")]}), auc="AUC")
+    {'rows': [{'exact_match': 0.5, 'auc': None}], 'columns': {'exact_match': 'exact match', 'auc': 'AUC'}}
+    """
+    plain = frame.astype(object).where(frame.notna(), None)
+    keys = [str(key) for key in (frame.columns if columns is None else columns)]
+    return {"rows": plain.to_dict("records"), "columns": {key: words.get(key, key.replace("_", " ")) for key in keys}}
+
+
+def shown(row: Row, key: str) -> str:
+    """A value as a text, with its interval where the row has one."""
+    low, high = (row.get(f"{key}_{end}") for end in ("low", "high"))
+    return interval(row[key], low, high) if f"{key}_low" in row else plain(row[key])
+
+
+def interval(value: float | None, low: float | None, high: float | None) -> str:
+    """An estimate as a text.
+
+    >>> interval(0.9, 0.8, 1.0), interval(0.9, None, None), interval(float("nan"), None, None)
+    ('0.900 [0.800, 1.000]', '0.900', '–')
+    """
+    if _missing(value):
+        return NOTHING
+    return f"{value:.3f}" if _missing(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def plain(value: Any) -> str:
+    """A value as a text; a dash for what is missing."""
+    if _missing(value):
+        return NOTHING
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:g}" if value.is_integer() else f"{value:.3f}"
+
+
+def spread(values: Iterable[float]) -> str:
+    """Values of several seeds as a text: one number if they agree to two digits, else all of them.
+
+    >>> spread([1.0, 1.0, 0.999]), spread([1.0, 0.25, float("nan")])
+    ('1.00', '1.00, 0.25, –')
+    """
+    texts = [NOTHING if _missing(value) else f"{value:.2f}" for value in values]
+    return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
+
+
+def sort_key(value: Any) -> str:
+    """By what a cell is sorted; an empty key comes last."""
+    if _missing(value):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
 
 
 def latex_text(text: str) -> str:
@@ -89,161 +189,16 @@ def latex_text(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
 
 
-def shown(frame: pd.DataFrame, columns: Sequence[str], words: Mapping[str, str] = WORDS) -> pd.DataFrame:
-    """The columns as texts under their names; x with x_low and x_high becomes "0.93 [0.85, 0.99]".
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Rows of texts as lines with columns below each other, those that are `right` at their right edge.
 
-    >>> frame = pd.DataFrame({"auc": [0.5], "auc_low": [0.25], "auc_high": [0.75], "runs": [3]})
-    >>> shown(frame, ["auc", "runs"]).to_dict("records")
-    [{'AUC': '0.500 [0.250, 0.750]', 'runs': '3'}]
+    >>> aligned([["n", "task"], ["10", "copy"]], [True, False])
+    [' n  task', '10  copy']
     """
-    texts = {}
-    for column in columns:
-        name = words.get(column, column.replace("_", " "))
-        if f"{column}_low" in frame:
-            parts = zip(frame[column], frame[f"{column}_low"], frame[f"{column}_high"])
-            texts[name] = [interval(*part) for part in parts]
-        else:
-            texts[name] = [plain(value) for value in frame[column]]
-    return pd.DataFrame(texts)
-
-
-def plain(value: Any) -> str:
-    """A value as a text; a dash for what is missing."""
-    if pd.isna(value):
-        return "–"
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:g}" if value.is_integer() else f"{value:.3f}"
-
-
-# -- findings ----------------------------------------------------------------------------------------------------
-
-
-def invariance_tables(found: Invariance) -> dict[str, Table]:
-    """The finding about ι, table by table."""
-    labels = {name: predictor.label for name, predictor in PREDICTORS.items()}
-    tables = {}
-    statistics = ["auc", "spearman", "kendall", "runs", "groups", "extrapolating", "note"]
-    for factor in FACTORS:
-        own = found.predictors[found.predictors["factor"] == factor]
-        tables[f"predictors-{factor}x"] = Table(
-            f"Telling runs with exact match of at least 0.9 at {factor} × the training length from the others. "
-            "Runs that are accurate in range; 95 % intervals of a bootstrap over whole cells of task and scheme.",
-            shown(own, ["label", *statistics]),
-        )
-    tables["notes"] = Table("What to know about the numbers.", pd.DataFrame({"note": [found.headline, *found.notes]}))
-    if len(found.held_out):
-        tables["held-out"] = Table(
-            "The same on the tasks that were held out, and on the others (2 × the training length).",
-            shown(found.held_out, ["tasks", "label", *statistics]),
-        )
-    tables["versus"] = Table(
-        "How much higher the AUC of a measure is than that of a rival, on the runs that have both.",
-        shown(_named(found.versus, labels, "measure", "rival"), ["measure", "rival", "difference", "runs", "note"]),
-    )
-    tables["within"] = Table(
-        "AUC over pairs of runs of the same task, scheme, family, verdict or cell only.",
-        shown(_named(found.within, labels), ["predictor", "within", "auc", "strata", "runs", "note"]),
-    )
-    tables["ranks"] = Table(
-        "Spearman correlation with exact match at 2 × the training length, within each task and each scheme; "
-        "1 if less growth always goes with more.",
-        shown(_named(found.ranks, labels), ["predictor", "by", "name", "spearman", "runs", "extrapolating", "note"]),
-    )
-    tables["left-out"] = Table(
-        "Leave one task out: the threshold is chosen on all other tasks, and judged on this one.",
-        shown(
-            _named(found.left_out, labels),
-            ["predictor", "task", "balanced_accuracy", "threshold", "runs", "extrapolating", "note"],
-        ),
-    )
-    tables["added"] = Table(
-        "What each measure adds to the verdict before training. Gains are of a logistic regression on verdict and ι "
-        "over one on the verdict alone, fitted on all tasks but one and judged on that one; log loss in nats per run.",
-        shown(_named(found.added, labels), ["predictor", "what", "value", "runs", "groups", "note"]),
-    )
-    tables["sensitivity"] = Table(
-        "AUC of each index at each of the thresholds it was stored at.",
-        shown(
-            _named(found.sensitivity, labels, "measure"),
-            ["measure", "threshold", "default", "auc", "runs", "extrapolating", "note"],
-        ),
-    )
-    tables["both-ways"] = Table(
-        "Cells of which some seeds extrapolate and some do not: mean index of the ones (yes) and of the others (no).",
-        shown(found.both_ways, list(found.both_ways.columns)),
-    )
-    return tables
-
-
-def _named(frame: pd.DataFrame, labels: Mapping[str, str], *columns: str) -> pd.DataFrame:
-    """The frame with predictors under their labels."""
-    return frame.assign(**{column: frame[column].map(labels) for column in columns or ("predictor",)})
-
-
-def cells_table(table: pd.DataFrame) -> Table:
-    names = [
-        "task",
-        "scheme",
-        "verdict",
-        "runs",
-        "accurate",
-        "exact_2",
-        "exact_10",
-        "iota_src",
-        "iota_lrc",
-        "iota_cover",
+    widths = [max(len(row[k]) for row in rows) for k in range(len(right))]
+    return [
+        "  ".join(
+            text.rjust(width) if end else text.ljust(width) for text, width, end in zip(row, widths, right)
+        ).rstrip()
+        for row in rows
     ]
-    return Table(
-        "Every cell: verdict before training, exact match beyond the training range (mean over the runs that are "
-        "accurate in range), and invariance indices with Student's 95 % interval over seeds.",
-        shown(cells.cell_table(table), names),
-    )
-
-
-def outcome_tables(found: outcome.Outcome) -> dict[str, Table]:
-    return {
-        "outcome": Table(
-            f"Verdict before training against what training gave, in runs. {found.sentence}",
-            shown(found.confusion.reset_index(), ["verdict", *found.confusion.columns]),
-        ),
-        "disagreements": Table(
-            "Every cell with runs that contradict its verdict.",
-            shown(found.disagreements, list(found.disagreements.columns)),
-        ),
-    }
-
-
-def pruning_table(table: pd.DataFrame) -> Table:
-    found = pruning.cells(table)
-    return Table(
-        "As trained → pruned to what answers in range need, means over seeds; nothing is trained again. "
-        + pruning.pruning(table).sentence,
-        shown(found, list(found.columns)),
-    )
-
-
-def transfer_table(table: pd.DataFrame) -> Table:
-    found = transfer.summary(table)
-    return Table(
-        "Accuracy of readouts (sequential, one layer before the last) at the scale they were fitted at, at others in "
-        "range, and beyond it; runs accurate in range.",
-        shown(found, list(found.columns)),
-    )
-
-
-def learned_table(table: pd.DataFrame) -> Table:
-    return Table(
-        "What `lbpe` reads after pruning, and the relation of the task's own circuit; found: seeds that read all "
-        "of it.",
-        shown(learned.learned(table).cells, ["task", "scheme", "circuit", "reads", "found", "seeds"]),
-    )
-
-
-def pola_table(table: pd.DataFrame) -> Table:
-    found = pola.finding(table)
-    return Table(
-        "Position-only linear attention: complexity in training and at scale N, and the error at N as a share of the "
-        "target's energy, as predicted and as trained.",
-        shown(found, list(found.columns)),
-    )

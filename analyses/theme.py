@@ -1,10 +1,11 @@
-"""One place for the look of every figure: the order and colour of schemes, fonts, and column widths.
+"""One place for the look of every figure: order and colour of schemes, fonts, widths, panels, legends, marks.
 
 Colours are those of Okabe and Ito, which readers with any form of colour blindness can tell apart. A colour stands for
 a family of schemes; within a family, line style and marker tell them apart, so that nothing hangs on colour alone.
 """
 
 import io
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -13,8 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+from lengthlens.analyses.table import MissingError
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, write_whole
 from lengthlens.models.schemes import SCHEMES, WRAPPERS
@@ -23,6 +30,10 @@ from lengthlens.tasks import TASKS
 COLUMN = 3.4  # inches: one column of a two-column paper
 PAGE = 7.0  # both columns
 PAGE_HEIGHT = 9.2
+ACROSS = 3  # small multiples in a row of a page
+PANEL_HEIGHT = 1.55
+LEGEND_ROW = 0.16
+LEGEND_COLUMNS = 4
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
@@ -40,6 +51,17 @@ FAMILY_COLOURS = {
     "randomized": "#B8A04A",
     "none": BLACK,
 }
+FAMILY_WORDS = {
+    "circuit": "ideal",
+    "learned relation": "learned relation",
+    "hinted": "with Scale Hint",
+    "task-given": "given by the task",
+    "none": "none (NoPE)",
+}
+TASK_MARKS = {"position-addressed": "o", "growing": "s", "content-addressed": "^", "": "D"}
+GOLDEN = np.pi * (3 - np.sqrt(5))  # the angle at which seeds of a sunflower follow each other
+SPREAD = 0.012  # of the width of the axes, between neighbours at one place
+PLACE = 0.025  # of the width and height: marks nearer than that hide each other
 LINES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 
@@ -99,6 +121,7 @@ def shown(label: str) -> str:
     ('hinted:relative, K=3', 'lbpe, unscaled scores')
     """
     text = label.replace("max_distance=", "K=").replace("score_scaling=none", "unscaled scores")
+    text = text.replace("train_max=", "n ≤ ")
     return literal(text.replace("/", ", "))
 
 
@@ -215,3 +238,100 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(data, format=kind, metadata=without_date)
     make_directory(path.parent)
     write_whole(path, data.getvalue())
+
+
+# -- small multiples --------------------------------------------------------------------------------------------
+
+
+def panels(tasks: Iterable[str], schemes: Iterable[str], sharey: bool = True) -> tuple[Figure, dict[str, Axes]]:
+    """A figure of page width with an axes for each task, in order, and room for the legend."""
+    names = tasks_in_order(tasks)
+    if not names:
+        raise MissingError("the table has no value of an accurate run with its task, scheme and scale")
+    across = min(ACROSS, len(names))
+    down = math.ceil(len(names) / across)
+    legend = LEGEND_ROW * (1 + math.ceil((2 + len(set(schemes))) / LEGEND_COLUMNS))
+    width = PAGE if across > 1 else COLUMN * 1.2
+    height = min(PANEL_HEIGHT * down + legend + 0.25, PAGE_HEIGHT)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=sharey)
+    for spare in grid.flat[len(names) :]:
+        spare.set_axis_off()
+    found = dict(zip(names, grid.flat))
+    for k, (name, axes) in enumerate(found.items()):
+        axes.set_title(literal(name))
+        if k + across >= len(names):  # nothing below it
+            axes.tick_params(labelbottom=True)
+    return figure, found
+
+
+def stacked(look: dict[str, Any], place: int, of: int) -> dict[str, Any]:
+    """The look of the line that is drawn as number `place` of `of`, the last on top: the lower, the wider.
+
+    Where lines coincide, those below then show at the edges of those above.
+    """
+    below = (of - 1 - place) / max(1, of - 1)
+    return {**look, "linewidth": 1.0 + 1.2 * below, "markersize": 2.6 + 2.2 * below}
+
+
+def edges(found: dict[str, Axes]) -> Iterator[tuple[Axes, bool, bool]]:
+    """Each axes, whether it stands at the left, and whether nothing stands below it."""
+    axes = list(found.values())
+    across = min(ACROSS, len(axes))
+    for k, each in enumerate(axes):
+        yield each, k % across == 0, k + across >= len(axes)
+
+
+def legend(figure: Figure, schemes: Iterable[str], extra: Iterable[Artist] = ()) -> None:
+    """The schemes in order, with the look they have in all figures."""
+    looks = lines(schemes)
+    handles = [Line2D([], [], **look, label=shown(label)) for label, look in looks.items()]
+    figure.legend(handles=[*handles, *extra], loc="outside lower center", ncols=LEGEND_COLUMNS, handlelength=2.8)
+
+
+# -- points of single runs --------------------------------------------------------------------------------------
+
+
+def spread_out(x: "pd.Series[float]", y: "pd.Series[float]", aspect: float = 1.0) -> tuple[Any, Any]:
+    """Offsets (dx, dy) that lay points of one place out as a sunflower; 0 for a lone point, and for the first of many.
+
+    All in shares of the width and height of the axes, whose height is `aspect` times its width.
+
+    >>> dx, dy = spread_out(pd.Series([0.0, 0.5, 0.5]), pd.Series([0.0, 1.0, 1.0]))
+    >>> dx.round(3).tolist(), dy.round(3).tolist()
+    ([0.0, 0.0, -0.009], [0.0, 0.0, 0.008])
+    """
+    place = pd.Series(list(zip((x / PLACE).round(), (y / PLACE).round())), index=x.index)
+    k = place.groupby(place).cumcount().to_numpy()
+    radius = SPREAD * np.sqrt(k)
+    return radius * np.cos(k * GOLDEN), radius * np.sin(k * GOLDEN) / aspect
+
+
+def points(axes: Axes, runs: pd.DataFrame, x: str, y: str, aspect: float) -> None:
+    """One mark for each run: colour of the scheme's family, shape of the task's."""
+    wide, high = np.ptp(axes.get_xlim()), np.ptp(axes.get_ylim())
+    dx, dy = spread_out(runs[x] / wide, runs[y] / high, aspect)
+    placed = runs.assign(at_x=runs[x] + dx * wide, at_y=runs[y] + dy * high)
+    for (family, kind), part in placed.groupby(["family", "task_family"]):
+        colour = FAMILY_COLOURS.get(str(family), BLACK)
+        axes.scatter(
+            part["at_x"], part["at_y"], s=11, marker=TASK_MARKS[str(kind)], color=colour, edgecolor="white",
+            linewidth=0.3, clip_on=False, zorder=3,
+        )  # fmt: skip
+
+
+def families(runs: pd.DataFrame) -> list[Line2D]:
+    """Legend entries: colours of families of schemes, shapes of families of tasks (if there are several)."""
+    order = [family for family in [*FAMILY_COLOURS, "your own"] if (runs["family"] == family).any()]
+    plain: dict[str, Any] = {"linestyle": "none", "markersize": 4, "marker": "o"}
+    entries = [
+        Line2D([], [], **plain, color=FAMILY_COLOURS.get(family, BLACK), label=FAMILY_WORDS.get(family, family))
+        for family in order
+    ]
+    kinds = [kind for kind in TASK_MARKS if (runs["task_family"] == kind).any()]
+    if len(kinds) > 1:
+        entries += [
+            Line2D([], [], **plain | {"marker": TASK_MARKS[kind]}, color="0.6", label=f"{kind or 'other'} task")
+            for kind in kinds
+        ]
+    return entries

@@ -10,7 +10,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.table import MissingError, chosen_readout, measured, of_runs
+from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.table import MissingError, chosen_readout, measured
+from lengthlens.analyses.tables import Table, of_frame
 
 CELL = 0.75  # inches of a heat map with the gap behind it
 MARGIN = 1.9  # inches beside them
@@ -19,40 +21,56 @@ LETTERS = 80  # of task names that fit beside each other above the maps of a pag
 COLOURS = "cividis"  # even in lightness, and the same to readers with colour blindness
 
 
-def accuracies(table: pd.DataFrame) -> pd.DataFrame:
+class ReadoutTransfer(Finding):
+    """Readouts fitted at one scale and tested at another."""
+
+    name, title = "transfer", "Do readouts transfer between scales?"
+    shows = "Accuracy of readouts fitted at one scale and tested at another."
+
+    def figure(self, study: Study) -> Figure:
+        return plot(study.once(accuracies))
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        caption = (
+            "Accuracy of readouts (sequential, one layer before the last) at the scale they were fitted at, at others "
+            "in range, and beyond it; runs accurate in range."
+        )
+        found = summary(study.once(accuracies)).rename(columns={"label": "scheme"})
+        return {"transfer": Table(caption, **of_frame(found), title="Accuracy of readouts", folded=True)}
+
+
+def accuracies(study: Study) -> pd.DataFrame:
     """The finding: mean accuracy over seeds of readouts fitted at one scale and tested at another; accurate runs only.
 
-    Of the sequential readout one layer before the last. Columns: task, scheme, fit_scale, scale, accuracy, control,
+    Of the sequential readout one layer before the last. Columns: task, label, fit_scale, scale, accuracy, control,
     runs, train_max; the control is the same fit to shuffled labels.
     """
-    rows = chosen_readout(measured(of_runs(table), "transfer"))
+    rows = chosen_readout(measured(study.rows, "transfer"))
     rows = rows[rows["accurate"].fillna(True)]
-    grouped = rows.groupby(["task", "scheme", "fit_scale", "scale"])
+    grouped = rows.groupby(["task", "label", "fit_scale", "scale"])
     found = grouped.agg(accuracy=("value", "mean"), control=("control", "mean"), runs=("run", "nunique"))
     return found.assign(train_max=grouped["train_max"].max()).reset_index()
 
 
-def summary(table: pd.DataFrame) -> pd.DataFrame:
+def summary(found: pd.DataFrame) -> pd.DataFrame:
     """For each cell: how well readouts of another scale in range decode, and those in range decode beyond it."""
-    found = accuracies(table)
     beyond = (found["scale"] > found["train_max"]).fillna(False)
     other = found["fit_scale"] != found["scale"]
     parts = {"own scale": ~other, "another scale in range": other & ~beyond, "beyond the range": beyond}
-    keys = ["task", "scheme"]
+    keys = ["task", "label"]
     columns = {name: found[mask].groupby(keys)["accuracy"].mean() for name, mask in parts.items()}
     columns["shuffled labels"] = found.groupby(keys)["control"].mean()
     return pd.DataFrame({**columns, "runs": found.groupby(keys)["runs"].max()}).reset_index()
 
 
-def plot(table: pd.DataFrame) -> Figure:
+def plot(found: pd.DataFrame) -> Figure:
     """A heat map for each scheme (row) and task (column): fitted at the scale on the left, tested at that below.
 
     All maps lie on one picture with gaps between them; a thin gap sets off the scales beyond the training range.
     """
-    found = accuracies(table)
     if found.empty:
         raise MissingError("the table has no transfer of readouts in a run that is accurate in range")
-    schemes, tasks = theme.in_order(found["scheme"]), theme.tasks_in_order(found["task"])
+    schemes, tasks = theme.in_order(found["label"]), theme.tasks_in_order(found["task"])
     fits, tests = sorted(found["fit_scale"].unique()), sorted(found["scale"].unique())
     with theme.style():
         cell = min(CELL, (theme.PAGE - MARGIN) / len(tasks))
@@ -60,7 +78,7 @@ def plot(table: pd.DataFrame) -> Figure:
         axes = figure.add_subplot()
         for y, scheme in enumerate(schemes):
             for x, task in enumerate(tasks):
-                own = found[(found["scheme"] == scheme) & (found["task"] == task)]
+                own = found[(found["label"] == scheme) & (found["task"] == task)]
                 _map(axes, own, fits, tests, x, y)
         _frame(axes, schemes, tasks, fits, tests)
         scale = ScalarMappable(Normalize(0, 1), COLOURS)

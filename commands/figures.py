@@ -29,9 +29,9 @@ def figures(
 
     kinds = listed(formats)
     check(names, kinds)
-    found, _, apart = opened(tables, held_out)
+    study = opened(tables, held_out)
     with progress("drawing") as report:
-        drawn = draw(found, names, out, kinds, held_out=apart, report=report)
+        drawn = draw(study, names, out, kinds, report=report)
     for name, sentence in drawn.missing.items():
         click.echo(f"{name}: {sentence}", err=True)
     if as_json:

@@ -20,13 +20,13 @@ from lengthlens.commands.terminal import progress
 @held_out_tasks
 def report(tables: tuple[Path, ...], out: Path, held_out: str | None) -> None:
     """Make one page of a study: the finding, the figures, and every cell to look into."""
-    from lengthlens.analyses.report import page
+    from lengthlens.analyses.page import page
     from lengthlens.files import make_directory, write_whole
 
-    found, provenance, apart = opened(tables, held_out)
+    study = opened(tables, held_out)
     with progress("report") as tell:
         tell("drawing")
-        text = page(found, provenance, apart)
+        text = page(study)
     make_directory(out.parent)
     write_whole(out, text.encode())
     click.echo(out)

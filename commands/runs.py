@@ -223,7 +223,7 @@ def evaluate(
     else:
         print_table([score_cells(row) for row in rows])
     if plot:
-        from lengthlens.analyses.extrapolation import plot_exact_match
+        from lengthlens.analyses.curves import plot_exact_match
 
         save_figure(plot_exact_match(rows, found.config.train_max, found.id), plot)
 

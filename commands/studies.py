@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from lengthlens.analyses.study import Study
 
 table_file = click.option(
     "--table",
@@ -24,12 +24,13 @@ held_out_tasks = click.option(
 )
 
 
-def opened(tables: Sequence[Path], held_out: str | None) -> "tuple[pd.DataFrame, dict[str, Any], list[str]]":
-    """A study, or several as one, its provenance, and the tasks held out: those asked for, else those that it names."""
+def opened(tables: Sequence[Path], held_out: str | None) -> "Study":
+    """A study, or several as one, with the tasks held out: those asked for, else those that it names."""
+    from lengthlens.analyses.study import Study
     from lengthlens.analyses.table import joined, read_study
 
-    found, about = joined({str(path): read_study(path) for path in tables})
-    return found, about, list(about.get("held_out", [])) if held_out is None else listed(held_out)
+    table, about = joined({str(path): read_study(path) for path in tables})
+    return Study(table, about, None if held_out is None else listed(held_out))
 
 
 def listed(text: str) -> list[str]:

@@ -85,7 +85,7 @@ def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, 
     else:
         print_table([{key: value for key, value in row.items() if key != "task"} for row in rows])
     if plot:
-        from lengthlens.analyses.complexity import plot_src
+        from lengthlens.analyses.curves import plot_src
 
         save_figure(plot_src(rows), plot)
 

@@ -118,7 +118,7 @@ def _grid(
     else:
         print_table([{"task": r["task"], "scheme": r["scheme"], "verdict": r["verdict"]} for r in rows])
     if plot:
-        from lengthlens.analyses.verdict import plot as draw
+        from lengthlens.analyses.outcome import plot_verdicts as draw
 
         save_figure(draw(table), plot)
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.gallery import FIGURES, Gallery
+from lengthlens.analyses.findings import all_tables, findings
+from lengthlens.analyses.study import Finding, Study
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, write_whole
 
@@ -23,7 +24,7 @@ class Drawn(NamedTuple):
 
 
 def draw(
-    table: pd.DataFrame | Gallery,
+    table: pd.DataFrame | Study,
     names: Sequence[str] = (),
     out: str | Path = "figures",
     formats: Sequence[str] = ("pdf", "png"),
@@ -44,23 +45,23 @@ def draw(
         ll.draw(table, ["front", "tables"], out="figures", formats=["png"]).missing
     """
     check(names, formats)
-    gallery = table if isinstance(table, Gallery) else Gallery(table, held_out)
+    study = table if isinstance(table, Study) else Study(table, held_out=held_out)
     tell, files = report or (lambda name: None), list[Path]()
-    for name in FIGURES:
+    for name, finding in findings().items():
         if not names or name in names:
             tell(name)
-            files += figure_files(gallery, name, Path(out), formats)
+            files += figure_files(study, finding, Path(out), formats)
     if not names or TABLES in names:
         tell(TABLES)
-        files += table_files(gallery, Path(out) / TABLES)
-    return Drawn(files, gallery.missing)
+        files += table_files(study, Path(out) / TABLES)
+    return Drawn(files, study.missing)
 
 
 def check(names: Sequence[str], formats: Sequence[str]) -> None:
     """Refuse names and formats that do not exist."""
     for name in names:
-        if name not in (*FIGURES, TABLES):
-            raise unknown("figure", name, (*FIGURES, TABLES))
+        if name not in (*findings(), TABLES):
+            raise unknown("figure", name, (*findings(), TABLES))
     for kind in formats:
         if kind not in FORMATS:
             raise unknown("format", kind, FORMATS)
@@ -68,20 +69,18 @@ def check(names: Sequence[str], formats: Sequence[str]) -> None:
         raise UserError(f"give at least one format: {', '.join(FORMATS)}")
 
 
-def figure_files(gallery: Gallery, name: str, out: Path, formats: Sequence[str]) -> Iterator[Path]:
-    """The figure in each format, laid out once."""
-    figure = gallery.figure(name)
+def figure_files(study: Study, finding: Finding, out: Path, formats: Sequence[str]) -> Iterator[Path]:
+    """The figure in each format."""
     for kind in formats:
-        path = out / f"{name}.{kind}"
-        theme.save(figure, path)
-        figure.set_layout_engine("none")
+        path = out / f"{finding.name}.{kind}"
+        theme.save(study.figure(finding), path)
         yield path
 
 
-def table_files(gallery: Gallery, out: Path) -> Iterator[Path]:
+def table_files(study: Study, out: Path) -> Iterator[Path]:
     """Every table in Markdown and LaTeX."""
     make_directory(out)
-    for name, found in gallery.tables().items():
+    for name, found in all_tables(study).items():
         for ending, text in (("md", found.markdown()), ("tex", found.latex())):
             path = out / f"{name}.{ending}"
             write_whole(path, text.encode())

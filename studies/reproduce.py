@@ -12,8 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lengthlens.analyses.gallery import Gallery
-from lengthlens.analyses.report import page as make_page
+from lengthlens.analyses.page import page as make_page
+from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import write_study
 from lengthlens.files import read_whole, remove_quietly, sha256, write_whole
 from lengthlens.probes.table import Probed, is_probed, is_ready, probe_all
@@ -151,11 +151,11 @@ def show(preset: str, store: RunStore, runs: Sequence[Run], out: Path, work: "Wo
     write_whole(out / PROVENANCE, (json.dumps(about, indent=1) + "\n").encode())
 
     work.begin("figures")
-    gallery = Gallery(table, chosen.held_out)
-    drawn = draw(gallery, chosen.figures, out / FIGURES, report=work.tell)
+    shown = Study(table, about)
+    drawn = draw(shown, chosen.figures, out / FIGURES, report=work.tell)
 
     work.begin("page")
-    write_whole(page_path, make_page(table, about, gallery=gallery).encode())
+    write_whole(page_path, make_page(shown).encode())
     write_stamp(out, made_of, [study_path, out / PROVENANCE, *drawn.files, page_path])
     return True
 

@@ -37,7 +37,7 @@ SYNTHETIC_SCHEMES = (
     "learned",
     "none",
 )
-LENGTHS = (20, 50, 100)
+BEYOND = (2, 5, 10)  # times the training range
 SAMPLES = 1000
 
 # (task, scheme): how many of the seeds do the opposite of what the verdict says.
@@ -148,7 +148,7 @@ def trained(accurate: bool, noise: np.random.Generator) -> list[Row]:
 def scored(train_max: int, accurate: bool, goes_on: bool, noise: np.random.Generator) -> list[Row]:
     rows: list[Row] = []
     rate = 0.0 if noise.random() < 0.7 else noise.uniform(0.001, 0.01)  # how fast a good run decays, if it does
-    for n in (*range(1, train_max + 1), *LENGTHS):
+    for n in (*range(1, train_max + 1), *(factor * train_max for factor in BEYOND)):
         if n <= train_max:
             share = 1.0 if accurate else max(0.0, 1 - noise.uniform(0.05, 0.12) * n)
         elif goes_on:

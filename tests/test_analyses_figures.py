@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from lengthlens.analyses import cells, extrapolation, growth, learned, pola, scatter, tables, theme, transfer
-from lengthlens.analyses.gallery import FIGURES, Gallery
-from lengthlens.analyses.table import THRESHOLDS, MissingError, as_study
-from lengthlens.errors import UserError
+from lengthlens.analyses import curves, learned, pola, theme, transfer
+from lengthlens.analyses.findings import all_tables, findings
+from lengthlens.analyses.prediction import prediction
+from lengthlens.analyses.study import Study
+from lengthlens.analyses.table import THRESHOLDS, MissingError, as_study, indices, joined
+from lengthlens.analyses.tables import Table
 from lengthlens.tests.synthetic import synthetic_study
 
 SCHEMES = ("ideal", "lbpe", "hinted:relative/max_distance=3", "hinted:relative/max_distance=12", "rope")
@@ -23,8 +25,12 @@ def table() -> pd.DataFrame:
 
 
 @cache
-def gallery() -> Gallery:
-    return Gallery(table(), ["addition"])
+def study() -> Study:
+    return Study(table(), held_out=["addition"])
+
+
+def drawn(study: Study, name: str) -> Figure:
+    return study.figure(findings()[name])
 
 
 def texts(figure: Figure) -> list[str]:
@@ -58,32 +64,41 @@ def test_many_options_of_one_scheme_are_still_all_there():
 # -- every figure ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(FIGURES))
+@pytest.mark.parametrize("name", list(findings()))
 def test_every_figure_is_drawn_at_the_width_of_a_paper(name):
-    figure = gallery().figure(name)
-    assert name not in gallery().missing
+    figure = drawn(study(), name)
+    assert name not in study().missing
+    assert drawn(study(), name) is figure  # once
     assert texts(figure)
     assert figure.get_figwidth() <= theme.PAGE + 1e-9
     assert figure.get_figheight() <= theme.PAGE_HEIGHT
 
 
-@pytest.mark.parametrize("name", list(FIGURES))
+@pytest.mark.parametrize("name", list(findings()))
 def test_nothing_to_show_is_said_in_the_figure(name):
-    empty = Gallery(as_study(pd.DataFrame()))
-    said = " ".join(texts(empty.figure(name))).replace("\n", " ")
+    empty = Study(as_study(pd.DataFrame()))
+    said = " ".join(texts(drawn(empty, name))).replace("\n", " ")
     assert empty.missing[name] in said
 
 
 @pytest.mark.parametrize("name", ["front", "extrapolation", "transfer", "learned"])
 def test_names_from_the_data_are_shown_as_they_are(name):
     """A dollar would start a formula, and a broken formula stops a drawing."""
-    hostile = table().replace({"task": {"copy": r"<b>$\frac$"}, "scheme": {"rope": "$x_{$ & co"}})
-    texts(Gallery(hostile).figure(name))
+    task, scheme = r"<b>$\frac$", "$x_{$ & co"
+    of_lbpe = {"scheme": {"lbpe": scheme}} if name == "learned" else {"scheme": {"rope": scheme}}
+    hostile = table().replace({"task": {"copy": task}, **of_lbpe})
+    said = [text.replace(r"\$", "$") for text in texts(drawn(Study(hostile), name))]
+    if name == "front":  # shows families, and no names
+        assert any("your own" in text for text in said)
+    else:
+        assert any(task in text for text in said)
+    if name in ("extrapolation", "transfer"):
+        assert scheme in said
 
 
 def test_the_front_figure_names_every_predictor_with_its_numbers():
-    said = texts(gallery().figure("front"))
-    for row in gallery().invariance.predictors.query("factor == 2").itertuples():
+    said = texts(drawn(study(), "front"))
+    for row in study().once(prediction).predictors.query("factor == 2").itertuples():
         assert row.label in said
         assert any(text.startswith(f"{row.auc:.3f} [") for text in said)
     assert any("held-out" in text for text in said)
@@ -93,13 +108,13 @@ def test_one_class_leaves_a_sentence_in_the_front_figure():
     flat = table().assign(
         value=table()["value"].mask((table()["measure"] == "exact_match") & (table()["scale"] > 10), 0.0)
     )
-    said = " ".join(texts(Gallery(flat).figure("front"))).replace("\n", " ")
+    said = " ".join(texts(drawn(Study(flat), "front"))).replace("\n", " ")
     assert "AUC is undefined: none of" in said and "runs accurate in range" in said
 
 
 def test_coinciding_runs_are_spread_out_and_lone_ones_stay():
     x, y = pd.Series([0.0] * 9 + [0.5]), pd.Series([1.0] * 9 + [0.0])
-    dx, dy = scatter.spread_out(x, y)
+    dx, dy = theme.spread_out(x, y)
     assert (dx[9], dy[9]) == (0, 0)
     assert len({(round(a, 6), round(b, 6)) for a, b in zip(dx[:9], dy[:9])}) == 9
     assert np.hypot(dx, dy).max() < 0.05
@@ -109,7 +124,8 @@ def test_coinciding_runs_are_spread_out_and_lone_ones_stay():
 
 
 def test_extrapolation_takes_mean_and_range_over_seeds():
-    found = extrapolation.curves(table()).set_index(["task", "scheme", "scale"]).loc[("copy", "ideal", 100)]
+    exact = study().rows.query("measure == 'exact_match'")
+    found = curves.mean_curves(exact).set_index(["task", "label", "scale"]).loc[("copy", "ideal", 100)]
     rows = table().query("task == 'copy' and scheme == 'ideal' and measure == 'exact_match' and scale == 100")["value"]
     assert (found["mean"], found["low"], found["high"], found["seeds"]) == (
         pytest.approx(rows.mean()), rows.min(), rows.max(), 2)  # fmt: skip
@@ -121,29 +137,27 @@ def test_a_run_alone_is_drawn_with_its_training_range():
         for n in (5, 20)
     ]
     rows.append({"length": 40, "reason": "too long"})
-    figure = extrapolation.plot_exact_match(rows, 10, "a run of $5")
+    figure = curves.plot_exact_match(rows, 10, "a run of $5")
     assert r"a run of \$5" in texts(figure)
     assert [list(line.get_xdata()) for line in figure.axes[0].get_lines()] == [[5, 20], [5, 20]]
 
 
 def test_growth_is_of_whole_models_and_declared_src_stays_in_range():
-    found = growth.curves(table(), "lrc")
-    assert found["seeds"].max() == 2
-    assert growth.declared(table())["scale"].max() == 10
-    with pytest.raises(UserError, match="src, lrc"):
-        growth.curves(table(), "crs")
+    assert curves.growth_curves(study(), "lrc")["seeds"].max() == 2
+    src, lrc, _ = indices()
+    assert curves.declared(study(), src)["scale"].max() == 10 and curves.declared(study(), lrc).empty
     with pytest.raises(MissingError, match="lengthlens probe"):
-        growth.curves(without("src"))
+        curves.growth_curves(Study(without("src")), "src")
 
 
 def test_transfer_is_of_one_readout_and_has_its_control():
-    found = transfer.accuracies(table()).set_index(["task", "scheme", "fit_scale", "scale"])
+    found = transfer.accuracies(study()).set_index(["task", "label", "fit_scale", "scale"])
     rows = table().query(
         "task == 'copy' and scheme == 'rope' and measure == 'transfer' and layer == 0 and readout == 'sequential'"
     )
     rows = rows[(rows["fit_scale"] == 3) & (rows["scale"] == 20)]
     assert found.loc[("copy", "rope", 3, 20), "accuracy"] == pytest.approx(rows["value"].mean())
-    summary = transfer.summary(table()).set_index(["task", "scheme"])
+    summary = transfer.summary(transfer.accuracies(study())).set_index(["task", "label"])
     assert np.allclose(summary["shuffled labels"], 0.2)
     assert summary.loc[("copy", "ideal"), "beyond the range"] > summary.loc[("copy", "rope"), "beyond the range"]
 
@@ -164,35 +178,71 @@ def test_the_circuit_in_words(task, equations):
 
 
 def test_what_lbpe_learned_stands_beside_the_circuit():
-    found = learned.learned(table())
+    found = learned.learned(study())
     row = found.cells.set_index("task").loc["copy"]
-    assert row["circuit"] == "i−j = n" and row["reads"] == "i−j = n (2 of 2)" and row["found"] == 2
+    assert row["circuit"] == "i−j = n" and row["attends to"] == "i−j = n (2 of 2)" and row["found"] == 2
     assert found.cells.set_index("task").loc["addition", "found"] == 0  # one of five equations is not all
     assert (found.equations["heads"] == 2).all()
 
 
 def test_pola_comes_back_as_the_theory_has_it():
-    found = pola.finding(table()).set_index("scheme")
+    found = pola.finding(pola.from_study(study())).set_index("scheme")
     assert found.loc["relative", "LRC under the scheme"] == "8 → 64"
     assert found.loc["none", "predicted"] == found.loc["ideal", "predicted"] == 0
     assert found.loc["learned", "trained"] == pytest.approx(found.loc["learned", "predicted"], abs=1e-4)
     with pytest.raises(MissingError, match="without pola_lrc"):
-        pola.from_study(without("pola_lrc"))
+        pola.from_study(Study(without("pola_lrc")))
 
 
 def test_cells_have_an_interval_over_seeds():
-    found = cells.cell_table(table()).set_index(["task", "scheme"])
+    found = curves.cell_table(study()).set_index(["task", "scheme"])
     assert len(found) == len(TASKS) * len(SCHEMES)
     assert (found["iota_src_low"] <= found["iota_src"]).all()
-    wide = cells.matrix(table())
-    assert list(wide.columns) == list(TASKS) and list(wide.index) == theme.in_order(SCHEMES)
+    assert list(found.index) == [(task, scheme) for task in TASKS for scheme in theme.in_order(SCHEMES)]
+
+
+# -- cells of several recipes and training ranges ----------------------------------------------------------------
+
+
+@cache
+def mixed() -> Study:
+    """Two recipes, and two training ranges of one of them."""
+    usual = synthetic_study(["copy"], ["ideal", "relative"], 2, pola_targets=())
+    deep = usual.assign(recipe="n_layers=4, steps=10", run=usual["run"].replace(r"(.+)", r"\1_deep", regex=True))
+    short = synthetic_study(["copy"], ["ideal", "relative"], 2, train_max=5, pola_targets=())
+    short = short.assign(run=short["run"].replace(r"(.+)", r"\1_short", regex=True))
+    return Study(*joined({"usual": (usual, {}), "deep": (deep, {}), "short": (short, {})}))
+
+
+def test_recipes_and_training_ranges_are_named_where_they_differ_and_only_there():
+    labels = {
+        "ideal/train_max=5",
+        "ideal/train_max=10",
+        "ideal/n_layers=4/steps=10/train_max=10",
+        "relative/train_max=5",
+        "relative/train_max=10",
+        "relative/n_layers=4/steps=10/train_max=10",
+    }
+    assert set(mixed().runs["label"]) == set(curves.cell_table(mixed())["scheme"]) == labels
+    assert (curves.cell_table(mixed())["runs"] == 2).all()
+    assert (study().runs["label"] == study().runs["scheme"]).all()
+
+
+@pytest.mark.parametrize("name", ["extrapolation", "growth-src", "transfer"])
+def test_figures_tell_such_cells_apart(name):
+    said = texts(drawn(mixed(), name))
+    assert {"ideal, n ≤ 5", "ideal, n ≤ 10", "ideal, n_layers=4, steps=10, n ≤ 10"} <= set(said)
+
+
+def test_the_bootstrap_resamples_such_cells_one_by_one():
+    assert mixed().once(prediction).runs["cell"].nunique() == 6
 
 
 # -- tables ------------------------------------------------------------------------------------------------------
 
 
 def test_all_tables_are_there_in_markdown_and_latex():
-    found = gallery().tables()
+    found = all_tables(study())
     assert {
         *(
             "predictors-2x",
@@ -210,20 +260,28 @@ def test_all_tables_are_there_in_markdown_and_latex():
     for each in found.values():
         head = each.markdown().splitlines()[2]
         assert all(line.count(" | ") == head.count(" | ") for line in each.markdown().splitlines()[4:])
-        assert each.latex().count(r"\\") == len(each.frame) + 1
-        assert each.latex().isprintable() or "\n" in each.latex()
+        assert each.latex().count(r"\\") == len(each.rows) + 1
+        assert each.csv().count("\n") >= len(each.rows) + 1 and len(each.text().splitlines()) >= len(each.rows) + 1
 
 
 def test_latex_has_no_letter_that_it_would_misread():
-    text = tables.Table("100 % of a_b", pd.DataFrame({"ι & φ": ["{x} ≤ 3"]})).latex()
+    text = Table("100 % of a_b", [{"x": "{x} ≤ 3"}], {"x": "ι & φ"}).latex()
     assert r"100 \% of a\_b" in text and r"$\iota$ \& $\varphi$" in text and r"\{x\} $\le$ 3" in text
 
 
 def test_a_table_by_hand_gives_what_it_can():
     few = without("transfer", "cover", "iota_cover", "lrc", "iota_lrc", "relation", "margin", "verdict")
-    found = Gallery(as_study(few[["task", "scheme", "seed", "train_max", "measure", "scale", "value", *THRESHOLDS]]))
-    for name in FIGURES:
-        texts(found.figure(name))
+    found = Study(as_study(few[["task", "scheme", "seed", "train_max", "measure", "scale", "value", *THRESHOLDS]]))
+    for name in findings():
+        assert texts(drawn(found, name))
     assert {"transfer", "growth-lrc", "learned", "outcome"} <= set(found.missing)
     assert "front" not in found.missing and "extrapolation" not in found.missing
-    assert "predictors-2x" in found.tables()
+    assert "predictors-2x" in all_tables(found)
+
+
+def test_html_escapes_what_it_shows_and_sorts_by_value():
+    rows = [{"name": "<b>", "auc": 0.5, "auc_low": None, "auc_high": None, "ours": True}, {"name": None, "auc": None}]
+    text = Table("a & b", rows, {"name": "name", "auc": "AUC"}, title="<i>", strong="ours").html('x"y')
+    assert "<b>" not in text and "&lt;b&gt;" in text and "a &amp; b" in text and 'id="x&quot;y"' in text
+    assert '<td class="number" data-key="0.5">0.500</td>' in text and '<td data-key="">–</td>' in text
+    assert "<tr class=main>" in text

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lengthlens.analyses.gallery import Gallery
+from lengthlens.analyses.findings import all_tables
+from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import read_study
 from lengthlens.models.schemes import scheme_names
 from lengthlens.runs.config import RunConfig
@@ -20,8 +21,7 @@ STUDIES = ("study", "unscaled")
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_tables_of_a_committed_study(name: str) -> None:
-    table, about = read_study(FIGURES / name / "study.parquet")
-    made = Gallery(table, about["held_out"]).tables()
+    made = all_tables(Study(*read_study(FIGURES / name / "study.parquet")))
     kept = {path.stem: path.read_text() for path in (FIGURES / name / "tables").glob("*.md")}
     assert {key: each.markdown() for key, each in made.items()} == kept
 

@@ -16,7 +16,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from lengthlens.analyses.report import page
+from lengthlens.analyses.page import page
+from lengthlens.analyses.study import Study
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -56,7 +57,7 @@ def table() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def address(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("page") / "index.html"
-    file.write_text(page(table, synthetic_provenance(table)), encoding="utf-8")
+    file.write_text(page(Study(table, synthetic_provenance(table))), encoding="utf-8")
     return file.as_uri()
 
 
@@ -158,7 +159,7 @@ def test_enter_opens_a_cell_and_arrows_walk(browser: Browser, address: str) -> N
     square(browser, "copy", "ideal").send_keys(Keys.ARROW_RIGHT)
     browser.switch_to.active_element.send_keys(Keys.ENTER)
     assert "copy under lbpe" in panel(browser)
-    assert "learned to go by" in panel(browser)
+    assert "learned to attend to" in panel(browser)
     assert square(browser, "copy", "lbpe").get_attribute("aria-pressed") == "true"
 
 

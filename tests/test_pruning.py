@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lengthlens.analyses import pruning
+from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError
 from lengthlens.models.schemes import Sizes, make_scheme
 from lengthlens.models.schemes.relation import LevelledTable
@@ -103,19 +104,29 @@ def test_rows_of_a_pruned_copy():
 
 def test_the_finding_counts_failed_runs_by_what_pruning_made_of_them():
     table = synthetic_study(tasks=["copy", "parity-cot"], schemes=["hinted:relative/max_distance=12", "relative"])
-    found = pruning.pruning(table)
-    assert set(found.flattened()["scheme"]) == {"hinted:relative/max_distance=12"}
-    assert set(found.still_growing()["scheme"]) == {"relative"}
+    found = pruning.pruning(Study(table))
+    assert set(found.flattened()["label"]) == {"hinted:relative/max_distance=12"}
+    assert set(found.growing()["label"]) == {"relative"}
     assert (found.flattened()["exact_2_after"] == 1).all()
     failed = len(found.flattened())
     assert f"of {failed} runs that had failed at 2 × the training length and whose SRC became flat" in found.sentence
     assert f", {failed} (1.00 [" in found.sentence and ", 0 (0.00 [" in found.sentence
 
 
+def test_runs_whose_codes_are_those_of_the_pruned_copy_are_left_out():
+    table = synthetic_study(tasks=["copy"], schemes=["relative"], seeds=1)
+    same = table.assign(
+        relation=table["relation"].mask(table["measure"].isin(["src", "pruned"]), "forms that are left")
+    )
+    assert len(pruning.pruning(Study(table)).runs) == 1
+    with pytest.raises(MissingError, match="than its pruned copy"):
+        pruning.pruning(Study(same))
+
+
 def test_a_study_that_was_not_pruned_says_so():
     table = synthetic_study(tasks=["copy"], schemes=["rope"], seeds=1)
     with pytest.raises(MissingError, match="no run in the table was pruned"):
-        pruning.pruning(table)
+        pruning.pruning(Study(table))
 
 
 def test_a_task_that_ends_before_the_copy_would_be_tried_is_probed_all_the_same(monkeypatch):

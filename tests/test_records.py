@@ -8,6 +8,7 @@ import pytest
 
 from lengthlens.analyses import records as analysis
 from lengthlens.analyses.records import GOAL_SCHEME, GOALS
+from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, read_study
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.sweep import Planned
@@ -41,8 +42,8 @@ def scored(value: float | str | None) -> dict[str, Any]:
     return {"value": value, "low": value, "high": value, "samples": 200}
 
 
-def table(*groups: list[dict[str, Any]]) -> pd.DataFrame:
-    return as_study(pd.DataFrame([row for group in groups for row in group]))
+def table(*groups: list[dict[str, Any]]) -> Study:
+    return Study(as_study(pd.DataFrame([row for group in groups for row in group])))
 
 
 def unscaled(scheme: str = GOAL_SCHEME) -> str:
@@ -85,7 +86,7 @@ def test_from_nothing_to_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     small = Preset("a small one", grids, (), instances={200: 6}, probed=False, figures=PRESETS["records"].figures)
     monkeypatch.setattr("lengthlens.studies.reproduce.PRESETS", {"small": small})
-    monkeypatch.setattr("lengthlens.analyses.report.pictures", lambda gallery: [])
+    monkeypatch.setattr("lengthlens.analyses.page.embedded", lambda figure: "data:,")
     done = reproduce("small", tmp_path, workers=1)
     assert len(done.runs) == 8 and done.probed == [] and done.made
     study, about = read_study(done.study)
@@ -189,7 +190,7 @@ def test_order_is_that_of_the_record() -> None:
 # -- texts and figure --------------------------------------------------------------------------------------------
 
 
-def example() -> pd.DataFrame:
+def example() -> Study:
     return table(
         rows({20: [1.0] * 3, 1000: [1.0, 0.97, 1.0]}, train_max=10),
         rows({20: [0.9] * 3, 1000: [0.0] * 3}, train_max=10, scheme=unscaled()),
@@ -220,7 +221,8 @@ def test_tables_carry_goals_samples_and_published_figures_apart() -> None:
 
 
 def test_the_figure_has_a_panel_a_task_and_a_star_a_goal() -> None:
-    both = pd.concat([example(), table(rows({1000: [1.0]}, task="shift", train_max=10))])
+    shift = table(rows({1000: [1.0]}, task="shift", train_max=10))
+    both = Study(pd.concat([example().table, shift.table]))
     figure = analysis.plot(analysis.best(both))
     panels = [axes for axes in figure.axes if axes.get_title()]
     assert [axes.get_title() for axes in panels] == ["copy", "shift"]
@@ -231,7 +233,7 @@ def test_the_figure_has_a_panel_a_task_and_a_star_a_goal() -> None:
 
 def test_the_committed_records() -> None:
     """Eight tasks at a hundred times the training length, and two at a thousand times, every seed."""
-    chosen = analysis.best(read_study(FIGURES / "study.parquet")[0])
+    chosen = analysis.best(Study(*read_study(FIGURES / "study.parquet")))
     assert set(analysis.goals(chosen)["state"]) == {"reached"} and len(analysis.goals(chosen)) == 10
     for name, made in analysis.tables(chosen).items():
         assert (FIGURES / "tables" / f"{name}.md").read_text() == made.markdown(), name

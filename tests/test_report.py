@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 
+from lengthlens.analyses.page import page
 from lengthlens.analyses.page.cells import cells
-from lengthlens.analyses.report import page
+from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import as_study, write_study
 from lengthlens.cli import main
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
@@ -26,13 +28,14 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def text(table: pd.DataFrame) -> str:
-    return page(table, synthetic_provenance(table))
+    return page(Study(table, synthetic_provenance(table)))
 
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of the time, and these tests are not about it."""
-    monkeypatch.setattr("lengthlens.analyses.report.pictures", lambda gallery: [])
+    monkeypatch.setattr("lengthlens.analyses.page.embedded", lambda figure: "data:,")
+    monkeypatch.setattr("lengthlens.analyses.study.Study.figure", lambda study, finding: Figure())
 
 
 def embedded(text: str) -> dict[str, Any]:
@@ -53,7 +56,7 @@ def test_the_finding_is_a_sentence_with_its_interval_and_size(text: str) -> None
 
 
 def test_cells_hold_the_numbers_of_the_table(table: pd.DataFrame) -> None:
-    found = {(cell["task"], cell["scheme"]): cell for cell in cells(table)}
+    found = {(cell["task"], cell["scheme"]): cell for cell in cells(Study(table))}
     assert list(found) == [(task, scheme) for task in ("copy", "parity") for scheme in ("ideal", "lbpe", "rope")]
     own = table[(table["task"] == "copy") & (table["scheme"] == "rope") & (table["measure"] == "exact_match")]
     cell = found["copy", "rope"]
@@ -73,19 +76,19 @@ def test_what_did_not_work_is_shown(table: pd.DataFrame) -> None:
         {"run": "r", "task": "copy", "scheme": "t5", "seed": 0, "train_max": 10, "measure": "converged"}
         | {"value": 0.0, "status": "failed", "reason": "the disk was full", "accurate": False}
     ]
-    text = page(pd.concat([table, as_study(pd.DataFrame(failed))], ignore_index=True))
+    text = page(Study(pd.concat([table, as_study(pd.DataFrame(failed))], ignore_index=True)))
     assert "failed: the disk was full" in text
 
 
 def test_the_same_table_gives_the_same_bytes(table: pd.DataFrame, text: str) -> None:
     shuffled = dict(reversed(synthetic_provenance(table).items()))
-    assert page(table.copy(), shuffled) == text
+    assert page(Study(table.copy(), shuffled)) == text
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_configs_say_once_what_all_share(table: pd.DataFrame) -> None:
     about = {"configs": {"a": {"steps": 5, "lr": 0.1}, "b": {"steps": 5, "lr": 0.2}}}
-    text = page(table, about)
+    text = page(Study(table, about))
     assert "<pre>steps = 5</pre>" in text
     assert "lr = 0.1" in text and "lr = 0.2" in text
 
@@ -97,7 +100,7 @@ def test_configs_say_once_what_all_share(table: pd.DataFrame) -> None:
 def test_names_are_escaped(table: pd.DataFrame) -> None:
     hostile = table.assign(task=table["task"].replace("copy", HOSTILE), reason="</script><b>", status=HOSTILE)
     about = {"made": HOSTILE, "command": "</style>", "configs": {HOSTILE: {"a": HOSTILE}, "b": {}}}
-    text = page(hostile, about)
+    text = page(Study(hostile, about))
     assert HOSTILE not in text and "</script><b>" not in text
     assert text.count("</script>") == 2  # the data's, and the page's own
     assert text.count("</style>") == 1
@@ -138,7 +141,7 @@ LACKS = "empty, no values, none accurate, one scheme, no verdicts, only verdicts
 
 @pytest.mark.parametrize("how", LACKS.split(", "))
 def test_what_is_missing_is_a_sentence(table: pd.DataFrame, how: str) -> None:
-    text = page(spoilt(table, how))
+    text = page(Study(spoilt(table, how)))
     found = re.search(r'id="finding">(.*?)</p>', text)
     assert found and found[1].endswith(".")
     embedded(text)

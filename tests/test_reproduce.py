@@ -104,7 +104,7 @@ def test_a_failed_run_is_shown_and_not_fatal(tmp_path: Path, monkeypatch: pytest
     tiny = {"train_max": 2, "n_heads": 2, "d_model": 8, "batch": 2, "steps": 4, "check_every": 4}
     preset = Preset("one that works and one that cannot", (grid("parity", "none coupled", 1, (4,), 10, **tiny),), ())
     monkeypatch.setattr("lengthlens.studies.reproduce.PRESETS", {"mine": preset})
-    monkeypatch.setattr("lengthlens.analyses.report.pictures", lambda gallery: [])
+    monkeypatch.setattr("lengthlens.analyses.page.embedded", lambda figure: "data:,")
     monkeypatch.setattr("lengthlens.studies.reproduce.draw", lambda *given, **options: Drawn([], {}))
     result = reproduce(tmp_path, "--preset", "mine")
     (failed,) = [line for line in result.stdout.splitlines() if line.startswith("failed:")]

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lengthlens.analyses import outcome as figures
 from lengthlens.analyses import theme
-from lengthlens.analyses import verdict as figures
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import PositionScheme, Relation, make_scheme, scheme_names
 from lengthlens.tasks import TASKS, Circuit, Operator, Task, src_declared
@@ -278,7 +278,7 @@ def test_grid_and_picture():
     assert seen[-1] == (9, 9) and len(table) == 9
     assert table["verdict"].tolist()[:3] == ["possible", "pe-limited", "pe-limited"]
     assert table["other_option"].tolist()[:3] == [False, True, False]
-    assert figures.plot(table).axes
+    assert figures.plot_verdicts(table).axes
     assert theme.in_order(["none", "mine", "ideal"]) == ["ideal", "none", "mine"]
 
 

@@ -1,1 +1,200 @@
-"""The parts of the page: what a cell shows, its tables, and the template with its style and script."""
+"""The page: one self-contained file that shows what a study found, and lets one look at every cell of it.
+
+It fetches nothing and runs no script but its own. Every name from the data is escaped, and the same table gives the
+same bytes. Each finding has a section with its figure and its tables; the page names none of them.
+"""
+
+import base64
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from matplotlib.figure import Figure
+
+from lengthlens.analyses import theme
+from lengthlens.analyses.findings import findings
+from lengthlens.analyses.page.cells import Cell, cells, failures_table, grown, runs_table
+from lengthlens.analyses.prediction import prediction
+from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.table import FACTORS, MissingError, indices
+
+TITLE = "Does complexity that stays flat in training predict length extrapolation?"
+LEVELS = (0.1, 0.5, 0.9, 0.995)  # of exact match, between the colours of the matrix
+PIXELS = 120  # of the page for an inch of paper, so that the small letters of a paper can be read
+WIDE = 5.0  # inches from which a figure is too wide for a phone, and scrolls there in a box of its own
+SVG = {"svg.fonttype": "path", "svg.hashsalt": "lengthlens"}  # letters as shapes, since a phone has other fonts
+
+
+def page(study: Study) -> str:
+    """The whole page of a study; what the study has computed and drawn already is taken from it."""
+    found, about = cells(study), study.about
+    sections = [section(finding, study) for finding in findings().values()]
+    style, script = part("page.css"), part("page.js")
+    text: str = template().render(
+        title=TITLE,
+        style=style,
+        style_hash=digest(style),
+        script=script,
+        script_hash=digest(script),
+        made=about.get("made", "unknown date"),
+        **headline(study),
+        facts=facts(found),
+        sections=sections,
+        matrix=matrix(found),
+        multiples=FACTORS,
+        failures=failures_table(found),
+        runs=runs_table(found),
+        provenance=provenance_lines(about),
+        **configs(about),
+        study={
+            "cells": found,
+            "multiples": FACTORS,
+            "indices": [{"name": each.index, "label": each.short} for each in indices()],
+            "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown()],
+        },
+    )
+    return text
+
+
+def headline(study: Study) -> dict[str, Any]:
+    """The finding in a sentence, and what goes with it; where nothing can be said, why."""
+    try:
+        found = study.once(prediction)
+    except MissingError as missing:
+        return {"finding": f"Nothing can be said yet: {missing}.", "beside": []}
+    return {"finding": found.headline, "beside": found.notes}
+
+
+class Section(NamedTuple):
+    """A finding as the page shows it: a picture inside the file itself, or why there is none, and tables."""
+
+    name: str
+    title: str
+    shows: str
+    image: str  # a data: address; empty where there is nothing to draw
+    size: tuple[int, int]
+    wide: bool
+    missing: str
+    tables: list[str]  # as HTML
+
+
+def section(finding: Finding, study: Study) -> Section:
+    figure = study.figure(finding)
+    missing = study.missing.get(finding.name, "")
+    width, height = figure.get_size_inches()
+    return Section(
+        finding.name,
+        finding.title,
+        finding.shows,
+        "" if missing else embedded(figure),
+        (round(width * PIXELS), round(height * PIXELS)),
+        width > WIDE,
+        missing,
+        [table.html(f"table-{name}") for name, table in study.tables(finding).items()],
+    )
+
+
+def embedded(figure: Figure) -> str:
+    """A figure as an address that holds it all. The same figure gives the same text: no dates, no random names."""
+    drawn = io.BytesIO()
+    with mpl.rc_context(SVG):  # type: ignore[arg-type]
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
+
+
+def template() -> Any:
+    """The page's template, in which everything is escaped unless it says otherwise."""
+    surroundings = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    surroundings.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
+    return surroundings.from_string(part("page.html"))
+
+
+def part(name: str) -> str:
+    return files("lengthlens.analyses.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def digest(text: str) -> str:
+    """By which a browser knows the page's own style and script, and refuses any other."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# -- top of the page ---------------------------------------------------------------------------------------------
+
+
+def facts(found: Sequence[Cell]) -> list[tuple[str, str]]:
+    """How much there is, in a few numbers."""
+    runs = [run for cell in found for run in cell["runs"]]
+    accurate = [run for run in runs if run["accurate"]]
+    return [
+        ("tasks", str(len({cell["task"] for cell in found}))),
+        ("position embeddings", str(len({cell["scheme"] for cell in found}))),
+        ("runs", str(len(runs))),
+        ("accurate in range", f"{len(accurate)}"),
+        ("of these extrapolate to 2×", str(sum(bool(run["extrapolates"]) for run in accurate))),
+    ]
+
+
+def matrix(found: Sequence[Cell]) -> dict[str, Any]:
+    """Tasks by schemes, as the template draws it; None where the study has no such cell."""
+    frame = pd.DataFrame(found, columns=["task", "scheme"])
+    tasks, schemes = theme.tasks_in_order(frame["task"]), theme.in_order(frame["scheme"])
+    places = {(cell["task"], cell["scheme"]): place for place, cell in enumerate(found)}
+    rows = [
+        {"task": task, "cells": [square(found, places.get((task, scheme))) for scheme in schemes]} for task in tasks
+    ]
+    return {"tasks": tasks, "schemes": schemes, "rows": rows}
+
+
+def square(found: Sequence[Cell], place: int | None) -> dict[str, Any] | None:
+    """One square of the matrix, at the first of the lengths that it can be looked at."""
+    if place is None:
+        return None
+    cell, value = found[place], found[place]["at"][str(FACTORS[0])]
+    text = "–" if value is None else f"{value:.2f}"
+    return {
+        "place": place,
+        "level": level(value),
+        "text": text,
+        "sign": theme.VERDICTS.get(cell["verdict"], ("", "", ""))[2],
+        "surprise": bool(cell["surprise"]),
+        "doubtful": any(run["accurate"] is False for run in cell["runs"]),
+        "label": f"{cell['task']} under {cell['scheme']}: exact match {text} at {FACTORS[0]} times the training length",
+    }
+
+
+def level(value: float | None) -> str:
+    """The class that colours a square.
+
+    >>> level(0.0), level(0.95), level(1.0), level(None)
+    ('level0', 'level3', 'level4', 'unknown')
+    """
+    return "unknown" if value is None else f"level{sum(value >= bound for bound in LEVELS)}"
+
+
+# -- where it comes from -----------------------------------------------------------------------------------------
+
+
+def provenance_lines(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Date, command, machine class and versions."""
+    plain = {"made": "made on", "command": "command", "machine": "machine"}
+    lines = [(label, str(about[name])) for name, label in plain.items() if about.get(name)]
+    versions = about.get("versions") or {}
+    return [*lines, *([("versions", ", ".join(f"{k} {v}" for k, v in sorted(versions.items())))] if versions else [])]
+
+
+def configs(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The configs of all runs: what they share said once, and what is left for each."""
+    given: Mapping[str, Mapping[str, Any]] = about.get("configs") or {}
+    texts = [{key: json.dumps(value) for key, value in config.items()} for config in given.values()]
+    shared = dict(set.intersection(*(set(text.items()) for text in texts))) if texts else {}
+    own = [
+        (name, ", ".join(f"{key} = {json.dumps(value)}" for key, value in config.items() if key not in shared))
+        for name, config in sorted(given.items())
+    ]
+    return {"configs": own, "shared_config": "\n".join(f"{key} = {value}" for key, value in sorted(shared.items()))}

@@ -1,4 +1,4 @@
-"""What the page knows of each cell, a task under a scheme, in plain values that its script can read."""
+"""What the page knows of each cell and run, in plain values that its script can read, and its tables of them."""
 
 import math
 from collections.abc import Sequence
@@ -7,66 +7,69 @@ from typing import Any
 import pandas as pd
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.table import FACTORS, ONCE, MissingError, of_runs, per_run, records, verdicts
-from lengthlens.models.schemes.relation import read_form
-
-GROWTH = ("src", "lrc")  # the complexities whose growth a cell shows
+from lengthlens.analyses.learned import learned_equations
+from lengthlens.analyses.outcome import outcome
+from lengthlens.analyses.study import Study
+from lengthlens.analyses.table import FACTORS, ONCE, Index, MissingError, indices, records
+from lengthlens.analyses.tables import Table
 
 Cell = dict[str, Any]
 Point = list[Any]
 
 
-def cells(table: pd.DataFrame) -> list[Cell]:
+def cells(study: Study) -> list[Cell]:
     """Every cell of a study, tasks and schemes in the order of all figures; POLA has no cells.
 
     >>> from lengthlens.analyses.table import as_study
     >>> row = {"task": "copy", "scheme": "rope", "run": "r", "seed": 1, "train_max": 10}
     >>> row |= {"measure": "exact_match", "scale": 20, "value": 0.5}
-    >>> cells(as_study(pd.DataFrame([row])))[0]["runs"][0]["at"]
+    >>> cells(Study(as_study(pd.DataFrame([row]))))[0]["runs"][0]["at"]
     {'2': 0.5, '10': None}
     """
-    trained = table[table["target"] == ""]
-    before = {(row.task, row.scheme): row for row in verdicts(trained).itertuples()}
-    runs = by_cell(trained)
-    declared = trained[trained["measure"] == "declared_src"]
-    reach = trained[trained["measure"] == "verdict"].groupby(["task", "scheme"])["scale"].first()
+    trained = study.table[study.table["target"] == ""]
+    verdicts = trained[trained["measure"] == "verdict"].drop_duplicates(["task", "label"])
+    before = {(row["task"], row["label"]): row for row in records(verdicts)}
+    runs, against = by_cell(study), contradictions(study)
+    declared = dict(list(trained[trained["run"] == ""].groupby(["task", "label"])))
     found = []
     for task in theme.tasks_in_order(trained["task"]):
-        for scheme in theme.in_order(sorted(trained["scheme"].unique())):
-            if (task, scheme) not in before and (task, scheme) not in runs:
+        for label in theme.in_order(sorted(trained["label"].unique())):
+            key = (task, label)
+            if key not in before and key not in runs:
                 continue
-            own, said = runs.get((task, scheme), []), before.get((task, scheme))
+            own, said, about = runs.get(key, []), before.get(key, {}), declared.get(key, trained[:0])
             found.append(
                 {
                     "task": task,
-                    "scheme": scheme,
-                    "verdict": said.verdict if said else "",
-                    "reasons": said.reason if said else "",
-                    "verdict_up_to": whole(reach.get((task, scheme))),
-                    "declared": points(declared[(declared["task"] == task) & (declared["scheme"] == scheme)]),
+                    "scheme": label,
+                    "verdict": said.get("verdict", ""),
+                    "reasons": said.get("reason", ""),
+                    "verdict_up_to": whole(said.get("scale")),
+                    "declared": {i.curve: points(about[about["measure"] == i.declared]) for i in indices()},
                     "at": {str(k): mean([run["at"][str(k)] for run in own]) for k in FACTORS},
                     "train_max": next((run["train_max"] for run in own), None),
+                    "surprise": " ".join(against.get(key, [])),
                     "runs": own,
                 }
             )
     return found
 
 
-def by_cell(trained: pd.DataFrame) -> dict[tuple[str, str], list[Cell]]:
+def by_cell(study: Study) -> dict[tuple[str, str], list[Cell]]:
     """The runs of each cell, by seed."""
     try:
-        runs = per_run(trained)
+        runs = study.runs
     except MissingError:
         return {}
-    curves = dict(list(of_runs(trained).groupby("run")))
+    rows = dict(list(study.rows.groupby("run")))
     found: dict[tuple[str, str], list[Cell]] = {}
-    for row in runs.to_dict("records"):
-        found.setdefault((row["task"], row["scheme"]), []).append({**outcome(row), **growth(curves[row["run"]])})
+    for row in records(runs):
+        found.setdefault((row["task"], row["label"]), []).append({**how_it_ended(row), **curves(rows[row["run"]])})
     return found
 
 
-def outcome(row: Any) -> Cell:
-    """How a run ended, from its row in `per_run`."""
+def how_it_ended(row: Cell) -> Cell:
+    """What became of a run, from its row in `Study.runs`."""
     return {
         "run": row["run"],
         "seed": whole(row["seed"]),
@@ -76,28 +79,44 @@ def outcome(row: Any) -> Cell:
         "at": {str(k): number(row[f"exact_{k}"]) for k in FACTORS},
         "extrapolates": None if pd.isna(row["extrapolates_2"]) else bool(row["extrapolates_2"]),
         **{name: number(row[name]) for name in ONCE},
-        **{f"iota_{name}": number(row[f"iota_{name}"]) for name in GROWTH},
+        "iota": {each.index: number(row[each.index]) for each in indices()},
     }
 
 
-def growth(rows: pd.DataFrame) -> Cell:
-    """The curves of a run over the scale, what it learned to go by, and what went wrong in words."""
+def curves(rows: pd.DataFrame) -> Cell:
+    """The curves of a run over the scale, what it learned to attend to, and what went wrong in words."""
     exact, ended = rows[rows["measure"] == "exact_match"], rows[rows["measure"] == "converged"]
     refused = exact.loc[exact["value"].isna() & (exact["reason"] != ""), "reason"]
     return {
         "exact": points(exact),
-        **{name: points(rows[(rows["measure"] == name) & rows["head"].isna()]) for name in GROWTH},
-        "learned": [learned_words(row) for row in records(rows[rows["form"] != ""])],
+        "growth": {i.curve: points(rows[(rows["measure"] == i.curve) & rows["head"].isna()]) for i in grown()},
+        "learned": [in_words(row) for row in records(learned_equations(rows))],
         "reason": next(iter(ended["reason"]), ""),
         "refused": next(iter(refused), ""),
     }
 
 
-def learned_words(row: Cell) -> str:
-    """A learned relation as a line: "layer 0 head 1 attends to i−j = n"."""
+def in_words(row: Cell) -> str:
     verb = "attends to" if row["value"] > 0 else "avoids"
-    equation = read_form(row["form"]).says(int(row["form_value"]))
-    return f"layer {row['layer']} head {row['head']} {verb} {equation}"
+    return f"layer {row['layer']} head {row['head']} {verb} {row['equation']}"
+
+
+def grown() -> list[Index]:
+    """The indices of complexities whose growth a cell shows."""
+    return [each for each in indices() if each.growth]
+
+
+def contradictions(study: Study) -> dict[tuple[str, str], list[str]]:
+    """How cells went against their verdict, a sentence for each outcome."""
+    try:
+        rows = records(study.once(outcome).disagreements)
+    except MissingError:
+        return {}
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        said = f"Against it: {row['outcome']} (seed {row['seeds']}, of {row['of']} seeds)."
+        found.setdefault((row["task"], row["scheme"]), []).append(said)
+    return found
 
 
 def points(rows: pd.DataFrame) -> list[Point]:
@@ -126,3 +145,57 @@ def mean(values: Sequence[float | None]) -> float | None:
     """
     known = [value for value in values if value is not None]
     return number(sum(known) / len(known)) if known else None
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+
+def runs_table(found: Sequence[Cell]) -> Table:
+    """Every run of the study, as it ended and as it was measured."""
+    rows = [
+        {
+            "task": cell["task"],
+            "scheme": cell["scheme"],
+            "seed": run["seed"],
+            "status": run["status"],
+            "in_range": run["in_range_exact_match"],
+            **{f"at_{k}": run["at"][str(k)] for k in FACTORS},
+            **run["iota"],
+            "steps": whole(run["steps"]),
+            "seconds": whole(run["seconds"]),
+            "inaccurate": not run["accurate"],
+        }
+        for cell in found
+        for run in cell["runs"]
+    ]
+    columns = {"task": "task", "scheme": "scheme", "seed": "seed", "status": "ended", "in_range": "in range"}
+    columns |= {f"at_{k}": f"at {k}×" for k in FACTORS} | {each.index: each.short for each in indices()}
+    columns |= {"steps": "steps", "seconds": "seconds"}
+    note = "Runs with a mark at their left are not accurate in range: exact match below 0.9 at some scale."
+    return Table(note, rows, columns, f"{len(rows)} runs", empty="The table has no run.", bad="inaccurate")
+
+
+def failures_table(found: Sequence[Cell]) -> Table:
+    """Runs that failed, diverged, did not converge or are not accurate, and lengths that no scheme could process."""
+    rows = [
+        {"task": cell["task"], "scheme": cell["scheme"], "seed": run["seed"], "what": what, "bad": True}
+        for cell in found
+        for run in cell["runs"]
+        for what in troubles(run)
+    ]
+    columns = {"task": "task", "scheme": "scheme", "seed": "seed", "what": "what happened"}
+    note = "Runs that are not accurate in range are kept out of what predicts extrapolation, and shown here."
+    empty = "Every run converged, is accurate in range and could be evaluated at every length."
+    return Table(note, rows, columns, f"{len(rows)} things that went wrong", empty=empty, bad="bad")
+
+
+def troubles(run: Cell) -> list[str]:
+    """What went wrong with a run, a sentence each."""
+    found = []
+    if run["status"] not in ("", "converged"):
+        found.append(f"{run['status']}: {run['reason']}" if run["reason"] else run["status"])
+    if run["accurate"] is False and run["status"] == "converged":
+        found.append("not accurate in range: exact match below 0.9 at some scale")
+    if run["accurate"] and run["status"] and not any(run["growth"].values()):
+        found.append("accurate, and not probed: it has no measured complexity")
+    return [*found, *([f"cannot be evaluated: {run['refused']}"] if run["refused"] else [])]

@@ -80,16 +80,15 @@ function verdict(cell) {
 }
 
 function charts(cell) {
-  const lines = (name) => cell.runs.map((run, k) => ({ points: run[name], style: seedStyle(k), label: `seed ${run.seed}` }));
-  const found = [chart("Exact match over length n", lines("exact"), { logarithmic: true, top: 1, trainMax: cell.train_max })];
-  const declared = cell.declared.filter(([n]) => n <= cell.train_max);
-  for (const [name, title] of [["src", "Measured SRC up to scale n"], ["lrc", "Measured LRC up to scale n"]]) {
-    const index = cell.runs.map((run) => shown(run[`iota_${name}`])).join(", ");
-    const known = cell.runs.some((run) => run[name].length);
-    const below = name === "src" ? declared : [];
-    found.push(known
-      ? chart(`${title}; ι = ${index}`, lines(name), { declared: below })
-      : element("div", {}, element("h4", {}, title), element("p", { class: "none" }, "Not measured: no run of this cell is accurate in range and probed.")));
+  const lines = (points) => cell.runs.map((run, k) => ({ points: points(run), style: seedStyle(k), label: `seed ${run.seed}` }));
+  const found = [chart("Exact match over length n", lines((run) => run.exact), { logarithmic: true, top: 1, trainMax: cell.train_max })];
+  for (const { curve, index, title } of study.growth) {
+    const heading = `${title} up to scale n`;
+    const iota = cell.runs.map((run) => shown(run.iota[index])).join(", ");
+    const declared = cell.declared[curve].filter(([n]) => n <= cell.train_max);
+    found.push(cell.runs.some((run) => run.growth[curve].length)
+      ? chart(`${heading}; ι = ${iota}`, lines((run) => run.growth[curve]), { declared })
+      : element("div", {}, element("h4", {}, heading), element("p", { class: "none" }, "Not measured: no run of this cell is accurate in range and probed.")));
   }
   return found;
 }
@@ -98,7 +97,7 @@ function seedKey(cell) {
   const entries = cell.runs.map((run, k) =>
     element("span", {}, drawnSwatch(k), ` seed ${run.seed === null ? "?" : run.seed}`));
   return element("p", { class: "legend" }, ...entries,
-    element("span", {}, "shaded: trained on; band: 95 % interval; dotted: what the task's own circuit needs (SRC)"));
+    element("span", {}, "shaded: trained on; band: 95 % interval; dotted: what the task's own circuit declares"));
 }
 
 function drawnSwatch(place) {
@@ -107,11 +106,11 @@ function drawnSwatch(place) {
 }
 
 function seedTable(cell) {
-  const heads = ["seed", "ended", "accurate in range", "in range", ...study.multiples.map((m) => `at ${m}×`), "ι of SRC", "ι of LRC", "steps"];
+  const heads = ["seed", "ended", "accurate in range", "in range", ...study.multiples.map((m) => `at ${m}×`), ...study.indices.map(({ label }) => label), "steps"];
   const row = (run) => [
     run.seed === null ? "?" : String(run.seed), run.status || "–", run.accurate === null ? "–" : run.accurate ? "yes" : "no",
     shown(run.in_range_exact_match, 3), ...study.multiples.map((m) => shown(run.at[m], 3)),
-    shown(run.iota_src), shown(run.iota_lrc), shown(run.steps, 0),
+    ...study.indices.map(({ name }) => shown(run.iota[name])), shown(run.steps, 0),
   ];
   const line = (run) => element("tr", {}, ...row(run).map((text, k) => element("td", k < 3 ? {} : { class: "number" }, text)));
   const table = element("table", { class: "sortable", id: "seeds" },
@@ -128,7 +127,7 @@ function learned(cell) {
     seeds.set(words, [...(seeds.get(words) || []), run.seed]);
   }
   return [...seeds].flatMap(([words, found]) => [
-    element("h4", {}, `What seed ${found.join(", ")} learned to go by`),
+    element("h4", {}, `What seed ${found.join(", ")} learned to attend to`),
     element("ul", {}, ...JSON.parse(words).map((text) => element("li", {}, text))),
   ]);
 }

@@ -1,17 +1,22 @@
-"""Does complexity that does not grow inside the training range foretell extrapolation beyond it?
+"""What predicts, from inputs of the training range alone, whether a run will extrapolate beyond it?
 
-One row for each run that is accurate in range. What is told apart: runs that extrapolate (exact match of at least 0.9
-at twice the training range) from those that do not; the same is reported at ten times. The measures are the invariance
-index ι of measured SRC, of measured LRC and of the cover number, all from the training range and at their default
-thresholds, side by side with the dull rivals of `lengthlens.analyses.predictors`.
+The paper conjectures that length generalization is possible if and only if complexity does not grow with scale. What we
+test: over runs that are accurate in range, does the invariance index ι of a measured complexity tell those that
+extrapolate (exact match of at least 0.9 at twice the training range; the same is reported at ten times) from those that
+do not? It stands side by side with baselines: the verdict before training, training loss, in-range exact match, margin,
+and base rates. The conjecture has support only where ι does better than every baseline, within tasks and schemes too.
 
-Intervals are of a bootstrap over whole (task, scheme) groups (`lengthlens.analyses.statistics`). The project's
-conjecture, after the paper's, stands only where ι does better than every rival, within tasks and within schemes too.
+Each predictor has a sign that is fixed beforehand, so that higher always means "will extrapolate". A predictor that is
+right the other way round scores below one half. Base rates are the mean exact match beyond the range of all *other*
+runs of the same family of schemes, or of the same scheme. They look at what the others did on long inputs, other seeds
+of the same task included, which no honest prediction could; that makes them hard to beat.
+
+Intervals are of a bootstrap over whole cells (`lengthlens.analyses.statistics`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,7 +24,6 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.predictors import PREDICTORS, scores, with_base_rates
 from lengthlens.analyses.statistics import (
     Estimate,
     auc,
@@ -32,23 +36,20 @@ from lengthlens.analyses.statistics import (
     spearman,
     why_undefined,
 )
+from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import (
     FACTORS,
-    INDICES,
     THRESHOLDS,
     MissingError,
     chosen_readout,
-    of_runs,
-    per_run,
+    indices,
     records,
     threshold_texts,
     usable,
 )
-from lengthlens.errors import unknown
+from lengthlens.analyses.tables import Table, of_frame
 
 Frame = pd.DataFrame
-MEASURES = [name for name, predictor in PREDICTORS.items() if predictor.kind == "measure"]
-RIVALS = [name for name, predictor in PREDICTORS.items() if predictor.kind != "measure"]
 STRATA = ("task", "scheme", "family", "verdict", "cell")
 
 # Where all runs of a stratum share a base rate, leaving out each run's own outcome would turn it upside down.
@@ -59,13 +60,90 @@ SAME_BY_CONSTRUCTION = {
 }
 
 
+class Predictor(NamedTuple):
+    """`kind` is "measure" (ours, in range), "verdict" (before training) or "baseline"."""
+
+    label: str
+    kind: str
+    sign: int = 1
+
+
+BASELINES = {
+    "verdict": Predictor("verdict before training", "verdict"),
+    "train_loss": Predictor("training loss", "baseline", -1),
+    "in_range_exact_match": Predictor("in-range exact match", "baseline"),
+    "margin": Predictor("margin", "baseline"),
+    "family": Predictor("other runs of the family", "baseline"),
+    "scheme": Predictor("other runs of the scheme", "baseline"),
+}
+BASE_RATES = ("family", "scheme")
+SIDES = {"possible": 1.0, "pe-limited": 0.0, "task-limited": 0.0, "refused": 0.0}
+
+
+def measures() -> list[str]:
+    """The indices of all probes."""
+    return [each.index for each in indices()]
+
+
+def predictors() -> dict[str, Predictor]:
+    """The indices of all probes, of which growth counts against a run, and the baselines."""
+    return {**{each.index: Predictor(each.label, "measure", -1) for each in indices()}, **BASELINES}
+
+
+def labels() -> dict[str, str]:
+    return {name: predictor.label for name, predictor in predictors().items()}
+
+
+def scores(runs: pd.DataFrame, name: str, factor: int) -> "pd.Series[float]":
+    """What a predictor says of each run, higher for "will extrapolate"; missing where it says nothing.
+
+    A content-addressed task has no verdict on positions. Base rates are in the columns of `with_base_rates`.
+    """
+    if name == "verdict":
+        return runs["verdict"].map(SIDES).astype(float)
+    column = f"{name}_rate_{factor}" if name in BASE_RATES else name
+    return predictors()[name].sign * runs[column].astype(float)
+
+
+def with_base_rates(runs: pd.DataFrame, factors: Sequence[int]) -> pd.DataFrame:
+    """The runs with columns family_rate_2, scheme_rate_2, …: exact match of the others, at each of the factors.
+
+    >>> runs = pd.DataFrame({"family": ["rotary"] * 3, "scheme": ["rope"] * 3, "exact_2": [1.0, 0.0, 0.5]})
+    >>> with_base_rates(runs, [2])["family_rate_2"].tolist()
+    [0.25, 0.75, 0.5]
+    """
+    rates = {
+        f"{name}_rate_{factor}": others_mean(runs[f"exact_{factor}"], runs[name])
+        for name in BASE_RATES
+        for factor in factors
+    }
+    return runs.assign(**rates)
+
+
+def others_mean(values: "pd.Series[float]", group: "pd.Series[str]") -> "pd.Series[float]":
+    """For each run the mean over the other runs of its group; that of all other runs if its group has no other."""
+
+    def without_own(total: "pd.Series[float]", count: "pd.Series[int]") -> "pd.Series[float]":
+        others = (count - values.notna()).astype(float)
+        return (total - values.fillna(0)) / others.where(others > 0)
+
+    grouped = values.groupby(group)
+    own = without_own(grouped.transform("sum"), grouped.transform("count"))
+    everyone = pd.Series(0, index=values.index)
+    overall = without_own(everyone + values.sum(), everyone + values.count())
+    return own.fillna(overall).round(12)  # rounding: sums in another order are not another value
+
+
+# -- the finding ------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Invariance:
+class Prediction:
     """The finding: tables with one row for each statement, sentences about what is missing, and one headline."""
 
     runs: Frame  # those that count: accurate in range, evaluated beyond
     predictors: Frame  # factor × predictor: auc, spearman, kendall with intervals, runs, groups, positives, note
-    versus: Frame  # measure × rival: the difference of their AUCs on the same runs, with its interval
+    versus: Frame  # measure × baseline: the difference of their AUCs on the same runs, with its interval
     within: Frame  # predictor × stratum: AUC over pairs of runs of the same task, scheme, …
     ranks: Frame  # Spearman within each task and each scheme
     left_out: Frame  # leave-one-task-out: balanced accuracy on the task left out, and over all
@@ -81,21 +159,14 @@ class Invariance:
         return headline(self)
 
 
-def invariance(table: Frame, held_out: Sequence[str] = ()) -> Invariance:
-    """Everything about ι and extrapolation in a study.
-
-    `held_out` names the tasks on which neither thresholds nor recipe were chosen.
-    """
-    every = per_run(table)
-    for task in held_out:
-        if task not in set(every["task"]):
-            raise unknown("task in the table", task, sorted(set(every["task"])))
-    runs = usable(every)
+def prediction(study: Study) -> Prediction:
+    """Everything about ι and extrapolation in a study."""
+    runs = usable(study.runs)
     runs = with_base_rates(runs.assign(family=runs["scheme"].map(theme.family)), FACTORS)
-    runs["cell"] = runs["task"] + " " + runs["scheme"]
-    if not runs[list(INDICES)].notna().any().any():
+    runs["cell"] = runs["task"] + " " + runs["label"]
+    if not runs[measures()].notna().any().any():
         raise MissingError("no run that is accurate in range was probed: it takes `lengthlens probe --all`")
-    return Invariance(
+    return Prediction(
         runs=runs,
         predictors=pd.concat([compared(runs, factor) for factor in FACTORS], ignore_index=True),
         versus=versus(runs),
@@ -103,10 +174,10 @@ def invariance(table: Frame, held_out: Sequence[str] = ()) -> Invariance:
         ranks=ranks(runs),
         left_out=left_out(runs),
         added=added(runs),
-        held_out=by_held_out(runs, held_out),
-        sensitivity=sensitivity(table, runs),
+        held_out=by_held_out(runs, study.held_out),
+        sensitivity=sensitivity(study.rows, runs),
         both_ways=both_ways(runs),
-        notes=notes(every, runs, held_out),
+        notes=notes(study.runs, runs, study.held_out),
     )
 
 
@@ -126,7 +197,7 @@ def known(runs: Frame, names: Sequence[str], factor: int = FACTORS[0]) -> Frame:
 
 def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
     """Every predictor: AUC, Spearman and Kendall, each with its interval."""
-    return pd.DataFrame([{"factor": factor, **judged(runs, name, factor)} for name in PREDICTORS])
+    return pd.DataFrame([{"factor": factor, **judged(runs, name, factor)} for name in predictors()])
 
 
 def judged(runs: Frame, name: str, factor: int) -> dict[str, Any]:
@@ -135,8 +206,8 @@ def judged(runs: Frame, name: str, factor: int) -> dict[str, Any]:
     apart = estimate(auc(score, own["positive"]), groups) if len(own) else Estimate(np.nan)
     row = {
         "predictor": name,
-        "label": PREDICTORS[name].label,
-        "kind": PREDICTORS[name].kind,
+        "label": predictors()[name].label,
+        "kind": predictors()[name].kind,
         "runs": len(own),
         "groups": groups.nunique(),
         "extrapolating": int(own["positive"].sum()),
@@ -146,21 +217,21 @@ def judged(runs: Frame, name: str, factor: int) -> dict[str, Any]:
         found = estimate(statistic(score, own["exact"]), groups) if len(own) else Estimate(np.nan)
         row |= columns(label, found)
     constant = (
-        f"all {len(own)} runs have the same {PREDICTORS[name].label}" if len(own) > 1 and score.nunique() == 1 else ""
+        f"all {len(own)} runs have the same {predictors()[name].label}" if len(own) > 1 and score.nunique() == 1 else ""
     )
     why = "; ".join(text for text in (why_undefined(own["positive"]), constant, apart.note) if text)
     return {**row, "note": f"no run has '{name}'" if own.empty else why}
 
 
 def versus(runs: Frame) -> Frame:
-    """How much higher the AUC of each measure is than that of each rival, on the runs that have both."""
+    """How much higher the AUC of each measure is than that of each baseline, on the runs that have both."""
     rows = []
-    for measure in MEASURES:
-        for rival in RIVALS:
-            own = known(runs, [measure, rival])
-            mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, rival))
+    for measure in measures():
+        for baseline in BASELINES:
+            own = known(runs, [measure, baseline])
+            mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, baseline))
             found = estimate(difference(mine, theirs), own["cell"]) if len(own) else Estimate(np.nan)
-            row = {"measure": measure, "rival": rival, "runs": len(own), **columns("difference", found)}
+            row = {"measure": measure, "baseline": baseline, "runs": len(own), **columns("difference", found)}
             rows.append({**row, "note": why_undefined(own["positive"]) or found.note})
     return pd.DataFrame(rows)
 
@@ -175,7 +246,7 @@ def within(runs: Frame) -> Frame:
     seed differs.
     """
     rows = []
-    for name in PREDICTORS:
+    for name in predictors():
         own = known(runs, [name])
         for stratum in STRATA:
             statistic = auc(own[f"score_{name}"], own["positive"], own[stratum])
@@ -194,7 +265,7 @@ def within(runs: Frame) -> Frame:
 def ranks(runs: Frame) -> Frame:
     """Spearman of each measure with exact match beyond, among the runs of each task and of each scheme."""
     rows = []
-    for name in MEASURES:
+    for name in measures():
         own = known(runs, [name])
         for by in ("task", "scheme"):
             for group, part in own.groupby(by):
@@ -211,14 +282,14 @@ def ranks(runs: Frame) -> Frame:
 def both_ways(runs: Frame) -> Frame:
     """Cells of which some seeds extrapolate and others do not, with ι of both kinds."""
     rows = []
-    for (task, scheme), part in runs.groupby(["task", "scheme"]):
+    for (task, scheme), part in runs.groupby(["task", "label"]):
         yes = part["extrapolates_2"].astype(bool)
         if yes.nunique() == 2:
             row = {"task": task, "scheme": scheme, "extrapolating": int(yes.sum()), "runs": len(part)}
-            for name in MEASURES:
+            for name in measures():
                 row |= {f"{name}_yes": part.loc[yes, name].mean(), f"{name}_no": part.loc[~yes, name].mean()}
             rows.append(row)
-    kinds = [f"{name}_{side}" for name in MEASURES for side in ("yes", "no")]
+    kinds = [f"{name}_{side}" for name in measures() for side in ("yes", "no")]
     return pd.DataFrame(rows, columns=["task", "scheme", "extrapolating", "runs", *kinds])
 
 
@@ -227,7 +298,7 @@ def both_ways(runs: Frame) -> Frame:
 
 def left_out(runs: Frame) -> Frame:
     """For each task: a threshold chosen on all other tasks, and how well it does on this one; last, all together."""
-    rows = [row for name in PREDICTORS for row in _left_out(runs, name)]
+    rows = [row for name in predictors() for row in _left_out(runs, name)]
     names = ["predictor", "task", "runs", "extrapolating", "threshold"]
     return pd.DataFrame(rows, columns=[*names, *columns("balanced_accuracy", Estimate(0)), "note"])
 
@@ -243,7 +314,7 @@ def _left_out(runs: Frame, name: str) -> list[dict[str, Any]]:
         called[part.index] = part[f"score_{name}"] > threshold
         found = estimate(balanced_accuracy(called[part.index], part["positive"]), part["cell"])
         one = "one class only: the share called right" if part["positive"].nunique() < 2 else found.note
-        row = {"predictor": name, "task": task, "threshold": PREDICTORS[name].sign * threshold, "note": one}
+        row = {"predictor": name, "task": task, "threshold": predictors()[name].sign * threshold, "note": one}
         rows.append({**row, **_size(part), **columns("balanced_accuracy", found)})
     found = estimate(balanced_accuracy(called, own["positive"]), own["cell"])
     rows.append({"predictor": name, "task": "all", **_size(own), **columns("balanced_accuracy", found)})
@@ -280,7 +351,7 @@ def added(runs: Frame) -> Frame:
     the gain in AUC, and the gain in log loss per run (in nats; positive if ι helps).
     """
     rows = []
-    for name in MEASURES:
+    for name in measures():
         own = known(runs, [name, "verdict"])
         about = {"predictor": name, "runs": len(own), "groups": own["cell"].nunique()}
         same = auc(own[f"score_{name}"], own["positive"], own["verdict"])
@@ -340,13 +411,13 @@ def by_held_out(runs: Frame, held_out: Sequence[str]) -> Frame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def sensitivity(table: Frame, runs: Frame) -> Frame:
+def sensitivity(rows: Frame, runs: Frame) -> Frame:
     """The AUC of each index at each of its stored thresholds, on the same runs."""
-    rows = of_runs(table)
     found = []
-    for measure in MEASURES:
+    for each in indices():
+        measure = each.index
         stored = chosen_readout(rows[(rows["measure"] == measure) & rows["run"].isin(runs["run"])])
-        curve = set(threshold_texts(rows[rows["measure"] == measure.removeprefix("iota_")].drop_duplicates(THRESHOLDS)))
+        curve = set(threshold_texts(rows[rows["measure"] == each.curve].drop_duplicates(THRESHOLDS)))
         stored = stored.sort_values(THRESHOLDS, kind="stable")
         for threshold, part in stored.groupby(threshold_texts(stored), sort=False):
             value = part.groupby("run")["value"].first()
@@ -370,10 +441,10 @@ def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
         f"{int((~every['accurate']).sum())} are not accurate in range, "
         f"{int((every['accurate'] & every['exact_2'].isna()).sum())} were not evaluated at twice it"
     ]
-    for name in INDICES:
+    for name in measures():
         absent = int(runs[name].isna().sum())
         if absent:
-            said.append(f"{absent} of the {len(runs)} runs have no {PREDICTORS[name].label}")
+            said.append(f"{absent} of the {len(runs)} runs have no {predictors()[name].label}")
     if runs["exact_10"].isna().any():
         said.append(f"{int(runs['exact_10'].isna().sum())} runs were not evaluated at ten times the range")
     if why := why_undefined(runs["extrapolates_2"].astype(bool)):
@@ -387,20 +458,20 @@ def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
     return said
 
 
-def headline(found: Invariance) -> str:
+def headline(found: Prediction) -> str:
     first = records(found.predictors[found.predictors["factor"] == FACTORS[0]])
-    src = next(row for row in first if row["predictor"] == "iota_src")
-    size = f"{src['runs']} runs in {src['groups']} cells of task and scheme, all accurate in range"
-    if np.isnan(src["auc"]):
-        why = src["note"] or "it is not defined"
-        return f"Whether ι of measured SRC foretells extrapolation cannot be said from {size}: {why}."
+    ours = first[0]
+    size = f"{ours['runs']} runs in {ours['groups']} cells of task and scheme, all accurate in range"
+    if np.isnan(ours["auc"]):
+        why = ours["note"] or "it is not defined"
+        return f"Whether {ours['label']} predicts extrapolation cannot be said from {size}: {why}."
     text = (
-        f"Over {size}, ι of measured SRC tells the {src['extrapolating']} that extrapolate from the rest "
-        f"with AUC {in_words(src, 'auc')}"
+        f"Over {size}, {ours['label']} tells the {ours['extrapolating']} that extrapolate from the rest "
+        f"with AUC {in_words(ours, 'auc')}"
     )
-    rivals = [row for row in first if row["kind"] != "measure" and not np.isnan(row["auc"])]
-    best = max(rivals, key=lambda row: float(row["auc"]), default=None)
-    return text + (f"; the best rival, {best['label']}, reaches {in_words(best, 'auc')}." if best else ".")
+    baselines = [row for row in first if row["kind"] != "measure" and not np.isnan(row["auc"])]
+    best = max(baselines, key=lambda row: float(row["auc"]), default=None)
+    return text + (f"; the best baseline, {best['label']}, reaches {in_words(best, 'auc')}." if best else ".")
 
 
 def in_words(row: dict[str, Any], name: str) -> str:
@@ -410,3 +481,113 @@ def in_words(row: dict[str, Any], name: str) -> str:
     if np.isnan(row[f"{name}_low"]):
         return f"{row[name]:.3f} (no interval)"
     return f"{row[name]:.3f} ({row[f'{name}_low']:.3f} to {row[f'{name}_high']:.3f})"
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+WORDS = {
+    "label": "predictor",
+    "groups": "cells",
+    "auc": "AUC",
+    "spearman": "Spearman",
+    "kendall": "Kendall",
+    "what": "",
+}
+ASSOCIATION = ["auc", "spearman", "kendall", "runs", "groups", "extrapolating", "note"]
+
+
+def prediction_tables(found: Prediction) -> dict[str, Table]:
+    """Measures and baselines side by side, then what could explain the measures away."""
+    tables = {}
+    for factor in FACTORS:
+        own = found.predictors[found.predictors["factor"] == factor]
+        tables[f"predictors-{factor}x"] = Table(
+            f"Telling runs with exact match of at least 0.9 at {factor} × the training length from the others. "
+            "Runs that are accurate in range; 95 % intervals of a bootstrap over whole cells of task and scheme.",
+            **of_frame(own.assign(ours=own["kind"] == "measure"), ["label", *ASSOCIATION], **WORDS),
+            title=f"Telling runs that extrapolate to {factor} times the training range",
+            strong="ours",
+        )
+    tables["notes"] = Table(
+        "What to know about the numbers.",
+        [{"note": note} for note in [found.headline, *found.notes]],
+        {"note": "note"},
+        title="Notes",
+        folded=True,
+    )
+    if len(found.held_out):
+        own = found.held_out
+        tables["held-out"] = Table(
+            "The same on the tasks that were held out, and on the others (2 × the training length).",
+            **of_frame(own.assign(ours=own["kind"] == "measure"), ["tasks", "label", *ASSOCIATION], **WORDS),
+            title="On the tasks held out, and on the others",
+            strong="ours",
+        )
+    tables["versus"] = Table(
+        "How much higher the AUC of a measure is than that of a baseline, on the runs that have both.",
+        **of_frame(
+            named(found.versus, "measure", "baseline"),
+            ["measure", "baseline", "difference", "runs", "note"],
+            difference="difference of AUC",
+        ),
+        title="Our measures against each baseline",
+        folded=True,
+    )
+    tables["within"] = Table(
+        "AUC over pairs of runs of the same task, scheme, family, verdict or cell only.",
+        **of_frame(named(found.within), ["predictor", "within", "auc", "strata", "runs", "note"], auc="AUC"),
+        title="Among runs of the same task, scheme, family, verdict or cell",
+        folded=True,
+    )
+    tables["ranks"] = Table(
+        "Spearman correlation with exact match at 2 × the training length, within each task and each scheme; "
+        "1 if less growth always goes with more.",
+        **of_frame(
+            named(found.ranks), ["predictor", "by", "name", "spearman", "runs", "extrapolating", "note"], **WORDS
+        ),
+        title="Rank correlation within each task and each scheme",
+        folded=True,
+    )
+    tables["left-out"] = Table(
+        "Leave one task out: the threshold is chosen on all other tasks, and judged on this one.",
+        **of_frame(
+            named(found.left_out).assign(all=found.left_out["task"] == "all"),
+            ["predictor", "task", "balanced_accuracy", "threshold", "runs", "extrapolating", "note"],
+        ),
+        title="A threshold chosen on all other tasks",
+        folded=True,
+        strong="all",
+        empty="There are fewer than two tasks, so none can be left out.",
+    )
+    tables["added"] = Table(
+        "What each measure adds to the verdict before training. Gains are of a logistic regression on verdict and ι "
+        "over one on the verdict alone, fitted on all tasks but one and judged on that one; log loss in nats per run.",
+        **of_frame(named(found.added), ["predictor", "what", "value", "runs", "groups", "note"], **WORDS),
+        title="What a measure adds to the verdict before training",
+        folded=True,
+    )
+    tables["both-ways"] = Table(
+        "Cells of which some seeds extrapolate and some do not: mean index of the ones (yes) and of the others (no).",
+        **of_frame(found.both_ways),
+        title="Cells that go both ways",
+        empty="In every cell all accurate runs did the same.",
+    )
+    return tables
+
+
+def sensitivity_table(found: Prediction) -> Table:
+    return Table(
+        "AUC of each index at each of the thresholds it was stored at.",
+        **of_frame(
+            named(found.sensitivity, "measure"),
+            ["measure", "threshold", "default", "auc", "runs", "extrapolating", "note"],
+            auc="AUC",
+        ),
+        title="AUC at each of the thresholds",
+        folded=True,
+    )
+
+
+def named(frame: Frame, *names: str) -> Frame:
+    """The frame with predictors under their labels."""
+    return frame.assign(**{name: frame[name].map(labels()) for name in names or ("predictor",)})

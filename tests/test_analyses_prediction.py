@@ -1,14 +1,16 @@
-"""Does ι foretell extrapolation: known answers, rivals, and tables with little in them."""
+"""Does ι predict extrapolation: known answers, baselines, and tables with little in them."""
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from lengthlens.analyses.invariance import Invariance, best_threshold, invariance
 from lengthlens.analyses.outcome import outcome
-from lengthlens.analyses.predictors import others_mean, scores
+from lengthlens.analyses.prediction import Prediction, best_threshold, others_mean, scores
+from lengthlens.analyses.prediction import prediction as of_study
+from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, default_index, exact_at, of_runs, per_run
 from lengthlens.errors import UserError
 from lengthlens.probes.probe import BAR, FIDELITY, INFLUENCE
@@ -23,8 +25,12 @@ def table() -> pd.DataFrame:
 
 
 @cache
-def finding() -> Invariance:
-    return invariance(table(), held_out=("addition",))
+def finding() -> Prediction:
+    return prediction(table(), held_out=("addition",))
+
+
+def prediction(rows: pd.DataFrame, held_out: Sequence[str] = ()) -> Prediction:
+    return of_study(Study(rows, held_out=held_out))
 
 
 def by_hand(*runs: tuple[str, str, int, float, float]) -> pd.DataFrame:
@@ -37,7 +43,7 @@ def by_hand(*runs: tuple[str, str, int, float, float]) -> pd.DataFrame:
     return as_study(pd.DataFrame(rows))
 
 
-def predictor(found: Invariance, name: str, factor: int = 2) -> "pd.Series":
+def predictor(found: Prediction, name: str, factor: int = 2) -> "pd.Series":
     rows = found.predictors
     return rows[(rows["predictor"] == name) & (rows["factor"] == factor)].iloc[0]
 
@@ -60,7 +66,7 @@ def test_the_index_is_that_of_the_thresholds_of_the_curve():
     rows = rows[rows["measure"] == "iota_src"]
     usual = (rows["influence"] == INFLUENCE.default) & (rows["fidelity"] == FIDELITY.default)
     default = rows[usual].set_index("run")["value"]
-    found = default_index(of_runs(table()), "iota_src")
+    found = default_index(of_runs(table()), "iota_src", "src")
     pd.testing.assert_series_equal(found, default.sort_index())
 
 
@@ -68,7 +74,7 @@ def test_cover_is_the_sequential_readout_one_layer_before_the_last():
     rows = of_runs(table())
     mine = rows[(rows["measure"] == "iota_cover") & (rows["bar"] == BAR.default)]
     mine = mine[(mine["readout"] == "sequential") & (mine["layer"] == 0)].set_index("run")["value"]
-    pd.testing.assert_series_equal(default_index(rows, "iota_cover"), mine.sort_index())
+    pd.testing.assert_series_equal(default_index(rows, "iota_cover", "cover"), mine.sort_index())
 
 
 def test_a_length_that_cannot_be_processed_is_not_matched_and_one_not_evaluated_is_missing():
@@ -84,24 +90,24 @@ def test_a_length_that_cannot_be_processed_is_not_matched_and_one_not_evaluated_
 
 def test_a_perfect_index_has_auc_one_and_a_random_one_about_a_half():
     cells = [(f"t{k % 6}", f"s{k // 6}", seed, k % 2, 1.0 - k % 2) for k in range(36) for seed in (0, 1)]
-    found = invariance(by_hand(*cells))
+    found = prediction(by_hand(*cells))
     src = predictor(found, "iota_src")
     assert (src["auc"], src["spearman"], src["runs"], src["groups"]) == (1, pytest.approx(1), 72, 36)
     assert "says nothing about cells not tried" in src["note"]
     noise = np.random.default_rng(0).permutation(36)
-    blind = invariance(by_hand(*((t, s, seed, noise[k // 2], e) for k, (t, s, seed, _, e) in enumerate(cells))))
+    blind = prediction(by_hand(*((t, s, seed, noise[k // 2], e) for k, (t, s, seed, _, e) in enumerate(cells))))
     row = predictor(blind, "iota_src")
     assert row["auc_low"] < 0.5 < row["auc_high"]
 
 
-def test_on_a_plausible_study_the_measures_beat_the_dull_rivals():
+def test_on_a_plausible_study_the_measures_beat_the_baselines():
     src = predictor(finding(), "iota_src")
     assert src["auc"] > 0.95 and src["auc_low"] <= src["auc"] <= src["auc_high"]
-    for rival in ("train_loss", "in_range_exact_match", "margin", "family"):
-        assert predictor(finding(), rival)["auc"] < src["auc"]
-    versus = finding().versus.query("measure == 'iota_src' and rival == 'train_loss'").iloc[0]
+    for baseline in ("train_loss", "in_range_exact_match", "margin", "family"):
+        assert predictor(finding(), baseline)["auc"] < src["auc"]
+    versus = finding().versus.query("measure == 'iota_src' and baseline == 'train_loss'").iloc[0]
     assert versus["difference_low"] > 0
-    assert f"{src['auc']:.3f}" in finding().headline and "best rival" in finding().headline
+    assert f"{src['auc']:.3f}" in finding().headline and "best baseline" in finding().headline
 
 
 def test_only_runs_that_are_accurate_in_range_count():
@@ -127,7 +133,7 @@ def test_a_task_effect_is_no_law_within_tasks():
     """ι knows the task alone: perfect over all, worthless within, and the numbers say both."""
     easy = [("easy", f"s{k}", seed, 0.0, float(k != 0)) for k in range(6) for seed in (0, 1)]
     hard = [("hard", f"s{k}", seed, 1.0, float(k == 0)) for k in range(6) for seed in (0, 1)]
-    found = invariance(by_hand(*easy, *hard))
+    found = prediction(by_hand(*easy, *hard))
     assert predictor(found, "iota_src")["auc"] > 0.8
     within = found.within.set_index(["predictor", "within"])["auc"]
     assert within["iota_src", "task"] == 0.5
@@ -138,7 +144,7 @@ def test_a_task_effect_is_no_law_within_tasks():
 def test_the_threshold_is_chosen_on_the_other_tasks():
     cells = [(task, f"s{k}", 0, k / 10, float(k < 5)) for task in ("a", "b") for k in range(10)]
     odd = [("c", f"s{k}", 0, k / 10, float(k < 2)) for k in range(10)]
-    left = invariance(by_hand(*cells, *odd)).left_out.query("predictor == 'iota_src'").set_index("task")
+    left = prediction(by_hand(*cells, *odd)).left_out.query("predictor == 'iota_src'").set_index("task")
     assert left.loc["c", "threshold"] == pytest.approx(0.45)
     assert left.loc["c", "balanced_accuracy"] == pytest.approx((2 / 2 + 5 / 8) / 2)
     assert left.loc["all", "runs"] == 30
@@ -163,7 +169,7 @@ def test_what_is_added_to_a_verdict_that_is_right_half_of_the_time():
         for t in range(4)
         for k in range(4)
     ]
-    found = invariance(as_study(pd.concat([rows, pd.DataFrame(verdict)])))
+    found = prediction(as_study(pd.concat([rows, pd.DataFrame(verdict)])))
     added = found.added.query("predictor == 'iota_src'").set_index("what")["value"]
     assert added["AUC among the same verdict"] == 1
     assert added["gain in AUC over the verdict"] == pytest.approx(0.5)
@@ -176,9 +182,9 @@ def test_held_out_tasks_stand_apart():
     assert set(held["tasks"]) == {"held out", "others"}
     count = held.query("predictor == 'iota_src'").set_index("tasks")["runs"]
     assert count["held out"] == (finding().runs["task"] == "addition").sum()
-    assert invariance(table()).held_out.empty and "no task was held out" in invariance(table()).notes
+    assert prediction(table()).held_out.empty and "no task was held out" in prediction(table()).notes
     with pytest.raises(UserError, match="did you mean 'addition'"):
-        invariance(table(), ["adition"])
+        prediction(table(), ["adition"])
 
 
 def test_each_stored_threshold_has_its_auc():
@@ -187,27 +193,27 @@ def test_each_stored_threshold_has_its_auc():
     assert found.loc[("iota_src", "influence=0.25 fidelity=0.9"), "auc"] == predictor(finding(), "iota_src")["auc"]
 
 
-# -- little to go by ---------------------------------------------------------------------------------------------
+# -- little to tell from ---------------------------------------------------------------------------------------------
 
 
 def test_no_run_that_is_accurate():
     rows = table().assign(accurate=False)
     with pytest.raises(MissingError, match="none of the 60 runs is accurate in range"):
-        invariance(rows)
+        prediction(rows)
 
 
 def test_no_run_that_was_probed_or_evaluated():
     with pytest.raises(MissingError, match="was probed"):
-        invariance(table()[~table()["measure"].str.startswith("iota_")])
+        prediction(table()[~table()["measure"].str.startswith("iota_")])
     with pytest.raises(MissingError, match="was evaluated at 2 times"):
-        invariance(table()[table()["scale"].fillna(0) <= 10])
+        prediction(table()[table()["scale"].fillna(0) <= 10])
     with pytest.raises(MissingError, match="no run in the table"):
-        invariance(as_study(pd.DataFrame()))
+        prediction(as_study(pd.DataFrame()))
 
 
 @pytest.mark.parametrize(("exact", "says"), [(1.0, "all 4 runs extrapolate"), (0.0, "none of 4 runs extrapolates")])
 def test_one_class_is_undefined_with_a_sentence(exact, says):
-    found = invariance(by_hand(*((t, s, 0, 0.1, exact) for t in "ab" for s in "xy")))
+    found = prediction(by_hand(*((t, s, 0, 0.1, exact) for t in "ab" for s in "xy")))
     src = predictor(found, "iota_src")
     assert np.isnan(src["auc"]) and says in src["note"] and says in found.headline
     assert any(says in note for note in found.notes)
@@ -215,7 +221,7 @@ def test_one_class_is_undefined_with_a_sentence(exact, says):
 
 
 def test_one_scheme_and_one_task():
-    found = invariance(by_hand(("copy", "rope", 0, 0.0, 1.0), ("copy", "rope", 1, 1.0, 0.0)))
+    found = prediction(by_hand(("copy", "rope", 0, 0.0, 1.0), ("copy", "rope", 1, 1.0, 0.0)))
     src = predictor(found, "iota_src")
     assert src["auc"] == 1 and np.isnan(src["auc_low"]) and "no interval" in src["note"]
     assert "there is one scheme only, rope" in found.notes
@@ -226,7 +232,7 @@ def test_one_scheme_and_one_task():
 def test_missing_numbers_are_left_out_and_counted():
     rows = by_hand(*((t, s, 0, i, 1.0 - i) for t in "abc" for s, i in (("x", 0.0), ("y", 1.0))))
     rows.loc[(rows["task"] == "a") & (rows["measure"] == "iota_src"), "value"] = np.nan
-    found = invariance(rows)
+    found = prediction(rows)
     assert predictor(found, "iota_src")["runs"] == 4
     assert any("2 of the 6 runs have no ι of measured SRC" in note for note in found.notes)
     assert "no run has 'margin'" in predictor(found, "margin")["note"]
@@ -236,7 +242,7 @@ def test_missing_numbers_are_left_out_and_counted():
 
 
 def test_verdicts_against_outcomes_count_every_run_and_name_every_contradiction():
-    found = outcome(table())
+    found = outcome(Study(table()))
     assert found.confusion.to_numpy().sum() == len(per_run(table()))
     assert found.confusion.loc["task-limited", "extrapolates"] == 0
     named = set(zip(found.disagreements["task"], found.disagreements["scheme"]))
@@ -249,4 +255,4 @@ def test_verdicts_against_outcomes_count_every_run_and_name_every_contradiction(
 
 def test_without_verdicts_there_is_nothing_to_confront():
     with pytest.raises(MissingError, match="no verdicts"):
-        outcome(table()[table()["measure"] != "verdict"])
+        outcome(Study(table()[table()["measure"] != "verdict"]))

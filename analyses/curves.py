@@ -1,0 +1,263 @@
+"""Curves over the scale: exact match beyond the training range, and complexity inside it. And every cell as a row."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+
+from lengthlens.analyses import theme
+from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.table import FACTORS, Index, indices, measured
+from lengthlens.analyses.tables import Table, of_frame
+from lengthlens.probes.invariance import over_seeds
+
+DECLARED: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
+
+
+def mean_curves(rows: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds at each scale, with the lowest and highest seed.
+
+    Columns: task, label, scale, mean, low, high, seeds, train_max.
+    """
+    grouped = rows.groupby(["task", "label", "scale"])
+    found = grouped.agg(mean=("value", "mean"), low=("value", "min"), high=("value", "max"), seeds=("value", "count"))
+    return found.assign(train_max=grouped["train_max"].max()).reset_index()
+
+
+# -- exact match -------------------------------------------------------------------------------------------------
+
+
+class Extrapolation(Finding):
+    """Exact match against length, a panel for each task; and every cell in numbers."""
+
+    name, title = "extrapolation", "Exact match against length"
+    shows = "Exact match against length, for each task and scheme."
+
+    def figure(self, study: Study) -> Figure:
+        found = mean_curves(measured(study.rows, "exact_match", "evaluate"))
+        return multiples(found, "lowest to highest seed")[0]
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        caption = (
+            "Every cell: verdict before training, exact match beyond the training range (mean over the runs that are "
+            "accurate in range), and invariance indices with Student's 95 % interval over seeds."
+        )
+        names = ["task", "scheme", "verdict", "runs", "accurate", *(f"exact_{factor}" for factor in FACTORS)]
+        words = {f"exact_{FACTORS[0]}": f"exact match at {FACTORS[0]}×", f"exact_{FACTORS[1]}": f"at {FACTORS[1]}×"}
+        words |= {each.index: each.short for each in indices()}
+        columns = [*names, *(each.index for each in indices())]
+        return {
+            "cells": Table(caption, **of_frame(cell_table(study), columns, **words), title="Every cell", folded=True)
+        }
+
+
+def cell_table(study: Study) -> pd.DataFrame:
+    """Means over the runs of each cell. Indices are of runs that are accurate in range, with Student's 95 % interval.
+
+    Columns: task, scheme, verdict, runs, accurate, exact_2, exact_10 (means over the accurate runs), and for each index
+    its mean, _low and _high.
+    """
+    rows = []
+    for task in theme.tasks_in_order(study.runs["task"]):
+        own = study.runs[study.runs["task"] == task]
+        for label in theme.in_order(own["label"]):
+            part = own[own["label"] == label]
+            good = part[part["accurate"]]
+            row = {"task": task, "scheme": label, "verdict": part["verdict"].iloc[0], "runs": len(part)}
+            row |= {"accurate": len(good)}
+            row |= {f"exact_{factor}": good[f"exact_{factor}"].mean() for factor in FACTORS}
+            for each in indices():
+                found = over_seeds(good[each.index].to_numpy(dtype=float))
+                row |= {each.index: found.mean, f"{each.index}_low": found.low, f"{each.index}_high": found.high}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def multiples(
+    found: pd.DataFrame, band: str, extra: Sequence[Artist] = (), top: str = ""
+) -> tuple[Figure, dict[str, Axes]]:
+    """Small multiples of rows as `mean_curves` has them: the figure, and the axes of each task.
+
+    Lines that coincide lie on each other, the wider below, label `top` above all. `band` says in the legend what a
+    band is; `extra` is more of the legend.
+    """
+    labels = sorted(theme.in_order(found["label"]), key=lambda label: label != top)
+    looks = theme.lines(labels)
+    with theme.style():
+        figure, axes_of = theme.panels(found["task"], labels)
+        for task, axes in axes_of.items():
+            own = found[found["task"] == task]
+            for k, label in enumerate(reversed(labels)):  # the first schemes on top
+                _exact_line(axes, own[own["label"] == label], theme.stacked(looks[label], k, len(labels)))
+            trained = own["train_max"].dropna()
+            known = int(trained.min()) if len(trained) else None  # shaded: where all runs were trained
+            length_axis(axes, found["scale"].min(), found["scale"].max(), known)
+        for axes, left, bottom in theme.edges(axes_of):
+            axes.set_ylabel("exact match" if left else "")
+            axes.set_xlabel("length n" if bottom else "")
+        shaded = [Patch(color="0.93", label="training range"), Patch(color="0.75", label=band)]
+        theme.legend(figure, labels, [*shaded, *extra])
+    return figure, axes_of
+
+
+def _exact_line(axes: Axes, own: pd.DataFrame, look: dict[str, Any]) -> None:
+    """One scheme; marks only beyond the training range, where they do not hide each other."""
+    if own.empty:
+        return  # an empty band would have no place on a logarithmic axis
+    scale = own["scale"].astype(float)
+    axes.fill_between(scale, own["low"], own["high"], color=look["color"], alpha=0.15, linewidth=0)
+    axes.plot(scale, own["mean"], **look | {"marker": "none"})
+    beyond = own[(own["scale"] > own["train_max"]).fillna(True)]
+    axes.plot(beyond["scale"].astype(float), beyond["mean"], **look | {"linestyle": "none"}, clip_on=False)
+
+
+def plot_exact_match(rows: Sequence[Mapping[str, Any]], train_max: int, title: str) -> Figure:
+    """Exact match of one run with its interval, with and without the end token; the training range is shaded.
+
+    `rows` as `lengthlens evaluate --json` prints them; lengths that the scheme cannot process are left out.
+    """
+    scored = sorted((row for row in rows if not row.get("reason")), key=lambda row: row["length"])
+    lengths = [row["length"] for row in scored]
+    with theme.style():
+        figure = Figure(figsize=(theme.COLUMN * 1.2, 2.3), layout="constrained")
+        axes = figure.subplots()
+        axes.fill_between(
+            lengths,
+            [row["exact_match_low"] for row in scored],
+            [row["exact_match_high"] for row in scored],
+            color=theme.BLUE,
+            alpha=0.25,
+            linewidth=0,
+        )
+        exact, no_end = ([row[name] for row in scored] for name in ("exact_match", "exact_match_no_end"))
+        axes.plot(lengths, exact, marker="o", color=theme.BLUE, label="exact match")
+        axes.plot(lengths, no_end, "--", color=theme.ORANGE, label="without the end token")
+        length_axis(axes, min([1, *lengths]), max([train_max, *lengths]), train_max)
+        axes.set(xlabel="length n", ylabel="exact match")
+        axes.set_title(theme.literal(title))
+        axes.legend()
+    return figure
+
+
+def length_axis(axes: Axes, first: float, last: float, train_max: float | None) -> None:
+    """Lengths on a log scale, exact match from 0 to 1, and the training range shaded and named."""
+    axes.set_xscale("log")
+    axes.set_xlim(first * 0.9, last * 1.15)
+    axes.set_ylim(-0.04, 1.04)
+    axes.xaxis.set_major_locator(LogLocator(10, (1, 2, 5)) if last / first < 200 else LogLocator(10))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_major_locator(FixedLocator([0, 0.5, 1]))
+    if train_max is not None:
+        axes.axvspan(first * 0.9, train_max, color="0.93", zorder=0, linewidth=0)
+
+
+# -- complexity --------------------------------------------------------------------------------------------------
+
+
+class Growth(Finding):
+    """How a measured complexity grows with the scale inside the training range; there is one for each probe."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.name, self.title = f"growth-{index.curve}", f"Growth of {index.growth} in the training range"
+        self.shows = f"Growth of {index.growth} with scale."
+
+    def figure(self, study: Study) -> Figure:
+        return plot_growth(growth_curves(study, self.index.curve), declared(study, self.index), self.index)
+
+
+def growth_curves(study: Study, curve: str) -> pd.DataFrame:
+    """Mean complexity over seeds up to each scale; accurate runs only, and of all heads together."""
+    rows = measured(study.rows, curve)
+    return mean_curves(rows[rows["head"].isna() & rows["accurate"].fillna(True)])
+
+
+def declared(study: Study, index: Index) -> pd.DataFrame:
+    """What each task's own circuit says inside the training range, if it says something: task, scale, value."""
+    rows = study.table[study.table["measure"] == index.declared]
+    rows = rows[(rows["scale"] <= rows["train_max"]).fillna(False)]
+    return rows[["task", "scale", "value"]].drop_duplicates(["task", "scale"]).sort_values(["task", "scale"])
+
+
+def plot_growth(found: pd.DataFrame, circuits: pd.DataFrame, index: Index) -> Figure:
+    """A panel for each task, a line for each scheme, a band from the lowest to the highest seed; axes are logarithmic.
+
+    On them ι is the slope of the right half of a line: flat is invariant, the diagonal grows as n does. The count that
+    the task's own circuit declares is drawn behind.
+    """
+    labels = theme.in_order(found["label"])
+    looks = theme.lines(labels)
+    with theme.style():
+        figure, axes_of = theme.panels(found["task"], labels)
+        for task, axes in axes_of.items():
+            own = circuits[circuits["task"] == task]
+            if len(own):
+                axes.plot(own["scale"].astype(float), own["value"], **DECLARED)
+            for k, label in enumerate(reversed(labels)):
+                own = found[(found["task"] == task) & (found["label"] == label)]
+                _growth_line(axes, own, theme.stacked(looks[label], k, len(labels)))
+            _log_axes(axes, found, bottom=1.0 if len(circuits) else float(found["low"].min()))
+        for axes, left, bottom in theme.edges(axes_of):
+            axes.set_ylabel(str(index.growth) if left else "")
+            axes.set_xlabel("scales up to n" if bottom else "")
+        circuit = [Line2D([], [], **DECLARED, label="declared by the task")] if len(circuits) else []
+        theme.legend(figure, labels, [*circuit, Patch(color="0.75", label="lowest to highest seed")])
+    return figure
+
+
+def _growth_line(axes: Axes, own: pd.DataFrame, look: dict[str, Any]) -> None:
+    scale = own["scale"].astype(float)
+    axes.fill_between(scale, own["low"].clip(lower=1), own["high"], color=look["color"], alpha=0.1, linewidth=0)
+    axes.plot(scale, own["mean"].clip(lower=1), **look | {"marker": "none"})
+
+
+def _log_axes(axes: Axes, found: pd.DataFrame, bottom: float) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis, values in ((axes.xaxis, found["scale"]), (axes.yaxis, found["high"])):
+        wide = np.log10(float(values.max()) / max(1.0, float(values.min()))) > 1.6
+        axis.set_major_locator(LogLocator(10, (1,) if wide else (1, 2, 5)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    if found["high"].max() <= 4:
+        axes.set_yscale("linear")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(bottom=0.8 * max(1.0, bottom))
+
+
+def plot_src(rows: list[dict[str, Any]]) -> Figure:
+    """SRC against n from the rows of `lengthlens.tasks.complexity.src_rows`: declared, and searched where it was.
+
+    A scale at which no operators of the arity suffice has infinite SRC and is marked at the upper edge.
+    """
+    table = pd.DataFrame(rows)
+    with theme.style():
+        figure = Figure(figsize=(theme.COLUMN, 2.2), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(table["scale"], table["declared"], color=theme.BLUE, marker="o", label="declared (upper bound)")
+        top = 1.25 * max(2.0, float(table["declared"].max()))
+        if "searched" in table:
+            finite = table[table["searched"] < math.inf]
+            arity = int(table["arity"].iloc[0])
+            label = f"searched, arity ≤ {arity}"
+            axes.plot(finite["scale"], finite["searched"], "s--", color=theme.VERMILION, label=label)
+            beyond = table.loc[table["searched"] == math.inf, "scale"]
+            if len(beyond):
+                infinite = [top * 0.97] * len(beyond)
+                axes.plot(beyond, infinite, "^", color=theme.VERMILION, clip_on=False, label="searched: infinite")
+        axes.set(
+            title=f"{table['task'].iloc[0]}", xlabel="scale n", ylabel="distinct operators at scales ≤ n", ylim=(0, top)
+        )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(loc="best")
+    return figure

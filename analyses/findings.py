@@ -1,0 +1,51 @@
+"""Every finding, one line each. Figures, tables, `lengthlens figures` and the page follow from `findings`.
+
+To add one from outside::
+
+    class Mine(Finding):
+        name, title, shows = "mine", "What I found", "One number for each run."
+
+        def figure(self, study): ...
+
+    FINDINGS.add("mine", Mine())
+"""
+
+from lengthlens.analyses.curves import Extrapolation, Growth
+from lengthlens.analyses.front import Front, Indices, Sensitivity
+from lengthlens.analyses.learned import LearnedRelations
+from lengthlens.analyses.outcome import VerdictAndOutcome
+from lengthlens.analyses.pola import LinearAttention
+from lengthlens.analyses.pruning import PrunedRuns
+from lengthlens.analyses.records import Records
+from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.table import indices
+from lengthlens.analyses.tables import Table
+from lengthlens.analyses.transfer import ReadoutTransfer
+from lengthlens.errors import Registry
+
+FINDINGS: Registry[Finding] = Registry(
+    "figure",
+    {
+        "front": Front(),
+        "extrapolation": Extrapolation(),
+        "invariance": Indices(),
+        "sensitivity": Sensitivity(),
+        "outcome": VerdictAndOutcome(),
+        "pruning": PrunedRuns(),
+        "transfer": ReadoutTransfer(),
+        "learned": LearnedRelations(),
+        "pola": LinearAttention(),
+        "records": Records(),
+    },
+)
+
+
+def findings() -> dict[str, Finding]:
+    """All findings by name: those registered, and the growth of each complexity that a probe measures."""
+    grown = [Growth(probe) for probe in indices() if probe.growth]
+    return {**FINDINGS, **{finding.name: finding for finding in grown}}
+
+
+def all_tables(study: Study) -> dict[str, Table]:
+    """The tables of all findings, by name."""
+    return {name: table for finding in findings().values() for name, table in study.tables(finding).items()}
