@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from matplotlib.figure import Figure
 
 from lengthlens.analyses.page import page
-from lengthlens.analyses.page.cells import cells
+from lengthlens.analyses.page.cells import all_cells
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import as_study, write_study
 from lengthlens.cli import main
@@ -56,7 +56,7 @@ def test_the_finding_is_a_sentence_with_its_interval_and_size(text: str) -> None
 
 
 def test_cells_hold_the_numbers_of_the_table(table: pd.DataFrame) -> None:
-    found = {(cell["task"], cell["scheme"]): cell for cell in cells(Study(table))}
+    found = {(cell["task"], cell["scheme"]): cell for cell in all_cells(Study(table))}
     assert list(found) == [(task, scheme) for task in ("copy", "parity") for scheme in ("ideal", "lbpe", "rope")]
     own = table[(table["task"] == "copy") & (table["scheme"] == "rope") & (table["measure"] == "exact_match")]
     cell = found["copy", "rope"]

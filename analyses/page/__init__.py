@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.findings import findings
-from lengthlens.analyses.page.cells import Cell, cells, failures_table, grown, runs_table
+from lengthlens.analyses.page.cells import Cell, all_cells, failures_table, grown, runs_table
 from lengthlens.analyses.prediction import prediction
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, MissingError, indices
@@ -33,7 +33,7 @@ SVG = {"svg.fonttype": "path", "svg.hashsalt": "lengthlens"}  # letters as shape
 
 def page(study: Study) -> str:
     """The whole page of a study; what the study has computed and drawn already is taken from it."""
-    found, about = cells(study), study.about
+    found, about = all_cells(study), study.about
     sections = [section(finding, study) for finding in findings().values()]
     style, script = part("page.css"), part("page.js")
     text: str = template().render(

@@ -17,13 +17,13 @@ Cell = dict[str, Any]
 Point = list[Any]
 
 
-def cells(study: Study) -> list[Cell]:
+def all_cells(study: Study) -> list[Cell]:
     """Every cell of a study, tasks and schemes in the order of all figures; POLA has no cells.
 
     >>> from lengthlens.analyses.table import as_study
     >>> row = {"task": "copy", "scheme": "rope", "run": "r", "seed": 1, "train_max": 10}
     >>> row |= {"measure": "exact_match", "scale": 20, "value": 0.5}
-    >>> cells(Study(as_study(pd.DataFrame([row]))))[0]["runs"][0]["at"]
+    >>> all_cells(Study(as_study(pd.DataFrame([row]))))[0]["runs"][0]["at"]
     {'2': 0.5, '10': None}
     """
     trained = study.table[study.table["target"] == ""]
