@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.runs import stoppable, store_path
-from lengthlens.commands.terminal import as_json, print_json, print_table, progress
+from lengthlens.commands.options import as_json, store_path
+from lengthlens.commands.progress import progress
+from lengthlens.commands.terminal import print_json, print_table, stoppable
 
 if TYPE_CHECKING:
     from lengthlens.probes.certificate.certify import Certificate

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from lengthlens.commands.options import as_json
+from lengthlens.commands.progress import progress
 from lengthlens.commands.studies import held_out_tasks, listed, opened, table_file
-from lengthlens.commands.terminal import as_json, print_json, progress
+from lengthlens.commands.terminal import print_json
 
 
 @click.command()

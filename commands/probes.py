@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.runs import stoppable, store_path
-from lengthlens.commands.terminal import as_json, print_json, print_table, progress
+from lengthlens.commands.options import as_json, read_numbers, store_path
+from lengthlens.commands.progress import progress
+from lengthlens.commands.terminal import print_json, print_table, stoppable
 from lengthlens.errors import UserError
 from lengthlens.probes.probe import PROBES
 
@@ -51,7 +52,6 @@ def probe(
     """Parse, measure, print; what is measured is said in `HELP`."""
     from lengthlens.probes.table import probe_run
     from lengthlens.runs.store import RunStore
-    from lengthlens.runs.sweep import read_numbers
 
     found = RunStore(store)
     if every == bool(runs):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from lengthlens.commands.progress import progress
 from lengthlens.commands.studies import held_out_tasks, opened, table_file
-from lengthlens.commands.terminal import progress
 
 
 @click.command()

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lengthlens.commands.runs import counted, stoppable
-from lengthlens.commands.stages import Stages, minutes
-from lengthlens.commands.terminal import as_json, print_json
+from lengthlens.commands.options import as_json, engine_options
+from lengthlens.commands.progress import minutes, study_progress
+from lengthlens.commands.terminal import counted, print_json, stoppable
 
 if TYPE_CHECKING:
     from lengthlens.studies.reproduce import Reproduced
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True)
 @click.option("--store", help="Where the runs are.  [default: runs in --out]")
-@click.option("--engine", default="local", show_default=True, help="local or dask.")
-@click.option("--workers", type=int, help="Local processes.  [default: one for each core]")
-@click.option("--address", help="Of the Dask scheduler: tcp://…")
+@engine_options
 @click.option("--quiet", is_flag=True, help="Only the summary.")
 @as_json
 def reproduce(
@@ -42,7 +40,7 @@ def reproduce(
     from lengthlens.runs.store import RunStore
     from lengthlens.studies.reproduce import reproduce as make
 
-    with stoppable("the study"), Stages(quiet or as_json) as show:
+    with stoppable("the study"), study_progress(quiet or as_json) as show:
         runs = RunStore(store) if store else None
         done = make(preset, out, store=runs, engine=engine, workers=workers, address=address, report=show)
     if as_json:

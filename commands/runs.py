@@ -1,77 +1,32 @@
 """The commands that make, evaluate and keep runs: train, evaluate, sweep, runs."""
 
-import json
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.terminal import (
-    Group,
+from lengthlens.commands.options import (
     as_json,
+    config_options,
+    device_option,
+    engine_options,
+    given_settings,
+    own_store,
+    plain_value,
     plot_file,
-    print_json,
-    print_table,
-    progress,
-    save_figure,
+    read_bytes,
+    read_numbers,
     scheme_option,
+    store_path,
 )
-from lengthlens.errors import UserError
+from lengthlens.commands.progress import progress, training_progress
+from lengthlens.commands.terminal import Group, counted, print_json, print_table, save_figure, stoppable
 
 if TYPE_CHECKING:
     from lengthlens.runs.config import RunConfig
     from lengthlens.runs.sweep import Grid, RunOutcome
-    from lengthlens.runs.training import Report, TrainingProgress
-
-PLAIN_SECONDS = 5.0  # between progress lines where they cannot be overwritten
-
-store_path = click.option(
-    "--store", default="runs", show_default=True, help="The directory of all runs.", metavar="DIR"
-)
-settings_option = click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Any other field of the run's config, such as batch=64 or lr=0.002.",
-)
-common_settings = [
-    click.option("--steps", type=int, help="The most training steps."),
-    click.option("--train-max", type=int, help="The largest scale in training."),
-    click.option("--device", type=click.Choice(["auto", "cuda", "mps", "cpu"]), help="Where to compute."),
-    click.option("--score-scaling", type=click.Choice(["log", "none"]), help="Length-scaled scores, or not."),
-    settings_option,
-]
-
-
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(common_settings):
-        command = option(command)
-    return command
-
-
-def given_settings(settings: tuple[str, ...], **named: Any) -> dict[str, Any]:
-    """Fields of a config from options that were given, and from FIELD=VALUE texts."""
-    fields = {name: value for name, value in named.items() if value is not None}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"'{text}' is no setting: write --set FIELD=VALUE")
-        fields[name.replace("-", "_")] = plain_value(value)
-    return fields
-
-
-def plain_value(text: str) -> Any:
-    """A number, true, false or null as JSON has them; else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    from lengthlens.runs.training import Report
 
 
 # -- train -------------------------------------------------------------------------------------------------------
@@ -82,7 +37,7 @@ def plain_value(text: str) -> Any:
 @click.option("--scheme", required=True, help="The position embedding; see `lengthlens schemes`.")
 @scheme_option
 @click.option("--seed", type=int, help="Of initial weights and data.")
-@with_settings
+@config_options
 @store_path
 @click.option("--wandb", is_flag=True, help="Send metrics to Weights & Biases too.")
 @click.option("--tensorboard", is_flag=True, help="Write metrics for TensorBoard too, into STORE/tensorboard.")
@@ -113,7 +68,7 @@ def train(
     config = RunConfig.from_dict({**fields, "task": task, "scheme": scheme, "scheme_options": scheme_options})
     with stoppable(f"run '{config.id}'"):
         reports = trackers(config, wandb, Path(store) / "tensorboard" if tensorboard else None)
-        with train_progress(quiet) as report:
+        with training_progress(quiet) as report:
             trained = train_run(config, RunStore(store), reports=[report, *reports])
     if as_json:
         print_json(trained.summary())
@@ -132,46 +87,6 @@ def trackers(config: "RunConfig", wandb: bool, tensorboard: Path | None) -> "lis
     return [*found, tensorboard_report(tensorboard / config.id)] if tensorboard else found
 
 
-@contextmanager
-def train_progress(quiet: bool) -> "Iterator[Report]":
-    """One live line on a terminal; elsewhere a plain line now and then."""
-    live, last = sys.stderr.isatty(), -PLAIN_SECONDS
-
-    def report(now: "TrainingProgress") -> None:
-        nonlocal last
-        if quiet or (not live and time.monotonic() - last < PLAIN_SECONDS):
-            return
-        last = time.monotonic()
-        click.echo(f"\r\033[K{progress_line(now)}" if live else progress_line(now), err=True, nl=not live)
-
-    try:
-        yield report
-    finally:
-        if live and not quiet:
-            click.echo("\r\033[K", err=True, nl=False)
-
-
-def progress_line(now: "TrainingProgress") -> str:
-    metrics, (minutes, seconds) = now.metrics, divmod(round(now.seconds_left), 60)
-    return (
-        f"step {metrics.step}/{now.end}  loss {metrics.loss:.4f}  in-range {metrics.in_range_exact_match:.3f}  "
-        f"{now.tokens_per_second:,.0f} tokens/s  {minutes}:{seconds:02d} left"
-    )
-
-
-@contextmanager
-def stoppable(what: str) -> Iterator[None]:
-    """Ctrl-C, and the terminate signal of batch systems, end with a sentence; work done so far is kept."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo(f"\ninterrupted: the same command continues {what}", err=True)
-        sys.exit(130)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 # -- evaluate ----------------------------------------------------------------------------------------------------
 
 
@@ -181,7 +96,7 @@ def stoppable(what: str) -> Iterator[None]:
 @click.option("--samples", type=int, help="Instances of each length.  [default: 1000]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the instances.")
 @click.option("--memory", default="1GiB", show_default=True, help="The most that a block of instances may take.")
-@click.option("--device", type=click.Choice(["auto", "cuda", "mps", "cpu"]), default="auto", show_default=True)
+@device_option
 @click.option("--again", is_flag=True, help="Compute lengths again that are known already.")
 @store_path
 @plot_file
@@ -192,7 +107,7 @@ def evaluate(
     samples: int | None,
     seed: int,
     memory: str,
-    device: str,
+    device: str | None,
     again: bool,
     store: str,
     plot: Path | None,
@@ -202,7 +117,6 @@ def evaluate(
     from lengthlens.runs.evaluation import SAMPLES, summary_lengths
     from lengthlens.runs.evaluation import evaluate as evaluate_run
     from lengthlens.runs.store import RunStore
-    from lengthlens.runs.sweep import read_numbers
 
     found = RunStore(store).find(run)
     wanted = read_numbers(lengths) if lengths else summary_lengths(found.config.train_max)
@@ -213,7 +127,7 @@ def evaluate(
             samples=SAMPLES if samples is None else samples,
             seed=seed,
             memory=read_bytes(memory),
-            device=device,
+            device=device or "auto",
             again=again,
             report=report,
             unkept=lambda error: click.echo(f"not kept with the run: {error}", err=True),
@@ -226,30 +140,6 @@ def evaluate(
         from lengthlens.analyses.curves import plot_exact_match
 
         save_figure(plot_exact_match(rows, found.config.train_max, found.id), plot)
-
-
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-def read_bytes(text: str) -> int:
-    """An amount of memory.
-
-    >>> read_bytes("2GiB"), read_bytes("512M"), read_bytes("1.5 GB")
-    (2147483648, 536870912, 1610612736)
-    """
-    number, unit = split_number(text.strip().upper().removesuffix("B").removesuffix("I"))
-    if number is None or unit not in UNITS or number <= 0:
-        raise UserError(f"'{text}' is no amount of memory: write it as 512MiB or 2GiB")
-    return int(number * UNITS[unit])
-
-
-def split_number(text: str) -> tuple[float | None, str]:
-    """The number that a text begins with, and the rest."""
-    digits = text.rstrip("KMG ")
-    try:
-        return float(digits), text[len(digits) :].strip()
-    except ValueError:
-        return None, text
 
 
 def score_cells(row: dict[str, Any]) -> dict[str, Any]:
@@ -275,11 +165,9 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 @click.option("--seeds", help="Numbers or ranges: 0,1,2 or 0-9.")
 @click.option("--lengths", help="Scales to evaluate at.  [default: 1, 2, 5 and 10 times train_max]")
 @click.option("--samples", type=int, help="Instances of each length.")
-@with_settings
+@config_options
 @store_path
-@click.option("--engine", default="local", show_default=True, help="local or dask.")
-@click.option("--workers", type=int, help="Local processes.  [default: one for each core]")
-@click.option("--address", help="Of the Dask scheduler: tcp://…")
+@engine_options
 @click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="What a run takes of a worker: GPU=1.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and an estimate, and do nothing.")
 @click.option("--quiet", is_flag=True, help="Only the summary.")
@@ -336,7 +224,7 @@ def make_grid(
     from dataclasses import replace
 
     from lengthlens.runs.evaluation import summary_lengths
-    from lengthlens.runs.sweep import Grid, read_grid, read_numbers, read_scheme
+    from lengthlens.runs.sweep import Grid, read_grid, read_scheme
 
     grid = read_grid(file) if file else Grid([], [])
     given: dict[str, Any] = {
@@ -374,11 +262,6 @@ def print_outcome(outcome: "RunOutcome") -> None:
     click.echo(f"{outcome.run}  {outcome.status}{note}{reason}")
 
 
-def counted(statuses: list[str]) -> str:
-    """How many of each, in the order of first appearance: "3 converged, 1 failed"."""
-    return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
-
-
 # -- runs --------------------------------------------------------------------------------------------------------
 
 
@@ -412,9 +295,6 @@ def chosen_store(context: click.Context, store: str | None) -> Any:
     from lengthlens.runs.store import RunStore
 
     return context.obj if store is None else RunStore(store)
-
-
-own_store = click.option("--store", help="The directory of all runs.", metavar="DIR")
 
 
 @runs.command()

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import click
 
-from lengthlens.commands.terminal import as_json, plot_file, print_json, print_table, progress, save_figure
+from lengthlens.commands.options import as_json, plot_file
+from lengthlens.commands.progress import progress
+from lengthlens.commands.terminal import print_json, print_table, save_figure
 
 
 @click.command()

@@ -1,8 +1,9 @@
-"""What all commands share: errors as one line, tables, JSON, progress, figures."""
+"""What all commands share: errors as one line, interruption, tables, JSON, figures."""
 
 import json
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,28 +50,17 @@ class Group(click.Group):
             ctx.exit(2)
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-plot_file = click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw into this file (.png, .pdf or .svg)."
-)
-
-
-def pairs(_: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Texts ``name=value`` as a dictionary."""
-    split = [text.partition("=") for text in given]
-    for name, equals, value in split:
-        if not (name and equals):
-            raise UserError(f"'{name}{equals}{value}' is no {parameter.opts[0]}: write NAME=VALUE")
-    return {name.strip().replace("-", "_"): value.strip() for name, _, value in split}
-
-
-scheme_option = click.option(
-    "--scheme-option",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=pairs,
-    help="An option of the scheme, e.g. max_distance=3; may be given again.",
-)
+@contextmanager
+def stoppable(what: str) -> Iterator[None]:
+    """Ctrl-C, and the terminate signal of batch systems, end with a sentence; work done so far is kept."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"\ninterrupted: the same command continues {what}", err=True)
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def print_json(value: Any) -> None:
@@ -119,20 +109,9 @@ def cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-@contextmanager
-def progress(what: str) -> Iterator[Callable[[str], None]]:
-    """One live line on a terminal, nothing elsewhere: ``with progress("searching") as report: report("n = 3")``."""
-    live = sys.stderr.isatty()
-
-    def report(text: str) -> None:
-        if live:
-            click.echo(f"\r\033[K{what}: {text}", err=True, nl=False)
-
-    try:
-        yield report
-    finally:
-        if live:
-            click.echo("\r\033[K", err=True, nl=False)
+def counted(statuses: list[str]) -> str:
+    """How many of each, in the order of first appearance: "3 converged, 1 failed"."""
+    return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
 
 
 def save_figure(figure: "Figure", path: Path) -> None:

@@ -6,15 +6,9 @@ from typing import Any
 
 import click
 
-from lengthlens.commands.terminal import (
-    as_json,
-    plot_file,
-    print_json,
-    print_table,
-    progress,
-    save_figure,
-    scheme_option,
-)
+from lengthlens.commands.options import as_json, plot_file, scheme_option
+from lengthlens.commands.progress import progress
+from lengthlens.commands.terminal import print_json, print_table, save_figure
 from lengthlens.errors import UserError
 
 train_max = click.option("--train-max", type=int, default=10, show_default=True, help="The largest training scale.")

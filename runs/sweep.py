@@ -136,21 +136,6 @@ def read_scheme(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def read_numbers(text: str) -> list[int]:
-    """Whole numbers and ranges.
-
-    >>> read_numbers("10,20,50"), read_numbers("0-3,7")
-    ([10, 20, 50], [0, 1, 2, 3, 7])
-    """
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise UserError(f"'{part}' in '{text}' is no whole number or range such as 0-4")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
-
-
 # -- one run -----------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """The commands that make and keep runs, as a user meets them."""
 
+import io
 import json
 import os
 import shutil
@@ -13,8 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lengthlens.cli import main
-from lengthlens.commands.runs import progress_line
+from lengthlens.commands.progress import live_line, progress, training_line, training_progress
 from lengthlens.runs.store import RunStore
+from lengthlens.runs.trainer import Metrics
 from lengthlens.runs.training import TrainingProgress
 
 QUICK = ("--train-max", "2", "--set", "batch=2", "--set", "d_model=8", "--set", "check_every=2")
@@ -143,8 +145,31 @@ def test_a_terminated_run_says_how_to_continue(tmp_path: Path) -> None:
     assert RunStore(tmp_path).check() == []
 
 
-def test_the_progress_line_has_all_that_was_promised() -> None:
-    from lengthlens.runs.trainer import Metrics
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
-    line = progress_line(TrainingProgress("copy", Metrics(100, 0.25, 1e-3, 0.5, 1.0, 20_000), 400, 10_000.0))
+
+def test_a_terminal_has_one_live_line_and_a_file_has_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = TrainingProgress("copy", Metrics(100, 0.25, 1e-3, 0.5, 1.0, 20_000), 400, 10_000.0)
+    monkeypatch.setenv("TERM", "xterm")
+    for kind, quiet in [(Terminal, False), (Terminal, True), (io.StringIO, False), (io.StringIO, True)]:
+        stderr = kind()
+        monkeypatch.setattr("sys.stderr", stderr)
+        with progress("searching [n]") as report:
+            report("n = 3")
+        with training_progress(quiet) as train_report:
+            train_report(now)
+            train_report(now)  # too soon for another plain line
+        with live_line(quiet) as show:
+            assert (show is None) == (quiet or kind is io.StringIO)
+        said = stderr.getvalue()
+        assert ("searching [n]: n = 3" in said) == (kind is Terminal)
+        assert ("step 100/400" in said) == (not quiet)
+        if kind is io.StringIO:
+            assert said == ("" if quiet else f"{training_line(now)}\n")
+
+
+def test_the_progress_line_has_all_that_was_promised() -> None:
+    line = training_line(TrainingProgress("copy", Metrics(100, 0.25, 1e-3, 0.5, 1.0, 20_000), 400, 10_000.0))
     assert line == "step 100/400  loss 0.2500  in-range 0.500  10,000 tokens/s  0:06 left"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lengthlens.commands.runs import read_bytes
+from lengthlens.commands.options import read_bytes
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build

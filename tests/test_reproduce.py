@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.cli import main
-from lengthlens.commands.stages import Stages
+from lengthlens.commands.progress import study_progress
 from lengthlens.runs.store import RunStore
 from lengthlens.studies.build import study
 from lengthlens.studies.drawing import Drawn
@@ -141,15 +141,15 @@ def test_every_preset_looks_at_twice_and_ten_times_the_range(name: str) -> None:
 # -- progress ----------------------------------------------------------------------------------------------------
 
 
-def test_the_time_left_goes_by_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_left_follows_from_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 5.0, 10.0, 10.0])
-    show = Stages(clock=lambda: next(times))
-    work = Work({"training": 20.0, "page": 20.0}, show)
-    work.begin("training", 3, free=1)
-    work.step("finished before")
-    work.step("trained")  # half of the training, a quarter of all, in 5 seconds
-    work.step("trained")
-    work.begin("page")
+    with study_progress(clock=lambda: next(times)) as show:
+        work = Work({"training": 20.0, "page": 20.0}, show)
+        work.begin("training", 3, free=1)
+        work.step("finished before")
+        work.step("trained")  # half of the training, a quarter of all, in 5 seconds
+        work.step("trained")
+        work.begin("page")
     lines = capsys.readouterr().err.splitlines()
     assert lines[1] == "training 1 of 3: finished before"
     assert lines[2].endswith("about 0:15 left") and lines[3].endswith("about 0:10 left")

@@ -12,10 +12,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lengthlens.commands.options import read_numbers
 from lengthlens.errors import UserError
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.sweep import Grid, estimate, pending, read_grid, read_numbers, read_scheme, sweep
+from lengthlens.runs.sweep import Grid, estimate, pending, read_grid, read_scheme, sweep
 
 TINY = {"n_heads": 2, "d_model": 8, "batch": 2, "train_max": 2, "warmup": 1, "cooldown": 0.3}
 KILLS = 20
