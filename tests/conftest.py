@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from filelock import FileLock
+from safetensors import safe_open
 from torch import Tensor
 
 from lengthlens.models.config import ModelConfig
@@ -21,6 +22,8 @@ from lengthlens.runs.store import RunStore
 from lengthlens.tasks import TASKS
 
 torch.set_num_threads(1)  # tensors here are so small that threads cost more than they give
+
+TRAINED = Path(__file__).parent / "fixtures" / "trained"  # by the recipes of test_probes_growth
 
 SMALL = {"task": "copy", "n_layers": 2, "n_heads": 3, "d_head": 4, "d_model": 10, "d_mlp": 12, "n_ctx": 128}
 
@@ -64,6 +67,20 @@ def mixed_batch() -> Callable[..., tuple[Tensor, Tensor]]:
 def model() -> HookedModel:
     """A small model for tests that are about the model rather than about a scheme."""
     return make_small_model("relative")
+
+
+@pytest.fixture(scope="session")
+def trained() -> Callable[[str], HookedModel]:
+    """A small network that was trained until it was accurate in range, by task and scheme: "copy_lbpe"."""
+
+    def load(name: str) -> HookedModel:
+        with safe_open(TRAINED / f"{name}.safetensors", "pt") as file:
+            config, state = file.metadata()["config"], {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        model = build(ModelConfig.from_dict(json.loads(config))).eval()
+        model.load_state_dict(state)
+        return model
+
+    return load
 
 
 # -- one finished study ------------------------------------------------------------------------------------------

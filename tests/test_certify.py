@@ -72,7 +72,7 @@ def true_length(bias: float) -> int:
 
 
 @pytest.mark.parametrize("scheme", ["lbpe", "ideal"])
-@pytest.mark.parametrize("bias", [4.0, 5.0, 6.5])
+@pytest.mark.parametrize("bias", [5.0, *(pytest.param(bias, marks=pytest.mark.slow) for bias in (4.0, 6.5))])
 def test_a_proof_reaches_the_length_at_which_the_model_fails(scheme: str, bias: float) -> None:
     model, true = pointed(scheme, bias), true_length(bias)
     found = certify(model)

@@ -1,4 +1,4 @@
-"""On small trained runs that are accurate in range: complexity is flat where it should be, and grows elsewhere."""
+"""On small trained networks that are accurate in range: complexity is flat where it should be, and grows elsewhere."""
 
 import pytest
 
@@ -11,26 +11,39 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.training import train
 
 RECIPE = {"d_model": 32, "lr": 3e-3, "check_every": 100, "cooldown": 0.3}
+# The recipes of the networks in tests/fixtures/trained.
+FLAT = {"seed": 0, "train_max": 7, "batch": 32, "steps": 400, "patience": 2}
+GROWS = {"seed": 0, "train_max": 5, "batch": 64, "steps": 1200, "patience": 1}
+NETWORKS = {
+    "parity-cot_ideal": FLAT,
+    "copy_lbpe": {**FLAT, "seed": 1},
+    "parity-cot_learned": GROWS,
+    "copy_relative": GROWS,
+}
 
 
-def trained(task: str, scheme: str, train_max: int, **settings: int) -> HookedModel:
-    config = RunConfig(task=task, scheme=scheme, train_max=train_max, **RECIPE, **settings)
-    model = train(config).model
-    assert model is not None and model.task is not None
+def check(name: str, model: HookedModel) -> None:
+    """Accurate in range, and flat or growing as it should be."""
+    assert model.task is not None
+    train_max = NETWORKS[name]["train_max"]
     exact = exact_by_scale(model, model.task, range(1, train_max + 1))
     assert min(exact.values()) >= 0.9, exact
-    return model
+    src, lrc = (invariance_index(measure(model, train_max=train_max).curve) for measure in (measured_src, measured_lrc))
+    if NETWORKS[name]["train_max"] == FLAT["train_max"]:
+        assert src < 0.2 and lrc < 0.2, (src, lrc)
+    else:
+        assert src > 0.5 and lrc > 0.1, (src, lrc)
 
 
-@pytest.mark.parametrize(("task", "scheme", "seed"), [("parity-cot", "ideal", 0), ("copy", "lbpe", 1)])
-def test_flat_for_the_ideal_and_for_a_learned_relation(task, scheme, seed):
-    model = trained(task, scheme, 7, seed=seed, batch=32, steps=400, patience=2)
-    for curve in (measured_src(model, train_max=7).curve, measured_lrc(model, train_max=7).curve):
-        assert invariance_index(curve) < 0.2, curve
+@pytest.mark.parametrize("name", NETWORKS)
+def test_flat_for_what_extrapolates_and_growing_for_codes_that_longer_inputs_need_more_of(name, trained):
+    check(name, trained(name))
 
 
-@pytest.mark.parametrize(("task", "scheme"), [("parity-cot", "learned"), ("copy", "relative")])
-def test_grows_for_codes_that_longer_inputs_need_more_of(task, scheme):
-    model = trained(task, scheme, 5, seed=0, batch=64, steps=1200, patience=1)
-    assert invariance_index(measured_src(model, train_max=5).curve) > 0.5
-    assert invariance_index(measured_lrc(model, train_max=5).curve) > 0.1
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_same_when_trained_from_nothing(name):
+    task, scheme = name.split("_")
+    model = train(RunConfig(task=task, scheme=scheme, **NETWORKS[name], **RECIPE)).model
+    assert model is not None
+    check(name, model)
