@@ -1,0 +1,395 @@
+"""The pages: their code runs, links lead somewhere, commands and names exist, and numbers are those of the tables."""
+
+import ast
+import dataclasses
+import fnmatch
+import importlib
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import lengthlens as ll
+from lengthlens.analyses.table import COLUMNS
+from lengthlens.cli import main
+from lengthlens.models.schemes import scheme_names
+from lengthlens.probes.probe import PROBES
+from lengthlens.studies.presets import PRESETS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "figures/README.md",
+]
+TABLES = ROOT / "figures/study/tables"
+README_LINES = 130
+CONTINUES = "<!-- continues -->"  # on the line before a block that builds on the one above it
+
+# Words of an earlier, private vocabulary, each with a plain one in its place now.
+RETIRED = ("goes by", "go by", "foretell", "rival", "sitting", "crowd", "ledger", "hopeless", "persistently")
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a language; those that continue joined with what they continue."""
+    found: list[str] = []
+    pattern = rf"^({re.escape(CONTINUES)}\n)?```{language}\n(.*?)^```"
+    for continues, code in re.findall(pattern, page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        if continues:
+            found[-1] += code
+        else:
+            found.append(code)
+    return found
+
+
+def code_spans(page: Path) -> list[str]:
+    """What stands between backticks in the text, fenced blocks left out."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+# -- code --------------------------------------------------------------------------------------------------------
+
+
+with_code = pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda page: page.name)
+
+
+@with_code
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block in a namespace of its own; a page that adds to a registry in a process of its own."""
+    calls = [f"exec(compile({code!r}, 'block {k}', 'exec'), {{}})" for k, code in enumerate(blocks(page, "python"))]
+    if ".add(" not in "".join(calls):
+        monkeypatch.chdir(tmp_path)
+        exec("\n".join(calls), {})
+        return
+    (tmp_path / "blocks.py").write_text("\n".join(calls), "utf-8")
+    done = subprocess.run([sys.executable, "blocks.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES
+
+
+# -- links and words ---------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that headings get: lower case, hyphens for spaces, everything else that is no letter dropped."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{target} does not exist"
+        assert not anchor or anchor in anchors(found), f"{path or page.name} has no heading for #{anchor}"
+
+
+@every_page
+def test_plain_words(page: Path) -> None:
+    text = page.read_text("utf-8").lower()
+    assert [word for word in RETIRED if re.search(rf"\b{word}", text)] == []
+
+
+@every_page
+def test_nothing_about_one_machine(page: Path) -> None:
+    assert not re.search(r"(/root/|/home/|/work/|/tmp/)", page.read_text("utf-8"))
+
+
+# -- commands ----------------------------------------------------------------------------------------------------
+
+
+def shell_lines(page: Path) -> list[str]:
+    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("lengthlens ")]
+
+
+def command_lines(page: Path) -> list[str]:
+    """Those in blocks, and those in the text, which may leave something out."""
+    return [*shell_lines(page), *(span for span in code_spans(page) if span.startswith("lengthlens "))]
+
+
+def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that the words name, and the words after its name."""
+    command: click.Command = main
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command, words = command.commands[words[0]], words[1:]
+    return command, words
+
+
+@every_page
+def test_commands_and_their_options_exist(page: Path) -> None:
+    for line in command_lines(page):
+        command, words = command_of(shlex.split(line, comments=True)[1:])
+        assert command is not main or words[:1] in (["--help"], ["COMMAND"]), f"no command in: {line}"
+        known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+        given = {word for word in words if word.startswith("--")}
+        assert given <= known, f"{line}: {command.name} has no {', '.join(given - known)}"
+
+
+@every_page
+def test_commands_in_blocks_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in shell_lines(page):
+        command, words = command_of(shlex.split(line, comments=True)[1:])
+        for name in re.findall(r"[\w/]+\.(?:parquet|toml)", line):  # files that have to be there
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        command.make_context(command.name, words)
+
+
+@every_page
+def test_presets_and_figures_exist(page: Path) -> None:
+    for line in command_lines(page):
+        command, words = command_of(shlex.split(line, comments=True)[1:])
+        if "--preset" in words:
+            assert words[words.index("--preset") + 1] in PRESETS, line
+        if command.name == "figures":
+            names = [word for word in words[: [*words, "--"].index("--")] if re.fullmatch(r"[a-z-]+", word)]
+            leading = names[: next((k for k, word in enumerate(names) if word.startswith("--")), len(names))]
+            assert set(leading) <= {*figure_names(), "tables"}, line
+
+
+def figure_names() -> set[str]:
+    from lengthlens.analyses.gallery import FIGURES
+
+    return set(FIGURES)
+
+
+def test_every_command_is_in_the_reference() -> None:
+    lines = command_lines(ROOT / "docs/reference.md")
+    assert {command_of(shlex.split(line, comments=True)[1:])[0].name for line in lines} >= set(main.commands) - {"runs"}
+    assert all(f"lengthlens runs {name}" in " ".join(lines) for name in main.commands["runs"].commands)  # type: ignore[attr-defined]
+
+
+# -- names and counts --------------------------------------------------------------------------------------------
+
+
+def resolve(name: str) -> Any:
+    """What a dotted name stands for: a module, or something in one."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(name)
+
+
+@every_page
+def test_dotted_names_exist(page: Path) -> None:
+    for span in code_spans(page):
+        for name in re.findall(r"^(?:lengthlens|ll)(?:\.\w+)+", span):
+            resolve(re.sub(r"^ll\b", "lengthlens", name))
+
+
+def test_reference_has_every_name() -> None:
+    spans = set(code_spans(ROOT / "docs/reference.md"))
+    assert {f"ll.{name}" for name in ll.__all__} <= spans
+    assert set(ll.SCHEMES) <= spans
+    assert {field.name for field in dataclasses.fields(ll.RunConfig)} <= spans
+    assert set(PRESETS) <= spans
+    assert set(COLUMNS) <= spans
+
+
+def test_defaults_of_a_run_in_the_reference() -> None:
+    defaults = {field.name: str(field.default) for field in dataclasses.fields(ll.RunConfig)}
+    for row in table_rows("What a run is"):
+        names, said = re.findall(r"`(\w+)`", row[0]), row[1].split(", ")
+        if row[1]:
+            assert [defaults[name] for name in names] == said
+
+
+def test_options_of_schemes_in_the_reference() -> None:
+    listed = json.loads(CliRunner().invoke(main, ["schemes", "--json"]).output)
+    known = {row["name"]: {name: str(value) for name, value in row["options"].items()} for row in listed}
+    mentioned = set()
+    for row in table_rows("Schemes and their options"):
+        for name, value in re.findall(r"`(\w+)=([^`]+)`", row[2]):
+            mentioned.add(name)
+            assert all(value in ("…", known[scheme][name]) for scheme in re.findall(r"`([\w-]+)`", row[0])), row
+    wrappers = {name for scheme, options in known.items() if ":" in scheme for name in options}
+    own = {name for scheme, options in known.items() if ":" not in scheme for name in options}
+    assert mentioned == own, "an option is missing in the table"
+    assert all(f"`{name}=" in (ROOT / "docs/reference.md").read_text("utf-8") for name in wrappers)
+
+
+def table_rows(heading: str) -> list[list[str]]:
+    """The rows of the first table under a heading of the reference, without its head."""
+    text = (ROOT / "docs/reference.md").read_text("utf-8").partition(f"## {heading}\n")[2]
+    lines = text[text.index("\n|") + 1 :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_counts_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    families = [task.family for task in ll.TASKS.values()]
+    counts = [families.count(name) for name in ("position-addressed", "growing", "content-addressed")]
+    assert re.search(rf"\| tasks \| {len(families)}: {counts[0]} .* {counts[1]} .* {counts[2]} ", text)
+    assert re.search(rf"\| schemes \| {len(ll.SCHEMES)}, .* {len(scheme_names())} \|", text)
+    assert re.search(rf"\| probes \| {len(PROBES)}: ", text)
+    assert re.search(rf"\| studies \| {len(PRESETS)} presets", text)
+    assert re.search(rf"\| commands \| {len(main.commands)};", text)
+
+
+# -- the map of rooms --------------------------------------------------------------------------------------------
+
+
+def test_the_map_is_drawn_from_the_imports() -> None:
+    spec = importlib.util.spec_from_file_location("map_of_rooms", ROOT / "docs/map.py")
+    assert spec is not None and spec.loader is not None
+    drawing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawing)
+    page = drawing.PAGE.read_text("utf-8")
+    assert drawing.written(page) == page, "imports between rooms have changed: run python docs/map.py --write"
+    found = set(drawing.imported(ast.parse("import lengthlens.tasks.task\nfrom lengthlens import runs\nimport json")))
+    assert found == {"tasks.task", "runs"}
+
+
+# -- figures -----------------------------------------------------------------------------------------------------
+
+
+def test_every_artefact_has_its_command() -> None:
+    folder = ROOT / "figures"
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".md"}
+    files |= {str(path.relative_to(folder)) for path in folder.rglob("*/*.md")}
+    rows = [
+        line.split("|") for line in (folder / "README.md").read_text("utf-8").splitlines() if line.startswith("| `")
+    ]
+    patterns = [name for row in rows for name in re.findall(r"`([^`]+)`", row[1])]
+    assert all("`lengthlens " in row[3] for row in rows)
+    assert [name for name in sorted(files) if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)] == []
+    assert [pattern for pattern in patterns if not fnmatch.filter(files, pattern)] == []
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """A Markdown table as rows by column, numbers with the minus sign of the pages."""
+    lines = [line.strip("| \n").split(" | ") for line in path.read_text("utf-8").splitlines() if line.startswith("|")]
+    return [dict(zip(lines[0], (cell.strip().replace("-0.", "−0.") for cell in line))) for line in lines[2:]]
+
+
+def finding(number: int) -> str:
+    """A section of the findings, on one line."""
+    text = (ROOT / "docs/findings.md").read_text("utf-8")
+    return " ".join(re.split(r"^## ", text, flags=re.MULTILINE)[number].split())
+
+
+SRC = "ι of measured SRC"
+
+
+@pytest.mark.parametrize(
+    ("number", "table", "cells", "column"),
+    [
+        (1, "study/tables/predictors-2x.md", set(), "AUC"),
+        (1, "study/tables/held-out.md", {"held out"}, "AUC"),
+        (1, "study/tables/versus.md", {SRC, "verdict before training"}, "difference of AUC"),
+        (1, "study/tables/versus.md", {SRC, "other runs of the scheme"}, "difference of AUC"),
+        (1, "study/tables/within.md", {SRC, "scheme"}, "AUC"),
+        (1, "study/tables/within.md", {SRC, "task"}, "AUC"),
+        (1, "study/tables/added.md", {SRC, "gain in AUC over the verdict"}, "value"),
+        (1, "study/tables/added.md", {SRC, "AUC among the same verdict"}, "value"),
+        (2, "unscaled/tables/predictors-2x.md", {SRC}, "AUC"),
+        (3, "study/tables/within.md", {"margin", "verdict"}, "AUC"),
+        (3, "study/tables/left-out.md", {SRC, "all"}, "balanced accuracy"),
+        (3, "study/tables/ranks.md", {SRC, "parity"}, "Spearman"),
+        (3, "study/tables/versus.md", {"ι of measured LRC", "verdict before training"}, "difference of AUC"),
+        (3, "unscaled/tables/predictors-10x.md", {SRC}, "AUC"),
+    ],
+)
+def test_intervals_in_the_findings_are_those_of_the_tables(
+    number: int, table: str, cells: set[str], column: str
+) -> None:
+    rows = [row for row in rows_of(ROOT / "figures" / table) if cells <= set(row.values())]
+    assert rows
+    assert [row[column] for row in rows if row[column] not in finding(number)] == []
+
+
+@pytest.mark.parametrize(
+    ("number", "table", "cells", "column"),
+    [
+        (2, "unscaled/tables/predictors-2x.md", {"verdict before training"}, "AUC"),
+        (2, "unscaled/tables/predictors-2x.md", {"other runs of the scheme"}, "AUC"),
+        (2, "unscaled/tables/held-out.md", {"held out", SRC}, "AUC"),
+        (3, "study/tables/left-out.md", {"verdict before training", "all"}, "balanced accuracy"),
+        (3, "study/tables/left-out.md", {"other runs of the scheme", "all"}, "balanced accuracy"),
+        (3, "unscaled/tables/left-out.md", {"other runs of the scheme", "all"}, "balanced accuracy"),
+        (3, "unscaled/tables/predictors-10x.md", {"other runs of the scheme"}, "AUC"),
+        (3, "study/tables/within.md", {"margin", "scheme"}, "AUC"),
+    ],
+)
+def test_values_in_the_findings_are_those_of_the_tables(number: int, table: str, cells: set[str], column: str) -> None:
+    (row,) = [row for row in rows_of(ROOT / "figures" / table) if cells <= set(row.values())]
+    assert row[column].split()[0] in finding(number)
+
+
+def test_outcomes_in_the_findings() -> None:
+    for row in rows_of(TABLES / "outcome.md"):
+        assert f"| {' | '.join(row.values())} |" in finding(5)
+
+
+@pytest.mark.parametrize(("study", "flat", "growing"), [("study", (7, 7), (1, 47)), ("unscaled", (5, 5), (1, 25))])
+def test_pruned_runs_in_the_findings(study: str, flat: tuple[int, int], growing: tuple[int, int]) -> None:
+    table = pd.read_parquet(ROOT / "figures" / study / "study.parquet")
+
+    def at(measure: str, factor: int) -> "pd.Series[float]":
+        rows = table[(table["measure"] == measure) & (table["scale"] == factor * table["train_max"])]
+        return rows.set_index("run")["value"].dropna()
+
+    index, before, after = at("pruned", 1), at("exact_match", 2), at("pruned_exact_match", 2)
+    pruned = [run for run in after.index if "_lbpe_" not in run]  # its SRC is that of the pruned copy to begin with
+    failed = [run for run in pruned if before[run] < 0.9]
+    became_flat = [after[run] >= 0.9 for run in failed if index[run] <= 0.1]
+    grew = [after[run] >= 0.9 for run in failed if index[run] > 0.1]
+    assert (sum(became_flat), len(became_flat)) == flat
+    assert (sum(grew), len(grew)) == growing
+    for right, of in (flat, growing):
+        assert f"{right} of {of}" in finding(4)
+
+
+def test_records_in_the_findings() -> None:
+    table = pd.read_parquet(ROOT / "figures/records/study.parquet")
+    far = table[(table["measure"] == "exact_match") & (table["scale"] == 1000)]
+    worst = far[far["scheme"].str.startswith("lbpe/other=one")].groupby("task")["value"].agg(["min", "size"])
+    assert len(worst) == 8 and (worst["min"] == 1).all() and (worst["size"] == 3).all()
+    certificates = json.loads((ROOT / "figures/records/certificates.json").read_text("utf-8"))
+    kept = {found["run"]: min(found["worst"].values()) / found["margin"] for found in certificates}
+    hard = [share for run, share in kept.items() if run.startswith("multiplication-by-digit")]
+    assert len(kept) == 24 and {found["length"] for found in certificates} == {1_000_000}
+    assert f"keeps {int(100 * min(set(kept.values()) - set(hard)))} % or more" in finding(9)
+    assert f"{100 * min(hard):.0f} % to {100 * max(hard):.0f} %" in finding(9)
+
+
+def test_numbers_in_the_readme() -> None:
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    predictors = {row["predictor"]: row for row in rows_of(TABLES / "predictors-2x.md")}
+    held_out = next(row for row in rows_of(TABLES / "held-out.md") if row["predictor"] == SRC)
+    again = next(row for row in rows_of(ROOT / "figures/unscaled/tables/predictors-2x.md") if row["predictor"] == SRC)
+    assert f"Over {predictors[SRC]['runs']} networks" in text
+    assert f"the {predictors[SRC]['extrapolating']} that extrapolate" in text
+    assert f"AUC {predictors[SRC]['AUC']}" in text
+    assert f"({held_out['AUC'].split()[0]} on held-out tasks, {again['AUC'].split()[0]} in a replication" in text
+    assert f"has {predictors['other runs of the scheme']['AUC']}" in text
