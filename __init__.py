@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lengthlens.models.config import ModelConfig
     from lengthlens.models.pretrained import load
-    from lengthlens.models.schemes import SCHEMES
+    from lengthlens.models.schemes.spec import SCHEMES
     from lengthlens.models.transformer import HookedModel, build
     from lengthlens.probes.certificate.certify import certify
     from lengthlens.probes.invariance import invariance_index
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Where each public name lives. torch and TransformerLens take seconds to import, and a listing does without them.
 HOMES = {
     "TASKS": "tasks",
-    "SCHEMES": "models.schemes",
+    "SCHEMES": "models.schemes.spec",
     "HookedModel": "models.transformer",
     "ModelConfig": "models.config",
     "build": "models.transformer",

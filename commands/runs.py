@@ -224,12 +224,12 @@ def make_grid(
     from dataclasses import replace
 
     from lengthlens.runs.evaluation import summary_lengths
-    from lengthlens.runs.sweep import Grid, read_grid, read_scheme
+    from lengthlens.runs.sweep import Grid, read_grid
 
     grid = read_grid(file) if file else Grid([], [])
     given: dict[str, Any] = {
         "tasks": tasks and tasks.split(","),
-        "schemes": schemes and [read_scheme(word) for word in schemes.split(",")],
+        "schemes": schemes and schemes.split(","),
         "seeds": seeds and read_numbers(seeds),
         "lengths": lengths and read_numbers(lengths),
         "samples": samples,

@@ -27,6 +27,12 @@ OPTIONAL_SIZES = ("d_head", "d_mlp", "d_vocab", "d_vocab_out")
 class ModelConfig:
     """Every choice about a model.
 
+    Arguments: the fields below, each with the reason for its default. Sizes that are None follow from others or from
+    the task (`resolved` fills them in); `spec` is the scheme with all its options.
+
+    Errors: UserError, in one sentence, for an unknown scheme or option, or a size that makes no sense. A task is looked
+    up when the model is built, so that it may be one of your own.
+
     >>> config = ModelConfig(task="copy", scheme="relative", scheme_options={"max_distance": 3})
     >>> ModelConfig.from_json(config.to_json()) == config
     True
@@ -44,7 +50,7 @@ class ModelConfig:
     d_mlp: int | None = None  # 4 d_model if None, as everywhere
     d_vocab: int | None = None  # the task's if None
     d_vocab_out: int | None = None  # d_vocab if None
-    n_ctx: int = 2048  # rows of tables with one entry per position, and the limit that TransformerLens' tools go by
+    n_ctx: int = 2048  # rows of tables with one entry per position, and the limit for TransformerLens' tools
     train_ctx: int = 32  # longest training sequence in tokens; only score scaling looks at it
     act_fn: str = "gelu"  # smooth, and a single kernel
     normalization_type: str | None = "LN"  # as in HookedTransformer

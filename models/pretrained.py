@@ -52,7 +52,21 @@ def digest(config: ModelConfig, weights: bytes) -> str:
 
 
 def load(path: str | Path, task: Task | None = None) -> HookedModel:
-    """The model saved in the local directory `path`. `task` is the task itself where it is not one of TASKS."""
+    """The model that `HookedModel.save_pretrained` wrote into a local directory.
+
+    Arguments:
+        path: the directory, with config.json and model.safetensors.
+        task: the task itself, where it is not one of TASKS.
+
+    Returns the model with its weights. Raises `UserError` where there is no such directory, where a file is missing,
+    damaged or of another version, and where config and weights do not belong together. Nothing is unpickled.
+
+    >>> from lengthlens.models.transformer import build
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     build(ModelConfig(task="copy", scheme="rope")).save_pretrained(folder)
+    ...     load(folder).config.scheme
+    'rope'
+    """
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a directory with a saved model")

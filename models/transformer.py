@@ -34,6 +34,10 @@ class Output(NamedTuple):
 class HookedModel(WeightNames, TokenNames, HookedRootModule):
     """A pre-norm decoder whose hook names, tensor shapes, state-dict keys and `cfg` are HookedTransformer's.
 
+    Made by `build`, `load` or `from_pretrained`. Call it with ids [row, pos] or a text to get logits
+    [row, pos, d_vocab]; `run_with_cache`, `run_with_hooks` and TransformerLens' tools work as on a HookedTransformer.
+    Asking for a hook point that does not exist, or that does not fire as things stand, raises a `UserError`.
+
     >>> model = build(ModelConfig(task="copy", scheme="relative"))
     >>> logits, cache = model.run_with_cache("^ 7 3 =")
     >>> logits.shape, cache["pattern", 0].shape
@@ -350,9 +354,14 @@ class Cache(ActivationCache):
 
 
 def build(config: ModelConfig, task: Task | None = None) -> HookedModel:
-    """A model with fresh weights, the same for the same config.
+    """A model with fresh weights, the same bit for bit for the same config.
 
-    `task` is the task itself where it is not one of TASKS.
+    Arguments:
+        config: every choice about the model; its `seed` decides the weights.
+        task: the task itself, where it is not one of TASKS.
+
+    Returns the model, in training mode. Raises `UserError` for a task that does not exist, for a config with neither
+    task nor d_vocab, and where the scheme refuses the task.
 
     >>> build(ModelConfig(task="parity-cot", scheme="learned", n_ctx=64))("^ 1 0 1 =").shape
     torch.Size([1, 5, 6])

@@ -233,16 +233,13 @@ class Run:
 
     def model(self, device: str = "cpu") -> "HookedModel":
         """The trained model, ready for evaluation."""
-        from safetensors.torch import load
-
-        from lengthlens.models.transformer import build
+        from lengthlens.models.pretrained import with_weights
 
         status = self.status()
         if not self.has(MODEL):
             raise UserError(f"run '{self.id}' has no model: it is {status.status}")
-        model = build(self.config.model)
-        model.load_state_dict(load(self.read(MODEL)))
-        return model.to(device).eval()  # type: ignore[no-any-return]
+        model: HookedModel = with_weights(self.config.model, self.read(MODEL), self.id).to(device).eval()
+        return model
 
     def facts(self) -> dict[str, Any]:
         """Everything there is to say about the run, in plain values."""

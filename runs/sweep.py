@@ -15,6 +15,7 @@ from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from lengthlens.errors import UserError, unknown
+from lengthlens.models.schemes import SchemeSpec
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate
 from lengthlens.runs.store import RunStore
@@ -59,13 +60,13 @@ class Planned:
 class Grid:
     """Tasks × schemes × seeds, and what all runs have in common.
 
-    >>> grid = Grid(["copy"], [("rope", {}), ("relative", {"max_distance": 3})], [0, 1], settings={"steps": 5})
+    >>> grid = Grid(["copy"], ["rope", "relative/max_distance=3"], [0, 1], settings={"steps": 5})
     >>> [config.scheme for config in grid.configs()]
     ['rope', 'rope', 'relative', 'relative']
     """
 
     tasks: Sequence[str]
-    schemes: Sequence[tuple[str, Mapping[str, Any]]]  # names, with options
+    schemes: Sequence[str | SchemeSpec]  # a word such as "relative/max_distance=3" will do
     seeds: Sequence[int] = (0,)
     lengths: Sequence[int] = ()  # evaluated after training, beside every length in range
     samples: int = SAMPLES
@@ -76,10 +77,8 @@ class Grid:
         if not (self.tasks and self.schemes and self.seeds):
             raise UserError("a sweep needs at least one task, one scheme and one seed")
         cells = [
-            RunConfig.from_dict(
-                {**self.settings, "task": task, "scheme": name, "scheme_options": options, "seed": seed}
-            )
-            for task, (name, options), seed in product(self.tasks, self.schemes, self.seeds)
+            RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": seed})
+            for task, scheme, seed in product(self.tasks, map(SchemeSpec.from_entry, self.schemes), self.seeds)
         ]
         return list({config.id: config for config in cells}.values())
 
@@ -108,32 +107,8 @@ def read_grid(path: Path) -> Grid:
     for name in values:
         if name not in known:
             raise unknown(f"entry of '{path}'", name, known)
-    schemes = [_scheme_entry(entry) for entry in values.pop("schemes", [])]
+    schemes = [SchemeSpec.from_entry(entry) for entry in values.pop("schemes", [])]
     return Grid(values.pop("tasks", []), schemes, values.pop("seeds", [0]), **values)
-
-
-def _scheme_entry(entry: object) -> tuple[str, dict[str, Any]]:
-    if isinstance(entry, str):
-        return read_scheme(entry)
-    if isinstance(entry, dict) and isinstance(entry.get("name"), str):
-        return entry["name"], {key: value for key, value in entry.items() if key != "name"}
-    raise UserError(f"a scheme is a name or a table with a name, not {entry!r}")
-
-
-def read_scheme(text: str) -> tuple[str, dict[str, Any]]:
-    """A scheme with its options in one word.
-
-    >>> read_scheme("hinted:relative/max_distance=3")
-    ('hinted:relative', {'max_distance': '3'})
-    """
-    name, *parts = text.split("/")
-    options = {}
-    for part in parts:
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise UserError(f"'{part}' in '{text}' is no option: write scheme/option=value")
-        options[key] = value
-    return name, options
 
 
 # -- one run -----------------------------------------------------------------------------------------------------
@@ -225,7 +200,7 @@ def sweep(
 
     >>> import tempfile
     >>> tiny = {"steps": 2, "batch": 2, "train_max": 2, "d_model": 8}
-    >>> grid = Grid(["copy"], [("rope", {})], seeds=[0, 1], lengths=[4], samples=5, settings=tiny)
+    >>> grid = Grid(["copy"], ["rope"], seeds=[0, 1], lengths=[4], samples=5, settings=tiny)
     >>> store = RunStore(tempfile.mkdtemp())
     >>> [outcome.status for outcome in sweep(grid, store, workers=1)]
     ['not-converged', 'not-converged']

@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
+from lengthlens.models.pretrained import weights_of
 from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import cpu_threads, exact_match
@@ -214,8 +215,7 @@ class Session:
         self.step = trainer.step
         self.run.write(METRICS, metrics_lines(trainer.history))
         if status.has_model:
-            state = {name: value.cpu().contiguous() for name, value in trainer.model.state_dict().items()}
-            self.run.write(MODEL, save(state))
+            self.run.write(MODEL, weights_of(trainer.model))
             self.run.add_evaluation(scores)
         self.run.set_status(replace(status, seconds=self.status().seconds))
         self.run.log("finish", step=trainer.step, status=status.status)

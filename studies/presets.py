@@ -7,7 +7,7 @@ from typing import Any
 from lengthlens.analyses.records import FEWER, GOAL_SCHEME, GOALS
 from lengthlens.errors import Registry
 from lengthlens.models.schemes import scheme_names
-from lengthlens.runs.sweep import Grid, Planned, read_scheme
+from lengthlens.runs.sweep import Grid, Planned
 from lengthlens.tasks import TASKS
 
 
@@ -41,10 +41,9 @@ def grid(tasks: str, schemes: str, seeds: int, lengths: tuple[int, ...], samples
     """A grid in the words of the command line.
 
     >>> grid("copy", "rope relative/max_distance=3", 1, (20,), 100, train_max=10).schemes[1]
-    ('relative', {'max_distance': '3'})
+    'relative/max_distance=3'
     """
-    named = [read_scheme(word) for word in schemes.split()]
-    return Grid(tasks.split(), named, range(seeds), lengths, samples, settings)
+    return Grid(tasks.split(), schemes.split(), range(seeds), lengths, samples, settings)
 
 
 # Two that are accurate in range and nowhere else, three that go on: one of them by the value of a single integer.

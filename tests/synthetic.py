@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 from lengthlens.analyses.table import as_study
+from lengthlens.models.schemes import SchemeSpec
 from lengthlens.probes.invariance import invariance_index
 from lengthlens.probes.probe import BAR, FIDELITY, INFLUENCE, TOLERANCE
 from lengthlens.runs.evaluation import wilson
-from lengthlens.runs.sweep import read_scheme
 from lengthlens.studies.build import POLA_TARGETS, declared_rows, pola_rows
 from lengthlens.tasks import TASKS
 from lengthlens.theory.verdict import Case, RefusedError
@@ -97,9 +97,9 @@ def synthetic_provenance(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def judged(case: Case, scheme: str) -> tuple[str, str]:
-    name, options = read_scheme(scheme)
+    spec = SchemeSpec.parse(scheme)
     try:
-        found = case.verdict(name, {key: int(value) for key, value in options.items()}, helps=False)
+        found = case.verdict(spec.name, spec.options, helps=False)
     except RefusedError as refusal:
         return "refused", str(refusal)
     return found.verdict, "; ".join(found.reasons)

@@ -9,12 +9,12 @@ import pytest
 
 from lengthlens.analyses.table import COLUMNS, as_study, read_study, write_study
 from lengthlens.errors import UserError
+from lengthlens.models.schemes import SchemeSpec
 from lengthlens.probes.table import probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluate
 from lengthlens.runs.run import Run, Status
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.sweep import read_scheme
 from lengthlens.runs.training import train
 from lengthlens.studies.build import POLA_TRAIN_MAX, cell_rows, ended, machine_class, provenance, scheme_label, study
 
@@ -62,8 +62,8 @@ def test_columns_are_those_of_the_contract(table: pd.DataFrame) -> None:
 def test_labels_name_what_is_not_the_default(table: pd.DataFrame) -> None:
     assert set(of(table, "steps")["scheme"]) == {
         "lbpe", "hinted:relative/max_distance=3", "learned/score_scaling=none", "ideal"}  # fmt: skip
-    name, options = read_scheme(scheme_label(CONFIGS[1]))
-    assert RunConfig(task="copy", scheme=name, scheme_options=options, **SMALL) == CONFIGS[1]
+    spec = SchemeSpec.parse(scheme_label(CONFIGS[1]))
+    assert RunConfig(task="copy", **spec.to_dict(), **SMALL) == CONFIGS[1]
 
 
 def test_each_run_says_how_it_was_trained_and_scored(store: RunStore, table: pd.DataFrame) -> None:

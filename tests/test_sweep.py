@@ -16,7 +16,7 @@ from lengthlens.commands.options import read_numbers
 from lengthlens.errors import UserError
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.sweep import Grid, estimate, pending, read_grid, read_scheme, sweep
+from lengthlens.runs.sweep import Grid, estimate, pending, read_grid, sweep
 
 TINY = {"n_heads": 2, "d_model": 8, "batch": 2, "train_max": 2, "warmup": 1, "cooldown": 0.3}
 KILLS = 20
@@ -24,7 +24,7 @@ KILLS = 20
 
 def grid(seeds: int, steps: int = 40, check_every: int = 4, **changes: object) -> Grid:
     settings = {**TINY, "steps": steps, "check_every": check_every, **changes}
-    return Grid(["copy", "parity-cot"], [("relative", {})], range(seeds), [2, 4], 10, settings)
+    return Grid(["copy", "parity-cot"], ["relative"], range(seeds), [2, 4], 10, settings)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_finished_runs_are_skipped_and_new_lengths_are_evaluated(
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     told = []
-    cells = Grid(["induction", "copy"], [("ideal", {})], [0], [2], 5, {**TINY, "steps": 2, "train_max": 4})
+    cells = Grid(["induction", "copy"], ["ideal"], [0], [2], 5, {**TINY, "steps": 2, "train_max": 4})
     failed, done = sweep(cells, RunStore(tmp_path), workers=1, report=told.append)
     assert failed.failed and failed.reason is not None and "content-addressed" in failed.reason
     assert done.status == "not-converged"
@@ -192,7 +192,7 @@ def test_words_that_mean_nothing_are_refused() -> None:
         with pytest.raises(UserError):
             read_numbers(text)
     with pytest.raises(UserError, match="option=value"):
-        read_scheme("rope/base")
+        Grid(["copy"], ["rope/base"]).configs()
     with pytest.raises(UserError, match="at least one"):
         Grid([], []).configs()
 

@@ -37,7 +37,7 @@ import torch
 from numpy.typing import NDArray
 
 from lengthlens.errors import Registry, UserError
-from lengthlens.models.schemes import PositionScheme, Relation, SchemeSpec
+from lengthlens.models.schemes import PositionScheme, Relation, SchemeSpec, relation_of
 from lengthlens.models.schemes.relation import Ints, numbered
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -222,11 +222,8 @@ def resolved(relation: RelationLike, target: Target, options: Mapping[str, Any] 
         return DERIVED[relation](target)
     if options:
         raise UserError("options go with the name of a scheme, not with a scheme or function of your own")
-    if isinstance(relation, Relation):
-        return relation
-    if isinstance(relation, PositionScheme):
-        return relation.relation()
-    return from_function(relation)
+    found = relation_of(relation)
+    return found if found.phi is not relation else from_function(found.phi)
 
 
 def from_function(function: Callable[..., Any]) -> Relation:

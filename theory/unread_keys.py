@@ -38,7 +38,7 @@ class Rows:
             return False
         size = len(self.query)
         for start, stop in {(0, min(4, size)), (max(0, size - 4), size)}:
-            block = Block(self, start, stop)
+            block = RowBlock(self, start, stop)
             try:
                 codes = block.evaluate(narrow=True)
             except (RuntimeError, IndexError):  # not every operation takes such integers
@@ -50,13 +50,13 @@ class Rows:
     def hash_of(self, operator: SourceCodes) -> Hash:
         return operator.narrow_hash if self.narrow else operator.hash
 
-    def blocks(self) -> Iterator["Block"]:
+    def blocks(self) -> Iterator["RowBlock"]:
         """A few rows at a time, in order."""
         start = 0
         while start < len(self.query):
             ahead = np.maximum.accumulate(self.query[start : start + MOST_ROWS]) + 1
             size = max(1, int(np.searchsorted(ahead * np.arange(1, len(ahead) + 1), BLOCK)))
-            yield Block(self, start, min(start + size, len(self.query)))
+            yield RowBlock(self, start, min(start + size, len(self.query)))
             start += size
 
     def steps_in(self, which: int, start: int, stop: int) -> Ints:
@@ -65,7 +65,7 @@ class Rows:
         return np.sort(self.order[which][a:b])
 
 
-class Block:
+class RowBlock:
     """Some rows, and the codes of all their keys."""
 
     def __init__(self, rows: Rows, start: int, stop: int) -> None:

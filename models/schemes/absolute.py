@@ -80,7 +80,7 @@ class _Table(Anchorable):
         return self.W_pos[(positions.position - positions.scale[:, None]).clamp(min=self.least) - self.least]
 
 
-class Learned(_Table):
+class LearnedPositions(_Table):
     """One learned vector for each position, up to n_ctx."""
 
     name = "learned"

@@ -24,7 +24,7 @@ OTHER = 0
 KEPT_SCALES = 32  # circuits kept in memory; a scale of 10,000 takes about a megabyte
 
 
-class Role(NamedTuple):
+class KeyRole(NamedTuple):
     """What a key is to a step: the operator, and the slots it fills; more than one where a step reads it twice."""
 
     operator: str
@@ -37,7 +37,7 @@ class Reads(NamedTuple):
     query: Tensor  # [read]
     key: Tensor  # [read]
     role: Tensor  # [read], an index into `roles`
-    roles: list[Role]
+    roles: list[KeyRole]
 
 
 def reads_of(circuit: Circuit) -> Reads:
@@ -63,11 +63,11 @@ def reads_of(circuit: Circuit) -> Reads:
     number = circuit.operator[step[first]] * width + slot[first]
     distinct, of_one = np.unique(number[one], return_inverse=True)
     names = [operator.name for operator in circuit.operators]
-    place = {Role(names[k // width], (int(k % width),)): at for at, k in enumerate(distinct)}
+    place = {KeyRole(names[k // width], (int(k % width),)): at for at, k in enumerate(distinct)}
     role = np.zeros_like(first)
     role[one] = of_one
     for group in np.flatnonzero(~one):
-        several = Role(names[circuit.operator[step[first[group]]]], tuple(slot[first[group] : last[group]].tolist()))
+        several = KeyRole(names[circuit.operator[step[first[group]]]], tuple(slot[first[group] : last[group]].tolist()))
         role[group] = place.setdefault(several, len(place))
     return Reads(torch.from_numpy(query[first]), torch.from_numpy(key[first]), torch.from_numpy(role), list(place))
 
@@ -108,7 +108,7 @@ class Ideal(PositionScheme):
                 f"'{task.name}' they depend on the instance's tokens"
             )
         self.circuits = _Recent(task)
-        self.catalogue: dict[Role, int] = {}
+        self.catalogue: dict[KeyRole, int] = {}
         for scale in range(task.min_scale, max(options.table_scale, task.min_scale) + 1):
             if task.max_scale is None or scale <= task.max_scale:
                 for role in self.circuits.reads(scale).roles:
@@ -117,7 +117,7 @@ class Ideal(PositionScheme):
 
     # -- the relation --------------------------------------------------------------------------------------------
 
-    def code_of(self, role: Role) -> int:
+    def code_of(self, role: KeyRole) -> int:
         """The role's place in the table; beyond it, a number above all of those that depends on the role alone."""
         return self.catalogue.get(role) or (1 << 40) + _digest(role)
 
@@ -228,11 +228,11 @@ class _Recent:
         self._kept.move_to_end(scale)
         return self._kept[scale]
 
-    def roles(self) -> set[Role]:
+    def roles(self) -> set[KeyRole]:
         return {role for reads in self._kept.values() for role in reads.roles}
 
 
-def _digest(role: Role) -> int:
+def _digest(role: KeyRole) -> int:
     """A number that depends on the role alone, the same in every process; of 60 bits, so that two hardly ever meet."""
     text = f"{role.operator}\n{role.slots}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 4

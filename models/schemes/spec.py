@@ -1,6 +1,14 @@
-"""A position embedding by name and options, as one value: parsed, checked, completed, printed and built in one place.
+"""Every position embedding by name, and a name with its options as one value.
 
-Options are the fields of a scheme's `Options`, a frozen dataclass; they are read from JSON values or from texts.
+`SCHEMES` maps names to classes. A new scheme is a subclass of `PositionScheme` and a line: below, or
+``SCHEMES.add("mine", Mine)`` from outside. From then on it can be named wherever a scheme is named: in a `ModelConfig`,
+a run, the verdict, the listing. An unknown name, or one that is taken, raises a `UserError` with the nearest one.
+
+>>> SCHEMES["rope"].relation_in_words
+'i−j'
+
+`SchemeSpec` is a name and its options, parsed, checked, completed, printed and built in one place. Options are the
+fields of a scheme's `Options`, a frozen dataclass; they are read from JSON values or from texts.
 """
 
 import dataclasses
@@ -14,7 +22,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 import torch
 
 from lengthlens.errors import Registry, UserError, unknown
-from lengthlens.models.schemes.absolute import Learned, NoPosition, Shortformer, Sinusoidal
+from lengthlens.models.schemes.absolute import LearnedPositions, NoPosition, Shortformer, Sinusoidal
 from lengthlens.models.schemes.contextual import Cope, RpeSquare
 from lengthlens.models.schemes.distance_bias import T5, Alibi, Fire, KerpleLog, KerplePower, Relative
 from lengthlens.models.schemes.distance_vectors import Shaw, TransformerXL, Urpe
@@ -32,42 +40,12 @@ SCHEMES: Registry[type[PositionScheme]] = Registry(
     {
         scheme.name: scheme
         for scheme in (
-            NoPosition,
-            Learned,
-            Sinusoidal,
-            Shortformer,
-            Rope,
-            RopeInterpolated,
-            RopeNtk,
-            RopeYarn,
-            Alibi,
-            T5,
-            Relative,
-            Shaw,
-            TransformerXL,
-            KerpleLog,
-            KerplePower,
-            Fire,
-            Cope,
-            Urpe,
-            Coupled,
-            Abacus,
-            RpeSquare,
-            Ideal,
-            LearnedRelation,
-            FreeRelation,
+            *(NoPosition, LearnedPositions, Sinusoidal, Shortformer, Rope, RopeInterpolated, RopeNtk, RopeYarn),
+            *(Alibi, T5, Relative, Shaw, TransformerXL, KerpleLog, KerplePower, Fire, Cope, Urpe),
+            *(Coupled, Abacus, RpeSquare, Ideal, LearnedRelation, FreeRelation),
         )
     },
 )
-"""Every position embedding, by name.
-
-A new one is a class and a line: above, or ``SCHEMES.add("mine", Mine)`` from outside, where `Mine` is a subclass of
-`PositionScheme`. From then on it can be named wherever a scheme is named: in a `ModelConfig`, in a run, in `verdict`,
-in the listing. A name that is taken, or unknown, raises a `UserError` with the nearest one.
-
->>> SCHEMES["rope"].relation_in_words
-'i−j'
-"""
 
 WRAPPERS: Registry[type[Wrapper]] = Registry(
     "wrapper of schemes", {wrapper.prefix: wrapper for wrapper in (Randomized, ScaleHinted)}
@@ -129,7 +107,9 @@ class SchemeSpec:
 
     @classmethod
     def from_entry(cls, entry: object) -> "SchemeSpec":
-        """An entry of a TOML file: a word, or a table with a name and options."""
+        """What stands for a scheme in a list: itself, a word, or (in a TOML file) a table with a name and options."""
+        if isinstance(entry, SchemeSpec):
+            return entry
         if isinstance(entry, str):
             return cls.parse(entry)
         if isinstance(entry, dict) and isinstance(entry.get("name"), str):
