@@ -10,16 +10,16 @@ when every key gets its weight by its code under the model's own relation; for e
   scale is told; the marks stay. Then every weight is determined.
 - *Same weight, and zero.* A weight serves key j at query i if putting it in the place of a_j (the others adapt) adds to
   the squared error no more than `tolerance`² of the output, E‖z_i‖², and what the best fit leaves unexplained. So each
-  key accepts an interval of weights. A key that accepts 0 is not read. The distinct weights of a code are the least
+  key accepts an interval of weights. A key that accepts 0 is not attended to. The distinct weights of a code are the least
   number of points that hit all the intervals of its keys. One threshold, in units of the head's own output: a
   thin spread of attention over many keys is not a hundred weights, keys whose values cannot be told apart (two marks,
-  say) accept anything, and a head that looks for content, which no position-only weights describe, adds little.
+  say) accept anything, and a head that searches for content, which no position-only weights describe, adds little.
 - *R²* is the share of the variance of the head's output that the fit explains.
 
 What it leaves open: whether a code suffices to find the key. Under ``none`` one code has weight 1 at the key that is
 read and 0 at all others, and LRC_M is 1; measured SRC is what tells that apart.
 
-Worked example: a head that reads the key n back with weight 1 and nothing else. Under i−j the codes are 1 … n, so
+Worked example: a head that attends to the key n back with weight 1 and nothing else. Under i−j the codes are 1 … n, so
 LRC_M(n) = n; under i−j−n the one code is 0 and LRC_M(n) = 1.
 """
 
@@ -73,9 +73,9 @@ class MeasuredLrc:
         table = self.weights
         reach = np.sqrt((tolerance**2 + table["unexplained"]) / table["leverage"].clip(lower=1e-12))
         table = table.assign(low=table["weight"] - reach, high=table["weight"] + reach)
-        read = table[(table["low"] > 0) | (table["high"] < 0)]
+        used = table[(table["low"] > 0) | (table["high"] < 0)]
         heads = self.r2[["layer", "head"]].drop_duplicates().itertuples(index=False)
-        parts = [read[(read["layer"] == layer) & (read["head"] == head)] for layer, head in heads]
+        parts = [used[(used["layer"] == layer) & (used["head"] == head)] for layer, head in heads]
         scales = sorted(table["scale"].unique())
         counted = [distinct_pairs(part, scales) for part in parts]
         grid = self.r2[["layer", "head"]].drop_duplicates().merge(pd.DataFrame({"scale": scales}), how="cross")
@@ -213,11 +213,11 @@ def _joined(parts: list[dict[str, Any]]) -> pd.DataFrame:
 # -- counting ------------------------------------------------------------------------------------------------
 
 
-def distinct_pairs(read: pd.DataFrame, scales: Sequence[int]) -> list[int]:
-    """For each scale the number of (code, weight) pairs for the keys read (columns scale, code, low, high) up to it."""
+def distinct_pairs(used: pd.DataFrame, scales: Sequence[int]) -> list[int]:
+    """For each scale the number of (code, weight) pairs for the keys used (columns scale, code, low, high) up to it."""
     counts = []
     groups = [
-        (part["scale"].to_numpy(), part["low"].to_numpy(), part["high"].to_numpy()) for _, part in read.groupby("code")
+        (part["scale"].to_numpy(), part["low"].to_numpy(), part["high"].to_numpy()) for _, part in used.groupby("code")
     ]
     for scale in scales:
         counts.append(sum(hitting_points(low[of <= scale], high[of <= scale]) for of, low, high in groups))

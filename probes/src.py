@@ -3,9 +3,9 @@
 We define (the paper's SRC is that of a task: the least number of operators of a circuit for it):
 
 - The *sources* of an answer query are the keys whose replacement changes the prediction there, by more than
-  `threshold` in total variation (`probes/interventions.py`). Keys that have the same token in all instances of a scale
+  `threshold` in total variation (`influence`). Keys that have the same token in all instances of a scale
   (marks, ``^``) count only where no others do: putting a symbol there makes an input that is no instance, and shows
-  what disturbs a model (an attention sink, say), not what it reads. The *signature* of the step is the codes of its
+  what disturbs a model (an attention sink, say), not what it depends on. The *signature* of the step is the codes of its
   sources under the model's own relation; the query's own token, which is in the residual stream without any attention,
   has a code of its own.
 - A *readout* is a table from the tokens in the roles of a signature to the next token: an operator with its arguments
@@ -14,33 +14,38 @@ We define (the paper's SRC is that of a task: the least number of operators of a
   share `fidelity` of the trials. What a table does not know yet is learned from the step; what it knows is tested on
   the step. So every later step, and every larger scale, is held out when it is tested.
 - A role is known by its code alone. So tokens are put not where the source is but at random among all keys that have
-  its code (and where the same tokens occur in real instances): if one code marks a key that is read and others that
+  its code (and where the same tokens occur in real instances): if one code marks a key that matters and others that
   are not, no readout explains the step. Under ``none`` all keys share one code, and signatures alone would look
   invariant.
 - A step that no known readout explains opens a new one; one that no readout by codes can explain counts by itself.
 
-SRC_M(n) is the number of readouts for all steps at scales ≤ n. Worked example: a perfect copier that reads the key n
+SRC_M(n) is the number of readouts for all steps at scales ≤ n. Worked example: a perfect copier that attends to the key n
 back. Under i−j−n, one readout: the token at code 0, or ``$`` for ``=``. Under i−j one for each distance: SRC_M(n) = n.
 Under (i, j) one for each step: SRC_M(n) = 2 + 3 + … + (n+1).
 """
 
+import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.relation import Relation
+from lengthlens.models.schemes.relation import Ints, Relation
 from lengthlens.models.schemes.spec import RelationLike
-from lengthlens.probes.interventions import ROWS, Code, Key, Roles, assignments, influence, keys_of, placed, supports
 from lengthlens.probes.pruning import own_relation
 from lengthlens.probes.subject import Subject, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
 
+Code: TypeAlias = tuple[int, ...]
+Support: TypeAlias = tuple[int, ...]  # the tokens that occur at a position in real instances
+Key: TypeAlias = tuple[tuple[int, ...], ...]  # for each code of a signature, the tokens there, in order of id
 Signature: TypeAlias = tuple[Code, ...]
 Step: TypeAlias = tuple[int, tuple[int, ...]]  # a query, and the keys that are its sources
 
@@ -49,6 +54,10 @@ THRESHOLD = 0.25
 FIDELITY = 0.9
 BASES = 8  # random instances for each assignment at least: half to learn a table from, half to test it on
 TRIALS = 256  # of each step at least, so that its agreement is known to about 0.02
+ROWS = 64  # means of influence are then within about 0.05, far from the threshold for keys that matter
+KEYS_AT_ONCE = 8  # distributions over large vocabularies take memory
+ASSIGNMENTS = 64  # of tokens to the roles of a signature; all of them where there are no more
+SUPPORT_ROWS = 256  # instances from which the tokens that occur at a position are read
 
 
 @dataclass(frozen=True)
@@ -181,12 +190,153 @@ def measured_src_at(
     return [MeasuredSrc(steps, known.words, threshold, fidelity) for steps, threshold in zip(found, thresholds)]
 
 
+# -- influence -------------------------------------------------------------------------------------------------------
+
+
+def influence(
+    subject: Subject, task: Task, scale: int, rows: int = ROWS, generator: torch.Generator | None = None
+) -> Tensor:
+    """Mean total-variation change of the next-token distribution at each answer query, for each key. [query, key]
+
+    In random instances the token at the key is replaced by another: a symbol by another symbol, a mark by a symbol; the
+    scale is told. Total variation is ½ Σ |p − p'|: 1 if the prediction changes altogether. Keys behind the query
+    have none. Example: copying ``^ 7 3 = 7``, replacing the 3 changes what follows for sure, replacing 7 does not.
+    """
+    tokens = task.sample(scale, rows, generator).tokens
+    queries = answer_queries(task, scale)
+    keys = queries.stop  # the last token is seen by no query
+    at = slice(queries.start, queries.stop)
+    before = subject.logits(tokens.to(subject.device), scale, at).softmax(-1)
+    changes = []
+    for changed in replaced(task, tokens, keys, generator).split(KEYS_AT_ONCE):  # [key, row, pos]
+        after = subject.logits(changed.flatten(0, 1).to(subject.device), scale, at).softmax(-1)
+        changes.append((after.view(-1, *before.shape) - before).abs().sum(-1).mean(1) / 2)
+    change = torch.cat(changes)  # [key, query]
+    sees = torch.arange(keys, device=change.device) <= torch.tensor(queries, device=change.device)[:, None]
+    return torch.where(sees, change.T, 0.0).cpu()
+
+
+def replaced(task: Task, tokens: Tensor, keys: int, generator: torch.Generator | None) -> Tensor:
+    """The instances again for each key, with the token there replaced. [row, pos] to [key, row, pos]"""
+    symbols, (rows, length) = len(task.symbols), tokens.shape
+    shift = 1 + torch.randint(max(1, symbols - 1), (keys, rows), generator=generator)
+    any_symbol = torch.randint(symbols, (keys, rows), generator=generator)
+    old = tokens.T[:keys]
+    new = torch.where(old < symbols, (old + shift) % symbols, any_symbol)
+    here = torch.eye(keys, length, dtype=torch.bool)[:, None]
+    return torch.where(here, new[..., None], tokens)
+
+
+# -- roles -----------------------------------------------------------------------------------------------------------
+
+
+class CodeRole(NamedTuple):
+    """Sources that a readout by codes cannot tell apart, and all keys it could take for them."""
+
+    code: Code
+    support: Support
+    sources: int  # how many of the keys are sources
+    keys: tuple[int, ...]  # all keys with the code and the support
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The sources of one step, by role."""
+
+    sources: tuple[int, ...]
+    roles: tuple[CodeRole, ...]
+
+    @classmethod
+    def of(cls, codes: Ints, occurring: Sequence[Support], query: int, sources: Sequence[int]) -> "Roles":
+        """From the codes [key, component] and supports of the keys that the query sees.
+
+        The query's own token has a code of its own, whatever the relation: it is in the residual stream without any
+        attention. Sources at which instances of the scale all have the same token are left out where there are others:
+        replacing it makes an input that is no instance, and so shows what disturbs a model, not what it depends on.
+        """
+        own = (1, *(0 for _ in codes[query]))
+        names = [((0, *map(int, codes[key])), occurring[key]) for key in range(query)] + [(own, occurring[query])]
+        sources = [source for source in sources if len(occurring[source]) > 1] or sources
+        roles = [
+            CodeRole(*name, sum(names[s] == name for s in sources), tuple(k for k, n in enumerate(names) if n == name))
+            for name in sorted({names[source] for source in sources})
+        ]
+        return cls(tuple(sources), tuple(roles))
+
+    @property
+    def signature(self) -> tuple[Code, ...]:
+        """The codes of the sources, in order, each as often as it occurs."""
+        return tuple(role.code for role in self.roles for _ in range(role.sources))
+
+
+def supports(task: Task, scale: int, generator: torch.Generator | None) -> list[Support]:
+    """The tokens that occur at each position of instances of a scale."""
+    tokens = task.sample(scale, SUPPORT_ROWS, generator).tokens
+    return [tuple(column.unique().tolist()) for column in tokens.T]
+
+
+def assignments(roles: Roles) -> Tensor:
+    """Tokens for the sources, in the order of roles. [assignment, source]
+
+    The same for every step with the same codes and supports, so that steps can be compared. If there are too many,
+    each role is given a few of its tokens, the same few for each of its sources, and of those all combinations, or
+    random ones where these are still too many.
+    """
+    alphabets = [role.support for role in roles.roles for _ in range(role.sources)]
+    rng = np.random.default_rng(_seed(roles))
+    if np.prod([float(len(a)) for a in alphabets]) > ASSIGNMENTS:
+        size = max(2, int(ASSIGNMENTS ** (1 / sum(len(a) > 1 for a in alphabets)) + 1e-9))
+        alphabets = _thinned(roles, size, rng)
+    if np.prod([float(len(a)) for a in alphabets]) <= ASSIGNMENTS:
+        rows = list(itertools.product(*alphabets))  # one empty row where there are no sources
+        return torch.tensor(rows, dtype=torch.long).view(len(rows), len(alphabets))
+    return torch.from_numpy(np.stack([rng.choice(a, ASSIGNMENTS) for a in alphabets], 1))
+
+
+def _thinned(roles: Roles, size: int, rng: np.random.Generator) -> list[Support]:
+    """At most `size` tokens for each source; roles with the same support share them."""
+    chosen: dict[Support, Support] = {}
+    for role in roles.roles:
+        few = rng.choice(role.support, min(size, len(role.support)), replace=False)
+        chosen.setdefault(role.support, tuple(sorted(map(int, few))))
+    return [chosen[role.support] for role in roles.roles for _ in range(role.sources)]
+
+
+def _seed(roles: Roles) -> int:
+    """A number that depends on codes and supports alone, the same in every process."""
+    named = [(role.code, role.support, role.sources) for role in roles.roles]
+    return int.from_bytes(hashlib.blake2b(repr(named).encode(), digest_size=8).digest())
+
+
+def placed(roles: Roles, given: Tensor, base: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Every assignment inside every base instance, each role's tokens at random among its keys.
+
+    `given` [assignment, source] and `base` [base, pos] to [assignment·base, pos].
+    """
+    tokens = base.repeat(len(given), 1, 1)  # [assignment, base, pos]
+    column = 0
+    for role in roles.roles:
+        order = torch.rand(*tokens.shape[:2], len(role.keys), generator=generator).argsort(-1)
+        where = torch.tensor(role.keys)[order[..., : role.sources]]
+        what = given[:, None, column : column + role.sources].expand(where.shape)
+        tokens.scatter_(2, where, what)
+        column += role.sources
+    return tokens.flatten(0, 1)
+
+
+def keys_of(roles: Roles, given: Tensor) -> list[Key]:
+    """What a readout by codes sees of each assignment: for each code the tokens there, as a bag."""
+    signature = roles.signature
+    columns = [[k for k, own in enumerate(signature) if own == code] for code in dict.fromkeys(signature)]
+    return [tuple(tuple(sorted(row[k] for k in group)) for group in columns) for row in given.tolist()]
+
+
 # -- behaviour -----------------------------------------------------------------------------------------------
 
 
-def steps_of(task: Task, scale: int, reads: Tensor) -> list[Step]:
-    """Every answer query with its sources; `reads` [query, key] says which keys they are."""
-    return [(query, tuple(row.nonzero()[:, 0].tolist())) for query, row in zip(answer_queries(task, scale), reads)]
+def steps_of(task: Task, scale: int, is_source: Tensor) -> list[Step]:
+    """Every answer query with its sources; `is_source` [query, key]."""
+    return [(query, tuple(row.nonzero()[:, 0].tolist())) for query, row in zip(answer_queries(task, scale), is_source)]
 
 
 def behave(

@@ -88,7 +88,7 @@ class Subject:
     def _run_with_cache(self) -> Any:
         run = getattr(self.model, "run_with_cache", None)
         if run is None:
-            raise UserError("this probe reads activations, and the model has no hooks (no run_with_cache)")
+            raise UserError("this probe needs activations, and the model has no hooks (no run_with_cache)")
         return run
 
     def _scale(self, scale: int) -> dict[str, int]:

@@ -9,7 +9,7 @@ accuracy at step t of the readout fitted at step s, on instances that no fit has
 - Beside every accuracy stands a *control*: the same fit to shuffled labels. The difference is the selectivity.
 - The *cover number* up to n is the least number of readouts such that every step at scales ≤ n is decoded by one of
   them with an accuracy of at least `bar` (set cover, solved exactly); a step that none decodes, not even its own,
-  counts by itself. It looks at no position embedding. Behind the last layer it says little: there the model's own
+  counts by itself. It depends on no position embedding. Behind the last layer it says little: there the model's own
   unembedding is one linear readout for all steps, whatever came before.
 
 Worked example: if the readout from step 1 decodes all steps but the last, which always writes ``$``, and the last

@@ -7,10 +7,9 @@ from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
 from lengthlens.probes.controls import copy_by_hand, shuffled_answers, trained_on_shuffled, untrained
-from lengthlens.probes.interventions import Role, Roles, assignments, influence, keys_of, placed
 from lengthlens.probes.lrc import measured_lrc
 from lengthlens.probes.pruning import own_relation
-from lengthlens.probes.src import measured_src
+from lengthlens.probes.src import CodeRole, Roles, assignments, influence, keys_of, measured_src, placed
 from lengthlens.probes.subject import Subject, exact_by_scale
 from lengthlens.probes.transfer import readout_transfer
 from lengthlens.runs.config import RunConfig
@@ -77,7 +76,7 @@ def test_influence_of_the_hand_built_model_is_its_circuit():
 
 
 def test_assignments_are_the_same_for_steps_alike_and_never_too_many():
-    roles = Roles((1, 2, 3), (Role((0, 5), tuple(range(10)), 3, (1, 2, 3, 4)),))
+    roles = Roles((1, 2, 3), (CodeRole((0, 5), tuple(range(10)), 3, (1, 2, 3, 4)),))
     drawn = assignments(roles)
     assert drawn.shape == (64, 3) and torch.equal(drawn, assignments(roles))
     assert drawn.unique().numel() == 4  # 4³ = 64: all combinations of a few symbols
@@ -85,7 +84,7 @@ def test_assignments_are_the_same_for_steps_alike_and_never_too_many():
 
 
 def test_tokens_are_placed_at_random_among_the_keys_of_a_code():
-    roles = Roles((2,), (Role((0, 5), (7, 8), 1, (1, 2, 3)),))
+    roles = Roles((2,), (CodeRole((0, 5), (7, 8), 1, (1, 2, 3)),))
     base = torch.zeros(500, 6, dtype=torch.long)
     tokens = placed(roles, torch.tensor([[7]]), base, torch.Generator().manual_seed(0))
     assert (tokens.sum(1) == 7).all()

@@ -127,7 +127,7 @@ def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
 def proven(model: HookedModel, task: Task, settled: int, limit: int, leaks: Leaks) -> Certificate:
     found = proof(model, task, settled, limit)
     step = found.weakest
-    outweighed = "from there on keys that are not to be read can outweigh the one that is"
+    outweighed = "from there on keys that are no sources can outweigh the one that is"
     return Certificate(
         length=found.length,
         kind="proven" if found.length else "none",

@@ -5,7 +5,7 @@ The leak is the share of attention that goes to keys that are not named (`length
 A proof that the answer is right is for models in which logits are linear in what heads move: one layer of attention, no
 norm, no MLP. There the right token's lead over another is a sum over heads of weighted means Σ w g / Σ w, with one term
 for each key: g is what the key's token adds to the lead, and w is e^score, divided by the number of pooled keys for
-those. Named keys that the circuit reads hold known tokens. All other keys may hold any symbol; the least value of such
+those. Named keys that are the circuit's sources hold known tokens. All other keys may hold any symbol; the least value of such
 a quotient is found by Dinkelbach's method, head by head.
 """
 
@@ -46,7 +46,7 @@ def leak_bound(model: HookedModel, task: Task, steps: Places, length: int) -> Te
     how much the scores of two keys can differ; without a norm nothing does.
 
     Example: one head, no content, one named key with a bias of 5, no scaling, n = 100. The last query is i = 201; it
-    reads ``=``, and names ``^`` and itself, without a bias: at most 1 / (1 + (e⁵ + 1 + 1) / 203) = 0.57 leaks.
+    attends to ``=``, and names ``^`` and itself, without a bias: at most 1 / (1 + (e⁵ + 1 + 1) / 203) = 0.57 leaks.
     """
     ends = torch.tensor([task.prompt_length(length) - 1, task.length(length) - 2])
     heat, number = temperature(model, ends), torch.log(ends + 2.0)
@@ -132,7 +132,7 @@ def score_range(model: HookedModel, layer: int) -> Tensor:
 # -- that answers are right --------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
+class ProofStep(NamedTuple):
     """An answer query: what it names, and all that the circuit may find there."""
 
     query: int
@@ -148,7 +148,7 @@ def provable(model: HookedModel) -> bool:
     return cfg.n_layers == 1 and cfg.attn_only and cfg.normalization_type is None
 
 
-def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterator[Step]:
+def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterator[ProofStep]:
     """The steps of one scale, with all combinations of tokens; if `seen` is given, one of each kind not in it."""
     circuit = {step.query: step for step in task.circuit(places.scale)}
     functions = task.circuit(places.scale).functions
@@ -177,7 +177,7 @@ def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterat
                 if position in held:
                     token[row, name] = held[position]
         exists = key >= 0
-        yield Step(
+        yield ProofStep(
             query,
             key[exists],
             places.named.bias[0][:, query][:, exists],
@@ -188,7 +188,7 @@ def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterat
 
 
 @torch.no_grad()
-def least_lead(model: HookedModel, task: Task, step: Step, first: Tensor, last: Tensor) -> Tensor:
+def least_lead(model: HookedModel, task: Task, step: ProofStep, first: Tensor, last: Tensor) -> Tensor:
     """A lower bound on the lead of the right token at a step, at any position from `first` to `last`. [range]
 
     Both [range], in float64: rounding apart, the bound holds for every instance.
@@ -259,14 +259,14 @@ class Proof(NamedTuple):
     """Up to which position every step is right, and the step that is not certain behind it."""
 
     length: int
-    weakest: Step | None  # None if the limit was reached
+    weakest: ProofStep | None  # None if the limit was reached
     least: float  # the least lead up to that length
 
 
 def proof(model: HookedModel, task: Task, settled: int, limit: int) -> Proof:
     """The largest scale up to `limit` at which the right token leads at every step of every instance.
 
-    Steps of scales up to `settled` are looked at where they are; the kinds of steps that there are from then on, at
+    Steps of scales up to `settled` are bounded where they are; the kinds of steps that there are from then on, at
     every position at which any of them could be.
     """
     least = math.inf
@@ -290,7 +290,7 @@ def proof(model: HookedModel, task: Task, settled: int, limit: int) -> Proof:
     return Proof(largest_scale(task, end, settled - 1, limit), weakest, least)
 
 
-def certain_up_to(model: HookedModel, task: Task, step: Step, first: int, last: int) -> tuple[int, float]:
+def certain_up_to(model: HookedModel, task: Task, step: ProofStep, first: int, last: int) -> tuple[int, float]:
     """The last position up to which a step's right token leads wherever it may be, and the least lead on the way.
 
     Ranges of positions are halved where the bound for all of a range at once fails.

@@ -1,4 +1,4 @@
-"""The worst that leaked attention can do to a step, looked for by gradient descent on everything that is free.
+"""The worst that leaked attention can do to a step, searched for by gradient descent on all that is free.
 
 At a step of a long sequence the keys that are named hold what they hold in a short one. The rest enters a head only
 through how many keys there are, the query's temperature, and which tokens (in layer 1: which residual vectors) they
@@ -35,7 +35,7 @@ STEPS_EACH = 8  # steps tried at each answer query of a short instance, at every
 WEAKEST = 256  # steps tried because their margin is the least, wherever they are
 SEARCHED = 64  # of all of those, how many the adversary works on: mostly the worst under a random leak
 RESERVE = 0.2  # share of its usual margin that every step must keep: the search may have missed the worst
-RATIO = 4.0  # of the lengths that are looked at
+RATIO = 4.0  # of the lengths that are tried
 FINE = 1.1  # ratio of the longest length that holds and the least that does not, when the search ends
 
 
