@@ -10,7 +10,7 @@ when every key gets its weight by its code under the model's own relation; for e
   scale is told; the marks stay. Then every weight is determined.
 - *Same weight, and zero.* A weight serves key j at query i if putting it in the place of a_j (the others adapt) adds to
   the squared error no more than `tolerance`² of the output, E‖z_i‖², and what the best fit leaves unexplained. So each
-  key accepts an interval of weights. A key that accepts 0 is not attended to. The distinct weights of a code are the least
+  key accepts an interval of weights. A key that accepts 0 is not used. The distinct weights of a code are the least
   number of points that hit all the intervals of its keys. One threshold, in units of the head's own output: a
   thin spread of attention over many keys is not a hundred weights, keys whose values cannot be told apart (two marks,
   say) accept anything, and a head that searches for content, which no position-only weights describe, adds little.

@@ -5,8 +5,8 @@ The leak is the share of attention that goes to keys that are not named (`length
 A proof that the answer is right is for models in which logits are linear in what heads move: one layer of attention, no
 norm, no MLP. There the right token's lead over another is a sum over heads of weighted means Σ w g / Σ w, with one term
 for each key: g is what the key's token adds to the lead, and w is e^score, divided by the number of pooled keys for
-those. Named keys that are the circuit's sources hold known tokens. All other keys may hold any symbol; the least value of such
-a quotient is found by Dinkelbach's method, head by head.
+those. Named keys that are the circuit's sources hold known tokens. All other keys may hold any symbol; the least value
+of such a quotient is found by Dinkelbach's method, head by head.
 """
 
 import itertools
