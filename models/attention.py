@@ -265,8 +265,3 @@ def dead_hook(name: str, cfg: LensConfig) -> str | None:
         if name.rpartition(".")[2] in endings and not on:
             return switch
     return None
-
-
-def stack(blocks: nn.ModuleList, part: str, weight: str) -> Tensor:
-    """A weight of every layer, [layer, ...]."""
-    return torch.stack([getattr(getattr(block, part), weight) for block in blocks])

@@ -212,22 +212,12 @@ class LensConfig:
         """From a resolved config."""
         if config.d_vocab is None or config.d_vocab_out is None or config.d_head is None:
             raise UserError("the config has open sizes: call resolved() first")
-        return cls(
-            n_layers=config.n_layers,
-            n_heads=config.n_heads,
-            d_model=config.d_model,
-            d_head=config.d_head,
-            d_mlp=None if config.attn_only else config.d_mlp,
-            d_vocab=config.d_vocab,
-            d_vocab_out=config.d_vocab_out,
-            n_ctx=config.n_ctx,
-            act_fn=config.act_fn,
-            normalization_type=config.normalization_type,
-            eps=config.eps,
-            attn_only=config.attn_only,
-            attn_scale=config.attn_scale or math.sqrt(config.d_head),
-            seed=config.seed,
-            positional_embedding_type=config.scheme,
-            device=torch.device("cpu"),
-            dtype=torch.float32,
-        )
+        shared = {f.name: getattr(config, f.name) for f in dataclasses.fields(cls) if hasattr(config, f.name)}
+        own = {
+            "d_mlp": None if config.attn_only else config.d_mlp,
+            "attn_scale": config.attn_scale or math.sqrt(config.d_head),
+            "positional_embedding_type": config.scheme,
+            "device": torch.device("cpu"),
+            "dtype": torch.float32,
+        }
+        return cls(**{**shared, **own})

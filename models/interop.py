@@ -112,6 +112,10 @@ def hooked_attn_scale(hooked: Mapping[str, Any]) -> float | None:
 # -- a bridge of TransformerLens 4 -----------------------------------------------------------------------------------
 
 ARCHITECTURE = "TransformerLensNative"
+SHARED_FIELDS = (
+    *("d_model", "d_head", "n_layers", "n_heads", "n_ctx", "d_mlp", "d_vocab", "d_vocab_out"),
+    *("act_fn", "attn_only", "normalization_type", "eps", "attn_scale", "dtype"),
+)
 SCHEMES_THERE = ("learned", "rope")
 ACTIVATIONS_THERE = ("gelu", "gelu_new", "relu", "silu", "solu")
 
@@ -161,24 +165,12 @@ def bridge_config(model: HookedModel) -> Any:
 
     cfg, rope = model.cfg, model.config.scheme == "rope"
     options: Any = model.pos_embed.options
+    shared = {name: getattr(cfg, name) for name in SHARED_FIELDS}
     return TransformerBridgeConfig(
-        d_model=cfg.d_model,
-        d_head=cfg.d_head,
-        n_layers=cfg.n_layers,
-        n_heads=cfg.n_heads,
-        n_ctx=cfg.n_ctx,
-        d_mlp=cfg.d_mlp,
-        d_vocab=cfg.d_vocab,
-        d_vocab_out=cfg.d_vocab_out,
-        act_fn=cfg.act_fn,
-        attn_only=cfg.attn_only,
-        normalization_type=cfg.normalization_type,
-        eps=cfg.eps,
-        attn_scale=cfg.attn_scale,
+        **shared,
         positional_embedding_type="rotary" if rope else "standard",
         rotary_dim=(options.rotary_dim or cfg.d_head) if rope else None,
         rotary_base=options.base if rope else 10000,
-        dtype=cfg.dtype,
         architecture=ARCHITECTURE,
     )
 

@@ -8,10 +8,20 @@ from torch import Tensor, nn
 from transformer_lens.FactoredMatrix import FactoredMatrix
 
 from lengthlens.errors import UserError
-from lengthlens.models.attention import Block, stack
+from lengthlens.models.attention import Block
 from lengthlens.models.config import LensConfig
 from lengthlens.models.layers import Embed, Unembed
 from lengthlens.tasks import Task
+
+
+class Stacked:
+    """A weight of every layer as an attribute of the model, [layer, ...]."""
+
+    def __init__(self, part: str, weight: str) -> None:
+        self.part, self.weight = part, weight
+
+    def __get__(self, model: "WeightNames", kind: object = None) -> Tensor:
+        return torch.stack([getattr(getattr(block, self.part), self.weight) for block in model.blocks])
 
 
 class WeightNames:
@@ -39,53 +49,12 @@ class WeightNames:
     def b_U(self) -> Tensor:
         return self.unembed.b_U
 
-    @property
-    def W_Q(self) -> Tensor:
-        return stack(self.blocks, "attn", "W_Q")
-
-    @property
-    def W_K(self) -> Tensor:
-        return stack(self.blocks, "attn", "W_K")
-
-    @property
-    def W_V(self) -> Tensor:
-        return stack(self.blocks, "attn", "W_V")
-
-    @property
-    def W_O(self) -> Tensor:
-        return stack(self.blocks, "attn", "W_O")
-
-    @property
-    def b_Q(self) -> Tensor:
-        return stack(self.blocks, "attn", "b_Q")
-
-    @property
-    def b_K(self) -> Tensor:
-        return stack(self.blocks, "attn", "b_K")
-
-    @property
-    def b_V(self) -> Tensor:
-        return stack(self.blocks, "attn", "b_V")
-
-    @property
-    def b_O(self) -> Tensor:
-        return stack(self.blocks, "attn", "b_O")
-
-    @property
-    def W_in(self) -> Tensor:
-        return stack(self.blocks, "mlp", "W_in")
-
-    @property
-    def b_in(self) -> Tensor:
-        return stack(self.blocks, "mlp", "b_in")
-
-    @property
-    def W_out(self) -> Tensor:
-        return stack(self.blocks, "mlp", "W_out")
-
-    @property
-    def b_out(self) -> Tensor:
-        return stack(self.blocks, "mlp", "b_out")
+    W_Q, b_Q = Stacked("attn", "W_Q"), Stacked("attn", "b_Q")  # noqa: N815
+    W_K, b_K = Stacked("attn", "W_K"), Stacked("attn", "b_K")  # noqa: N815
+    W_V, b_V = Stacked("attn", "W_V"), Stacked("attn", "b_V")  # noqa: N815
+    W_O, b_O = Stacked("attn", "W_O"), Stacked("attn", "b_O")  # noqa: N815
+    W_in, b_in = Stacked("mlp", "W_in"), Stacked("mlp", "b_in")
+    W_out, b_out = Stacked("mlp", "W_out"), Stacked("mlp", "b_out")
 
     @property
     def QK(self) -> FactoredMatrix:

@@ -94,10 +94,16 @@ class DistanceTable(Distanced):
     relation_in_words = "min(i−j, max_distance)"
     anchored_in_words = "clip(i−j−n, ±max_distance)"
 
+    @dataclass(frozen=True)
+    class Options:
+        # larger than any training length here: each distance has a value of its own
+        max_distance: int = option(128, at_least=1, at_most=LARGEST)
+
+    options: Options
+
     @property
-    @abstractmethod
     def last(self) -> int:
-        """The option max_distance."""
+        return self.options.max_distance
 
     @property
     def least(self) -> int:
@@ -127,20 +133,9 @@ class Relative(DistanceTable, DistanceBias):
     name = "relative"
     summary = "one learned bias per distance, clipped"
 
-    @dataclass(frozen=True)
-    class Options:
-        # larger than any training length here: each distance has a value of its own
-        max_distance: int = option(128, at_least=1, at_most=LARGEST)
-
-    options: Options
-
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task, anchored)
         self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
-
-    @property
-    def last(self) -> int:
-        return self.options.max_distance
 
     def values(self, layer: int, distance: Tensor) -> Tensor:
         return self.table[layer][:, self.place(distance)]

@@ -1,13 +1,11 @@
 """Schemes in which the query meets a vector for the distance: Shaw's and Transformer-XL's; and URPE's factor."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from lengthlens.models.schemes.absolute import sinusoid
 from lengthlens.models.schemes.distance_bias import Distanced, DistanceTable
-from lengthlens.models.schemes.scheme import LARGEST, Positions, Sizes, option
+from lengthlens.models.schemes.scheme import Positions, Sizes
 from lengthlens.tasks import Task
 
 
@@ -26,20 +24,10 @@ class Shaw(DistanceTable):
     name = "shaw"
     summary = "one learned vector per distance, clipped, added to keys"
 
-    @dataclass(frozen=True)
-    class Options:
-        max_distance: int = option(128, at_least=1, at_most=LARGEST)
-
-    options: Options
-
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task, anchored)
         self.vectors = nn.Parameter(torch.empty(sizes.n_layers, self.last + 1 - self.least, sizes.d_head))
         nn.init.normal_(self.vectors, std=0.02)
-
-    @property
-    def last(self) -> int:
-        return self.options.max_distance
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         vectors = self.vectors[layer].to(q.dtype)
@@ -92,19 +80,9 @@ class Urpe(DistanceTable):
     name = "urpe"
     summary = "one learned factor per distance, clipped, on the pattern after the softmax"
 
-    @dataclass(frozen=True)
-    class Options:
-        max_distance: int = option(128, at_least=1, at_most=LARGEST)
-
-    options: Options
-
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task, anchored)
         self.table = nn.Parameter(torch.ones(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
-
-    @property
-    def last(self) -> int:
-        return self.options.max_distance
 
     def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
         table = self.table[layer]
