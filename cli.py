@@ -4,7 +4,6 @@ from importlib.metadata import version
 
 import click
 
-from lengthlens.commands.certify import CERTIFY_COMMANDS
 from lengthlens.commands.figures import FIGURE_COMMANDS
 from lengthlens.commands.probes import PROBE_COMMANDS
 from lengthlens.commands.report import REPORT_COMMANDS
@@ -16,7 +15,7 @@ from lengthlens.commands.theory import THEORY_COMMANDS
 
 SECTIONS = {
     "Before any training": (*TASK_COMMANDS, *THEORY_COMMANDS),
-    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *CERTIFY_COMMANDS),
+    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS),
     "Studies of many runs": (*REPRODUCE_COMMANDS, *FIGURE_COMMANDS, *REPORT_COMMANDS),
 }
 
