@@ -20,11 +20,20 @@ INTEGERS = ("length", "samples", "d_mlp")  # columns that may be empty and are w
 class RunStore:
     """A directory with a subdirectory for each run; any number of processes may use it at once.
 
+    Argument: `path`, the directory, which need not exist yet. Reading a store changes nothing in it.
+
+    Result: `runs` gives every run and `find` one of them, by name, by how its name begins or by path; `listing` has a
+    row for each run, `table` one for each run and length; `check` says what is wrong with any file.
+
+    Errors: UserError for a name that means no run or several; StorageError if a run's file is not what was written.
+
     >>> import tempfile
     >>> store = RunStore(tempfile.mkdtemp())
     >>> run = store.create(RunConfig(task="copy", scheme="rope"))
-    >>> run.status().status, store.find("copy_rope").id == run.id
-    ('new', True)
+    >>> store.find("copy_rope").id == run.id, run.status().status, store.check()
+    (True, 'new', [])
+    >>> [(row["task"], row["scheme"], row["status"]) for row in store.listing()]
+    [('copy', 'rope', 'new')]
     """
 
     def __init__(self, path: str | Path = "runs") -> None:
