@@ -34,11 +34,13 @@ class Study:
         self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, held_out: Sequence[str] | None = None
     ) -> None:
         self.about = dict(about or {})
-        self.held_out = tuple(self.about.get("held_out", ()) if held_out is None else held_out)
         trained = table[table["target"] == ""]
-        for task in self.held_out:
-            if task not in set(trained["task"]):
-                raise unknown("task in the table", task, sorted(set(trained["task"])))
+        tasks = set(trained["task"])
+        for task in held_out or ():
+            if task not in tasks:
+                raise unknown("task in the table", task, sorted(tasks))
+        named = self.about.get("held_out", ()) if held_out is None else held_out
+        self.held_out = tuple(task for task in named if task in tasks)
         self._recipes, self._ranges = (trained[name].nunique() > 1 for name in ("recipe", "train_max"))
         self.table = table.assign(label=self.labels(table))
         self.missing: dict[str, str] = {}  # by finding, why there is nothing to show

@@ -81,22 +81,18 @@ def finite(value: Any) -> Any:
 
 def print_table(rows: list[dict[str, Any]], by: list[str] | None = None) -> None:
     """Rows under their column names, columns aligned; `by` puts a heading above each run of equal groups."""
+    from lengthlens.analyses.tables import aligned
+
     cells = [[cell(value) for value in row.values()] for row in rows]
     names = list(rows[0])
-    widths = [max(len(line[k]) for line in [names, *cells]) for k in range(len(names))]
-    numeric = [all(isinstance(row[name], int | float) for row in rows) for name in names]
-
-    def line(texts: list[str]) -> str:
-        padded = [t.rjust(w) if right else t.ljust(w) for t, w, right in zip(texts, widths, numeric)]
-        return "  ".join(padded).rstrip()
-
-    click.echo(click.style(line(names), bold=True))
+    head, *lines = aligned([names, *cells], [all(isinstance(row[name], int | float) for row in rows) for name in names])
+    click.echo(click.style(head, bold=True))
     previous = None
-    for k, texts in enumerate(cells):
+    for k, line in enumerate(lines):
         if by and by[k] != previous:
             previous = by[k]
             click.echo(click.style(f"\n{previous}", underline=True))
-        click.echo(line(texts))
+        click.echo(line)
 
 
 def cell(value: Any) -> str:
