@@ -82,7 +82,9 @@ class Study:
             except MissingError as missing:
                 self.missing[finding.name] = str(missing)
                 figure = theme.saying(f"{finding.name}: {missing}")
-            figure.draw_without_rendering()
+            with theme.style():
+                for _ in range(2):  # room for the label of a colour bar is known only once its ticks have a place
+                    figure.draw_without_rendering()
             figure.set_layout_engine("none")
             self._figures[finding.name] = figure
         return self._figures[finding.name]
