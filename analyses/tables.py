@@ -8,8 +8,9 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
+
+from markupsafe import escape
 
 if TYPE_CHECKING:
     import pandas as pd
