@@ -51,7 +51,7 @@ def probe(
     as_json: bool,
 ) -> None:
     """Parse, measure, print; what is measured is said in `HELP`."""
-    from lengthlens.probes.table import probe_run
+    from lengthlens.probes.table import plain_rows, probe_run
     from lengthlens.runs.store import RunStore
 
     found = RunStore(store)
@@ -99,14 +99,10 @@ def probed(
     return tables
 
 
-def plain_rows(table: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Rows as plain values, None where a column means nothing for a row."""
-    rows = table.astype(object).where(table.notna(), None).to_dict("records")
-    return [{str(key): value for key, value in row.items()} for row in rows]
-
-
 def show(table: "pd.DataFrame") -> None:
     """Growth curves of a run, a line each, with their index at the default thresholds."""
+    from lengthlens.probes.table import plain_rows
+
     first = table.iloc[0]
     flag = "" if first["accurate"] else "  (NOT accurate in range)"
     click.echo(click.style(f"\n{first['run']}{flag}", bold=True))
@@ -115,22 +111,15 @@ def show(table: "pd.DataFrame") -> None:
         click.echo(f"codes: {relation.iloc[0]}")
     if cells := curve_cells(table):
         print_table(cells)
-    for line in pruned_lines(table):
-        click.echo(line)
-
-
-def pruned_lines(table: "pd.DataFrame") -> list[str]:
-    """What is left of a run's position embedding, and how far that goes; nothing where there was nothing to prune."""
-    rows = table[table["measure"] == "pruned_exact_match"]
-    if rows.empty:
-        return []
-    exact = ", ".join(f"{row['value']:.2f} at n = {row['scale']}" for row in plain_rows(rows))
-    return [f"pruned to {rows['relation'].iloc[0]}", f"  exact match of the pruned copy: {exact}"]
+    for probe in PROBES.values():
+        for line in probe.lines(plain_rows(table)):
+            click.echo(line)
 
 
 def curve_cells(table: "pd.DataFrame") -> list[dict[str, Any]]:
     """A row for each growth curve: its name, its value at each scale, and ι at the thresholds of the curve."""
     from lengthlens.probes.invariance import THRESHOLD_COLUMNS
+    from lengthlens.probes.table import plain_rows
 
     index_of = {curve: index for probe in PROBES.values() for curve, index in probe.curves.items()}
     rows = plain_rows(table)

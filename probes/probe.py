@@ -132,6 +132,10 @@ class Probe(ABC):
     def rows(self, context: Context) -> list[Row]:
         """The measurements of one network, as rows with columns of a study."""
 
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        """What a terminal shows of a run's rows beside growth curves."""
+        return []
+
 
 def by_scale(measure: str, curve: Mapping[int, float], about: Row) -> list[Row]:
     """A row for each scale of a curve."""
@@ -250,6 +254,12 @@ class PrunedProbe(Probe):
         rows = [index_row("pruned", curve, about), *by_scale("pruned_src", curve, about)]
         return rows + by_scale("pruned_exact_match", exact, about)
 
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        exact = [row for row in rows if row["measure"] == "pruned_exact_match"]
+        texts = ", ".join(f"{row['value']:.2f} at n = {row['scale']}" for row in exact)
+        found = {f"pruned to {row['relation']}": f"  exact match of the pruned copy: {texts}" for row in exact}
+        return [line for pair in found.items() for line in pair]
+
 
 class RelationProbe(Probe):
     """The relation that the heads learned, pruned, where the scheme learns one: a row for each form and value.
@@ -267,7 +277,7 @@ class RelationProbe(Probe):
         if own is None or not own.learns_relation or context.pruned is None:
             return []
         subject, relation = context.pruned
-        scheme = scheme_of(subject.model)
+        scheme = scheme_of(subject.model) or own
         return [
             {
                 "measure": "relation",
@@ -278,7 +288,7 @@ class RelationProbe(Probe):
                 "form": str(entry.form),
                 "form_value": entry.value,
             }
-            for entry in (scheme.entries() if scheme else [])
+            for entry in scheme.entries()
         ]
 
 

@@ -6,8 +6,8 @@ We define (the paper's SRC is that of a task: the least number of operators of a
   `threshold` in total variation (`influence`). Keys that have the same token in all instances of a scale
   (marks, ``^``) count only where no others do: putting a symbol there makes an input that is no instance, and shows
   what disturbs a model (an attention sink, say), not what it depends on. The *signature* of the step is the codes of
-  its sources under the model's own relation; the query's own token, which is in the residual stream without any attention,
-  has a code of its own.
+  its sources under the model's own relation; the query's own token, which is in the residual stream without any
+  attention, has a code of its own.
 - A *readout* is a table from the tokens in the roles of a signature to the next token: an operator with its arguments
   named by codes. It explains a step if the step behaves by it **under intervention**: tokens are put in the
   roles, all else is a random instance, and the model's arg-max next token is what the table says, in at least a
@@ -20,8 +20,8 @@ We define (the paper's SRC is that of a task: the least number of operators of a
 - A step that no known readout explains opens a new one; one that no readout by codes can explain counts by itself.
 
 SRC_M(n) is the number of readouts for all steps at scales ≤ n. Worked example: a perfect copier that attends to the key
-n back. Under i−j−n, one readout: the token at code 0, or ``$`` for ``=``. Under i−j one for each distance: SRC_M(n) = n.
-Under (i, j) one for each step: SRC_M(n) = 2 + 3 + … + (n+1).
+n back. Under i−j−n, one readout: the token at code 0, or ``$`` for ``=``. Under i−j one for each distance: SRC_M(n) =
+n. Under (i, j) one for each step: SRC_M(n) = 2 + 3 + … + (n+1).
 """
 
 import hashlib

@@ -91,6 +91,12 @@ def _silent(text: str) -> None:
     pass
 
 
+def plain_rows(table: pd.DataFrame) -> list[Row]:
+    """Rows as plain values, None where a column means nothing for a row."""
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in rows]
+
+
 # -- a run -------------------------------------------------------------------------------------------------------
 
 

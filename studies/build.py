@@ -182,14 +182,13 @@ def score_rows(scores: Sequence[Row]) -> list[Row]:
 
 def probe_rows(run: Run) -> list[Row]:
     """The rows that are kept with a run since it was probed; none if it was not."""
-    from lengthlens.probes.table import earlier_relation, stored  # imports TransformerLens, which reading does without
+    # Imports TransformerLens, which reading a study does without.
+    from lengthlens.probes.table import earlier_relation, plain_rows, stored
 
     table = stored(run)
     if table is None:
         return earlier_relation(run)
-    table = table.replace({"measure": {"exact_match": "probe_exact_match"}})
-    plain = table.astype(object).where(table.notna(), None)
-    rows = [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
+    rows = plain_rows(table.replace({"measure": {"exact_match": "probe_exact_match"}}))
     return rows if any(row["measure"] == "relation" for row in rows) else rows + earlier_relation(run)
 
 
