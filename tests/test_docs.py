@@ -18,6 +18,7 @@ import click
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from sklearn.metrics import roc_auc_score
 
 import lengthlens as ll
 from lengthlens.analyses.findings import findings
@@ -339,6 +340,17 @@ def test_intervals_in_the_findings_are_those_of_the_tables(
 def test_values_in_the_findings_are_those_of_the_tables(number: int, table: str, cells: set[str], column: str) -> None:
     (row,) = [row for row in rows_of(ROOT / "figures" / table) if cells <= set(row.values())]
     assert row[column].split()[0] in finding(number)
+
+
+def test_both_studies_together_in_the_findings() -> None:
+    table = pd.concat(pd.read_parquet(ROOT / "figures" / name / "study.parquet") for name in ("study", "unscaled"))
+    default = (table["influence"] == 0.25) & (table["fidelity"] == 0.9)
+    index = table[(table["measure"] == "iota_src") & default].set_index("run")["value"]
+    beyond = table[(table["measure"] == "exact_match") & (table["scale"] == 2 * table["train_max"])]
+    exact = beyond[beyond["accurate"].astype(bool)].set_index("run")["value"]
+    runs = index.index.intersection(exact.index)
+    auc = roc_auc_score(exact[runs] >= 0.9, -index[runs])
+    assert f"{len(runs)} runs, ι of SRC has {auc:.3f} [" in finding(2)
 
 
 def test_outcomes_in_the_findings() -> None:
