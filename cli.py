@@ -4,19 +4,16 @@ from importlib.metadata import version
 
 import click
 
-from lengthlens.commands.figures import FIGURE_COMMANDS
 from lengthlens.commands.probes import PROBE_COMMANDS
-from lengthlens.commands.report import REPORT_COMMANDS
-from lengthlens.commands.reproduce import REPRODUCE_COMMANDS
 from lengthlens.commands.runs import RUN_COMMANDS
-from lengthlens.commands.tasks import TASK_COMMANDS
+from lengthlens.commands.studies import STUDY_COMMANDS
 from lengthlens.commands.terminal import Group
 from lengthlens.commands.theory import THEORY_COMMANDS
 
 SECTIONS = {
-    "Before any training": (*TASK_COMMANDS, *THEORY_COMMANDS),
+    "Before any training": THEORY_COMMANDS,
     "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS),
-    "Studies of many runs": (*REPRODUCE_COMMANDS, *FIGURE_COMMANDS, *REPORT_COMMANDS),
+    "Studies of many runs": STUDY_COMMANDS,
 }
 
 

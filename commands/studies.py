@@ -1,4 +1,4 @@
-"""What the commands that read a study have in common: which file, and which of its tasks were held out."""
+"""Commands about studies of many runs: make one from nothing, redraw its figures and tables, make its page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lengthlens.commands.options import as_json, engine_options
+from lengthlens.commands.progress import minutes, progress, study_progress
+from lengthlens.commands.terminal import counted, print_json, stoppable
+
+
 if TYPE_CHECKING:
     from lengthlens.analyses.study import Study
+    from lengthlens.studies.reproduce import Reproduced
 
 table_file = click.option(
     "--table",
@@ -22,6 +28,123 @@ held_out_tasks = click.option(
     metavar="TASKS",
     help="Tasks on which nothing was chosen, with commas: reported apart, too.  [default: as the study says]",
 )
+
+
+@click.command("reproduce")
+@click.option(
+    "--preset", default="quick", show_default=True, help="Which study: smoke, quick, paper, unscaled, records or full."
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True)
+@click.option("--store", help="Where the runs are.  [default: runs in --out]")
+@engine_options
+@click.option("--quiet", is_flag=True, help="Only the summary.")
+@as_json
+def reproduce_command(
+    preset: str,
+    out: Path,
+    store: str | None,
+    engine: str,
+    workers: int | None,
+    address: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Everything from nothing: train and probe a preset's runs, then its study, figures and page.
+
+    What is finished is not done again, so that after an interruption the same command goes on where it was. A run
+    that fails is shown in the summary and on the page, and stops nothing.
+    """
+    from lengthlens.runs.store import RunStore
+    from lengthlens.studies.reproduce import reproduce
+
+    with stoppable("the study"), study_progress(quiet or as_json) as show:
+        runs = RunStore(store) if store else None
+        done = reproduce(preset, out, store=runs, engine=engine, workers=workers, address=address, report=show)
+    if as_json:
+        print_json(
+            {
+                "preset": done.preset,
+                "runs": [vars(outcome) for outcome in done.runs],
+                "probed": [vars(outcome) for outcome in done.probed],
+                "study": str(done.study),
+                "figures": str(done.figures),
+                "page": str(done.page),
+                "seconds": done.seconds,
+            }
+        )
+    else:
+        print_summary(done)
+
+
+def print_summary(done: "Reproduced") -> None:
+    """How many runs ended how, by name those that failed, and where everything is."""
+    click.echo(f"runs: {counted([run.status for run in done.runs])}")
+    if done.probed:
+        click.echo(f"probes: {counted([run.status for run in done.probed])}")
+    for run, reason in done.failures.items():
+        click.echo(f"failed: {run}: {reason}")
+    click.echo(f"study: {done.study}\nfigures: {done.figures}")
+    click.echo(f"done in {minutes(done.seconds)}; open the page in a browser:")
+    click.echo(str(done.page))
+
+
+# -- from a table --------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@table_file
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("figures"),
+    show_default=True,
+    help="Where to; tables go into its folder tables.",
+)
+@click.option("--formats", default="pdf,png", show_default=True, help="Of figures, with commas.")
+@held_out_tasks
+@as_json
+def figures(
+    names: tuple[str, ...], tables: tuple[Path, ...], out: Path, formats: str, held_out: str | None, as_json: bool
+) -> None:
+    """Redraw every figure and table of a study, or only those NAMEs. The same study gives the same bytes."""
+    from lengthlens.studies.drawing import check, draw
+
+    kinds = listed(formats)
+    check(names, kinds)
+    study = opened(tables, held_out)
+    with progress("drawing") as report:
+        drawn = draw(study, names, out, kinds, report=report)
+    for name, sentence in drawn.missing.items():
+        click.echo(f"{name}: {sentence}", err=True)
+    if as_json:
+        print_json({"written": [str(path) for path in drawn.files], "missing": drawn.missing})
+    else:
+        click.echo(f"{len(drawn.files)} files in {out}")
+
+
+@click.command()
+@table_file
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report/index.html"),
+    show_default=True,
+    help="The page: one file, which needs nothing else.",
+)
+@held_out_tasks
+def report(tables: tuple[Path, ...], out: Path, held_out: str | None) -> None:
+    """Make one page of a study: the finding, the figures, and every cell to look into."""
+    from lengthlens.analyses.page import page
+    from lengthlens.files import make_directory, write_whole
+
+    study = opened(tables, held_out)
+    with progress("report") as tell:
+        tell("drawing")
+        text = page(study)
+    make_directory(out.parent)
+    write_whole(out, text.encode())
+    click.echo(out)
 
 
 def opened(tables: Sequence[Path], held_out: str | None) -> "Study":
@@ -40,3 +163,6 @@ def listed(text: str) -> list[str]:
     (['pdf', 'png'], [])
     """
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+STUDY_COMMANDS = (reproduce_command, figures, report)

@@ -1,4 +1,4 @@
-"""Commands that need no training: POLA, and the verdict on a task and a scheme."""
+"""Commands that need no training: tasks, their instances and complexity, position embeddings, POLA, and verdicts."""
 
 import os
 from pathlib import Path
@@ -13,6 +13,119 @@ from lengthlens.errors import UserError
 
 train_max = click.option("--train-max", type=int, default=10, show_default=True, help="The largest training scale.")
 test_max = click.option("--test-max", type=int, default=40, show_default=True, help="The largest scale asked about.")
+
+
+# -- what there is -----------------------------------------------------------------------------------------------
+
+
+@click.command()
+@as_json
+def tasks(as_json: bool) -> None:
+    """List the tasks: an example at n = 4, vocabulary, sequence length and declared SRC."""
+    from lengthlens.tasks import TASKS
+    from lengthlens.tasks.complexity import task_rows
+
+    rows = task_rows(TASKS.values())
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        [
+            {
+                "task": row["name"],
+                "example at n = 4": row["example"],
+                "tokens": row["vocabulary"],
+                "length": row["length"],
+                "SRC at n = 4, 8, 16": ", ".join(map(str, row["src"].values())),
+            }
+            for row in rows
+        ],
+        by=[row["family"] for row in rows],
+    )
+
+
+@click.command()
+@click.argument("task")
+@click.option("--scale", type=int, default=4, show_default=True, help="The scale n.")
+@click.option("--batch", type=int, default=5, show_default=True, help="How many instances.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@as_json
+def sample(task: str, scale: int, batch: int, seed: int, as_json: bool) -> None:
+    """Draw instances of TASK; the same seed gives the same instances."""
+    import torch
+
+    from lengthlens.tasks import TASKS
+
+    drawn = TASKS[task].sample(scale, batch, torch.Generator().manual_seed(seed))
+    lines = [TASKS[task].render(row) for row in drawn.tokens]
+    if as_json:
+        print_json([{"task": task, "scale": scale, "seed": seed, "text": line} for line in lines])
+    else:
+        click.echo("\n".join(lines))
+
+
+@click.command()
+@click.argument("task")
+@click.argument("instance")
+@as_json
+def steps(task: str, instance: str, as_json: bool) -> None:
+    """The circuit of TASK on one INSTANCE, e.g. copy "^ 7 3 =": which operator writes each token, from where."""
+    from lengthlens.tasks import TASKS
+    from lengthlens.tasks.task import step_rows
+
+    rows = step_rows(TASKS[task], instance)
+    print_json(rows) if as_json else print_table(rows)
+
+
+@click.command()
+@click.argument("task")
+@click.option("--max-scale", type=int, default=16, show_default=True, help="The largest scale n.")
+@click.option("--search", is_flag=True, help="Also search the least number of operators, without the declaration.")
+@click.option("--arity", type=int, default=2, show_default=True, help="With --search: the most sources of a step.")
+@plot_file
+@as_json
+def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, as_json: bool) -> None:
+    """The sequential representation complexity of TASK at every scale up to --max-scale."""
+    from lengthlens.tasks import TASKS
+    from lengthlens.tasks.complexity import src_rows
+
+    with progress("searching") as report:
+        rows = src_rows(TASKS[task], max_scale, arity if search else None, report)
+    if as_json:
+        print_json(rows)
+    else:
+        print_table([{key: value for key, value in row.items() if key != "task"} for row in rows])
+    if plot:
+        from lengthlens.analyses.curves import plot_src
+
+        save_figure(plot_src(rows), plot)
+
+
+@click.command()
+@as_json
+def schemes(as_json: bool) -> None:
+    """List the position embeddings: where each acts, which position pairs it treats alike, its options."""
+    from lengthlens.models.schemes import scheme_rows
+
+    rows = scheme_rows()
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        [
+            {
+                "scheme": row["name"],
+                "acts on": ", ".join(row["acts"]) or "-",
+                "its code of a pair (i, j) at scale n": row["relation"],
+                "options": " ".join(f"{name}={value}" for name, value in row["options"].items()) or "-",
+            }
+            for row in rows
+        ],
+        by=[row["family"] for row in rows],
+    )
+
+
+# -- what follows from it ----------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -53,7 +166,7 @@ def pola(
         save_figure(draw(table), plot)
 
 
-@click.command()
+@click.command("verdict")
 @click.option("--task", help="A task; see `lengthlens tasks`.")
 @click.option("--scheme", help="A position embedding; see `lengthlens schemes`.")
 @scheme_option
@@ -63,7 +176,7 @@ def pola(
 @click.option("--jobs", type=int, default=os.cpu_count() or 1, show_default="all cores", help="With --all: processes.")
 @plot_file
 @as_json
-def verdict(
+def verdict_command(
     task: str | None,
     scheme: str | None,
     scheme_option: dict[str, str],
@@ -84,11 +197,11 @@ def verdict(
         raise UserError("give a --task and a --scheme, or --all")
     if plot:
         raise UserError("--plot draws the grid of tasks and schemes, and goes with --all")
-    from lengthlens.theory.verdict import verdict as judge
+    from lengthlens.theory.verdict import verdict
 
     with progress("verdict") as report:
         report(f"{task} under {scheme}, n up to {test_max}")
-        found = judge(task, scheme, train_max, test_max, scheme_option)
+        found = verdict(task, scheme, train_max, test_max, scheme_option)
     print_json(found.to_dict()) if as_json else click.echo(str(found))
 
 
@@ -117,4 +230,4 @@ def _grid(
         save_figure(draw(table), plot)
 
 
-THEORY_COMMANDS = (pola, verdict)
+THEORY_COMMANDS = (tasks, sample, steps, src, schemes, pola, verdict_command)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.findings import all_tables, findings
+from lengthlens.analyses.findings import findings
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, write_whole
@@ -34,9 +34,10 @@ def draw(
 ) -> Drawn:
     """Write the figures and tables of a study, in seconds; the same study gives the same bytes.
 
-    `table` is a study, as `ll.study` makes it and `read_study` reads it. `names` are figures, and "tables" stands for
-    all tables; none means everything. Figures go to `out` in each of the `formats` (pdf, png, svg), tables to
-    `out`/tables in Markdown and LaTeX. Tasks `held_out` are reported on their own, too. `report` is told each name.
+    `table` is a study, as `ll.study` makes it and `read_study` reads it. `names` are findings, each with a figure and
+    perhaps tables, and "tables" stands for the tables of all; no names mean everything. Figures go to `out` in each of
+    the `formats` (pdf, png, svg), tables to `out`/tables in Markdown and LaTeX. Tasks `held_out` are reported on their
+    own, too. `report` is told each name.
 
     A figure for which the study lacks something says so in its place, and in `missing`. A name or a format that does
     not exist is a `UserError`.
@@ -48,12 +49,11 @@ def draw(
     study = table if isinstance(table, Study) else Study(table, held_out=held_out)
     tell, files = report or (lambda name: None), list[Path]()
     for name, finding in findings().items():
+        tell(name)
         if not names or name in names:
-            tell(name)
             files += figure_files(study, finding, Path(out), formats)
-    if not names or TABLES in names:
-        tell(TABLES)
-        files += table_files(study, Path(out) / TABLES)
+        if not names or name in names or TABLES in names:
+            files += table_files(study, finding, Path(out) / TABLES)
     return Drawn(files, study.missing)
 
 
@@ -77,10 +77,10 @@ def figure_files(study: Study, finding: Finding, out: Path, formats: Sequence[st
         yield path
 
 
-def table_files(study: Study, out: Path) -> Iterator[Path]:
-    """Every table in Markdown and LaTeX."""
-    make_directory(out)
-    for name, found in all_tables(study).items():
+def table_files(study: Study, finding: Finding, out: Path) -> Iterator[Path]:
+    """Its tables in Markdown and LaTeX."""
+    for name, found in study.tables(finding).items():
+        make_directory(out)
         for ending, text in (("md", found.markdown()), ("tex", found.latex())):
             path = out / f"{name}.{ending}"
             write_whole(path, text.encode())

@@ -55,8 +55,9 @@ def test_named_ones_only_and_json(study: str, tmp_path: Path) -> None:
     result = figures("outcome", "--table", study, "--out", str(tmp_path), "--formats", "svg", "--json")
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
-    assert said == {"written": [str(tmp_path / "outcome.svg")], "missing": {}}
-    assert [path.name for path in tmp_path.iterdir()] == ["outcome.svg"]
+    assert said["missing"] == {} and said["written"][0] == str(tmp_path / "outcome.svg")
+    assert {path.name for path in tmp_path.iterdir()} == {"outcome.svg", "tables"}, "a figure, and its tables"
+    assert {path.name[:7] for path in (tmp_path / "tables").iterdir()} == {"outcome"}
     result = figures("tables", "--table", study, "--out", str(tmp_path))
     assert (tmp_path / "tables" / "cells.md").read_text().count("| copy |") == 4
 
