@@ -10,7 +10,6 @@ from lengthlens.commands.options import as_json, engine_options
 from lengthlens.commands.progress import minutes, progress, study_progress
 from lengthlens.commands.terminal import counted, print_json, stoppable
 
-
 if TYPE_CHECKING:
     from lengthlens.analyses.study import Study
     from lengthlens.studies.reproduce import Reproduced

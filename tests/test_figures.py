@@ -57,7 +57,8 @@ def test_named_ones_only_and_json(study: str, tmp_path: Path) -> None:
     said = json.loads(result.stdout)
     assert said["missing"] == {} and said["written"][0] == str(tmp_path / "outcome.svg")
     assert {path.name for path in tmp_path.iterdir()} == {"outcome.svg", "tables"}, "a figure, and its tables"
-    assert {path.name[:7] for path in (tmp_path / "tables").iterdir()} == {"outcome"}
+    assert "outcome.md" in {path.name for path in (tmp_path / "tables").iterdir()}
+    assert not (tmp_path / "tables" / "cells.md").exists()
     result = figures("tables", "--table", study, "--out", str(tmp_path))
     assert (tmp_path / "tables" / "cells.md").read_text().count("| copy |") == 4
 

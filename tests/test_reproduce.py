@@ -1,5 +1,6 @@
 """reproduce: from nothing to the page, killed and taken up again, done once, and not stopped by a run that fails."""
 
+import html
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -109,8 +110,8 @@ def test_a_failed_run_is_shown_and_not_fatal(tmp_path: Path, monkeypatch: pytest
     result = reproduce(tmp_path, "--preset", "mine")
     (failed,) = [line for line in result.stdout.splitlines() if line.startswith("failed:")]
     assert "parity_coupled" in failed and "couples no positions" in failed
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "failed: task &#39;parity&#39; couples no positions" in page and "Nothing can be said yet" in page
+    page = html.unescape((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert "failed: task 'parity' couples no positions" in page and "Nothing can be said yet" in page
 
 
 def test_a_wrong_preset_is_one_sentence(tmp_path: Path) -> None:
