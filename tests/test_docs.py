@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import doctest
 import fnmatch
 import importlib
 import importlib.util
@@ -261,6 +262,7 @@ def test_the_map_is_drawn_from_the_imports() -> None:
     assert drawing.written(page) == page, "imports between rooms have changed: run python docs/map.py --write"
     found = set(drawing.imported(ast.parse("import lengthlens.tasks.task\nfrom lengthlens import runs\nimport json")))
     assert found == {"tasks.task", "runs"}
+    assert doctest.testmod(drawing).attempted and not doctest.testmod(drawing).failed
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
