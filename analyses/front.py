@@ -1,4 +1,4 @@
-"""The figures that a paper would open with: does growth inside the training range predict extrapolation?"""
+"""The figures that a paper would open with, and their tables: does growth in range predict extrapolation?"""
 
 import textwrap
 from typing import Any
@@ -9,17 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.prediction import (
-    Prediction,
-    labels,
-    measures,
-    prediction,
-    prediction_tables,
-    sensitivity_table,
-)
+from lengthlens.analyses.prediction import Prediction, labels, measures, prediction
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, MissingError, indices, records
-from lengthlens.analyses.tables import Table, interval
+from lengthlens.analyses.tables import Table, interval, of_frame
 from lengthlens.tasks import TASKS
 
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 0.8, "markersize": 3, "zorder": 4}
@@ -175,3 +168,113 @@ def plot_sensitivity(finding: Prediction) -> Figure:
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel("AUC of ι; filled: the default thresholds")
     return figure
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+WORDS = {
+    "label": "predictor",
+    "groups": "cells",
+    "auc": "AUC",
+    "spearman": "Spearman",
+    "kendall": "Kendall",
+    "what": "",
+}
+ASSOCIATION = ["auc", "spearman", "kendall", "runs", "groups", "extrapolating", "note"]
+
+
+def prediction_tables(found: Prediction) -> dict[str, Table]:
+    """Measures and baselines side by side, then what could explain the measures away."""
+    tables = {}
+    for factor in FACTORS:
+        own = found.predictors[found.predictors["factor"] == factor]
+        tables[f"predictors-{factor}x"] = Table(
+            f"Telling runs with exact match of at least 0.9 at {factor} × the training length from the others. "
+            "Runs that are accurate in range; 95 % intervals of a bootstrap over whole cells of task and scheme.",
+            **of_frame(own.assign(ours=own["kind"] == "measure"), ["label", *ASSOCIATION], **WORDS),
+            title=f"Telling runs that extrapolate to {factor} times the training range",
+            strong="ours",
+        )
+    tables["notes"] = Table(
+        "What to know about the numbers.",
+        [{"note": note} for note in [found.headline, *found.notes]],
+        {"note": "note"},
+        title="Notes",
+        folded=True,
+    )
+    if len(found.held_out):
+        own = found.held_out
+        tables["held-out"] = Table(
+            "The same on the tasks that were held out, and on the others (2 × the training length).",
+            **of_frame(own.assign(ours=own["kind"] == "measure"), ["tasks", "label", *ASSOCIATION], **WORDS),
+            title="On the tasks held out, and on the others",
+            strong="ours",
+        )
+    tables["versus"] = Table(
+        "How much higher the AUC of a measure is than that of a baseline, on the runs that have both.",
+        **of_frame(
+            named(found.versus, "measure", "baseline"),
+            ["measure", "baseline", "difference", "runs", "note"],
+            difference="difference of AUC",
+        ),
+        title="Our measures against each baseline",
+        folded=True,
+    )
+    tables["within"] = Table(
+        "AUC over pairs of runs of the same task, scheme, family, verdict or cell only.",
+        **of_frame(named(found.within), ["predictor", "within", "auc", "strata", "runs", "note"], auc="AUC"),
+        title="Among runs of the same task, scheme, family, verdict or cell",
+        folded=True,
+    )
+    tables["ranks"] = Table(
+        "Spearman correlation with exact match at 2 × the training length, within each task and each scheme; "
+        "1 if less growth always goes with more.",
+        **of_frame(
+            named(found.ranks), ["predictor", "by", "name", "spearman", "runs", "extrapolating", "note"], **WORDS
+        ),
+        title="Rank correlation within each task and each scheme",
+        folded=True,
+    )
+    tables["left-out"] = Table(
+        "Leave one task out: the threshold is chosen on all other tasks, and judged on this one.",
+        **of_frame(
+            named(found.left_out).assign(all=found.left_out["task"] == "all"),
+            ["predictor", "task", "balanced_accuracy", "threshold", "runs", "extrapolating", "note"],
+        ),
+        title="A threshold chosen on all other tasks",
+        folded=True,
+        strong="all",
+        empty="There are fewer than two tasks, so none can be left out.",
+    )
+    tables["added"] = Table(
+        "What each measure adds to the verdict before training. Gains are of a logistic regression on verdict and ι "
+        "over one on the verdict alone, fitted on all tasks but one and judged on that one; log loss in nats per run.",
+        **of_frame(named(found.added), ["predictor", "what", "value", "runs", "groups", "note"], **WORDS),
+        title="What a measure adds to the verdict before training",
+        folded=True,
+    )
+    tables["both-ways"] = Table(
+        "Cells of which some seeds extrapolate and some do not: mean index of the ones (yes) and of the others (no).",
+        **of_frame(found.both_ways),
+        title="Cells that go both ways",
+        empty="In every cell all accurate runs did the same.",
+    )
+    return tables
+
+
+def sensitivity_table(found: Prediction) -> Table:
+    return Table(
+        "AUC of each index at each of the thresholds it was stored at.",
+        **of_frame(
+            named(found.sensitivity, "measure"),
+            ["measure", "threshold", "default", "auc", "runs", "extrapolating", "note"],
+            auc="AUC",
+        ),
+        title="AUC at each of the thresholds",
+        folded=True,
+    )
+
+
+def named(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """The frame with predictors under their labels."""
+    return frame.assign(**{name: frame[name].map(labels()) for name in names or ("predictor",)})

@@ -43,19 +43,19 @@ def circuit_equations(task: str) -> list[str]:
     """
     if task not in TASKS or TASKS[task].family != "position-addressed":
         return []
-    reads: dict[tuple[str, int], list[tuple[int, int, int]]] = defaultdict(list)
+    sources: dict[tuple[str, int], list[tuple[int, int, int]]] = defaultdict(list)
     for n in SCALES:
         for step in TASKS[task].circuit(n):
             for slot, source in enumerate(step.sources):
-                reads[step.operator, slot].append((step.query, source, n))
-    return list(dict.fromkeys(text for own in reads.values() for text in covering(np.array(own))))
+                sources[step.operator, slot].append((step.query, source, n))
+    return list(dict.fromkeys(text for own in sources.values() for text in covering(np.array(own))))
 
 
-def covering(reads: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> list[str]:
-    """Equations of which at every read (i, j, n) one holds: each time the one that holds at most of what is left."""
+def covering(sources: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> list[str]:
+    """Equations of which at every source (i, j, n) one holds: each time the one that holds at most of what is left."""
     texts: list[str] = []
-    while len(reads):
-        i, j, n = reads.T
+    while len(sources):
+        i, j, n = sources.T
         tried = [
             (form, value, form.query * i + form.key * j + form.scale * n + form.constant == value)
             for form in read_forms(FORMS)
@@ -65,7 +65,7 @@ def covering(reads: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> list[s
         if not holds.any():
             return []
         texts.append(form.says(value))
-        reads = reads[~holds]
+        sources = sources[~holds]
     return texts
 
 

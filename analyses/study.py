@@ -25,6 +25,7 @@ class Study:
     `rows` and `runs` have a column `label` beside those of the table: the scheme, with recipe and training range where
     they differ within the study. So (task, label) names a cell.
 
+    >>> from lengthlens.analyses.table import as_study
     >>> study = Study(as_study(pd.DataFrame({"task": ["copy"], "scheme": "rope", "measure": "steps", "value": 9})))
     >>> study.runs["label"].tolist(), study.runs["steps"].tolist()
     (['rope'], [9.0])

@@ -303,7 +303,7 @@ def default_index(table: Frame, measure: str, curve: str) -> "pd.Series[float]":
     """ι of each run at the default thresholds, which are those that the run's own growth curve was counted at.
 
     Cover numbers differ by layer and readout. The one that counts is the sequential readout one layer before the last:
-    behind the last layer the unembedding reads every step alike, whatever came before.
+    behind the last layer the unembedding decodes every step alike, whatever came before.
     """
     rows = chosen_readout(table[table["measure"] == measure])
     keys = ["run", *THRESHOLDS]

@@ -117,7 +117,7 @@ def one_run(task: str, scheme: str, seed: int, train_max: int, verdict: str, noi
         "train_max": train_max,
         "accurate": accurate,
     }
-    # Growth goes by the relation, and a run that settles on a flat relation by luck is flat: mostly what decides.
+    # Growth depends on the relation, and a run that settles on a flat relation by luck is flat: mostly what decides.
     slope = abs(noise.normal(0, 0.02)) if goes_on else noise.uniform(0.6, 1.8)
     if surprising and goes_on:
         slope = noise.uniform(0, 0.7)

@@ -1,4 +1,4 @@
-"""What is committed under figures/ still follows from the code: tables of studies cell by cell, and names of runs."""
+"""What is committed under figures/ follows from the code: tables of studies cell by cell, and names of runs."""
 
 import json
 from io import StringIO
