@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # -- train -------------------------------------------------------------------------------------------------------
 
 
-@click.command()
+@click.command("train")
 @click.option("--task", required=True, help="What is to be computed; see `lengthlens tasks`.")
 @click.option("--scheme", required=True, help="The position embedding; see `lengthlens schemes`.")
 @scheme_option
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--tensorboard", is_flag=True, help="Write metrics for TensorBoard too, into STORE/tensorboard.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @as_json
-def train(
+def train_command(
     task: str,
     scheme: str,
     scheme_option: dict[str, str],
@@ -58,7 +58,7 @@ def train(
     """Train a run, or continue it where it was interrupted. The same config is the same run."""
     from lengthlens.runs.config import RunConfig
     from lengthlens.runs.store import RunStore
-    from lengthlens.runs.training import train as train_run
+    from lengthlens.runs.training import train
 
     fields = given_settings(settings, **named)
     scheme_options = {
@@ -69,7 +69,7 @@ def train(
     with stoppable(f"run '{config.id}'"):
         reports = trackers(config, wandb, Path(store) / "tensorboard" if tensorboard else None)
         with training_progress(quiet) as report:
-            trained = train_run(config, RunStore(store), reports=[report, *reports])
+            trained = train(config, RunStore(store), reports=[report, *reports])
     if as_json:
         print_json(trained.summary())
         return
@@ -158,7 +158,7 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 # -- sweep -------------------------------------------------------------------------------------------------------
 
 
-@click.command()
+@click.command("sweep")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--tasks", help="Names with commas between them.")
 @click.option("--schemes", help="Names with commas; options behind slashes: rope,hinted:relative/max_distance=3.")
@@ -172,7 +172,7 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 @click.option("--dry-run", is_flag=True, help="Show the plan and an estimate, and do nothing.")
 @click.option("--quiet", is_flag=True, help="Only the summary.")
 @as_json
-def sweep(
+def sweep_command(
     store: str,
     engine: str,
     workers: int | None,
@@ -188,14 +188,14 @@ def sweep(
     Finished runs are skipped, so that after an interruption the same command goes on where it was.
     """
     from lengthlens.runs.store import RunStore
-    from lengthlens.runs.sweep import sweep as sweep_runs
+    from lengthlens.runs.sweep import sweep
 
     grid, runs = make_grid(**grid_options), RunStore(store)
     if dry_run:
         show_plan(grid, runs, workers, as_json)
         return
     with stoppable("the sweep"):
-        outcomes = sweep_runs(
+        outcomes = sweep(
             grid,
             runs,
             engine=engine,
@@ -341,4 +341,4 @@ def table(context: click.Context, file: Path, store: str | None) -> None:
         click.echo(path)
 
 
-RUN_COMMANDS = (train, evaluate, sweep, runs)
+RUN_COMMANDS = (train_command, evaluate, sweep_command, runs)

@@ -23,7 +23,6 @@ ROOMS = ("errors", "files", "tasks", "models", "theory", "runs", "probes", "anal
 OUTSIDE = ("tests", "figures", "build", "out", "docs")
 CONSTANTS = ("TASKS", "SCHEMES")  # public names that are no functions or classes: documented where they are defined
 MAX_MODULES, MAX_LINES = 100, 17_000
-not_yet = pytest.mark.xfail(reason="the house is being rebuilt")
 
 
 def modules() -> list[Path]:
@@ -97,13 +96,11 @@ def classes(path: Path) -> Iterator[str]:
     return (node.name for node in tree(path).body if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
 
 
-@not_yet
 def test_no_public_class_has_the_name_of_another() -> None:
     found = Counter(name for path in package_modules() for name in classes(path))
     assert [name for name, number in found.items() if number > 1] == []
 
 
-@not_yet
 def test_a_public_name_is_defined_once() -> None:
     places = defaultdict(list)
     for path in package_modules():
@@ -141,7 +138,6 @@ def test_every_public_name_has_a_home() -> None:
     assert ll.__version__[0].isdigit()
 
 
-@not_yet
 @pytest.mark.parametrize("name", HOMES)
 def test_public_names_are_documented_with_an_example(name: str) -> None:
     if name in CONSTANTS:
@@ -174,7 +170,6 @@ def outside(*rooms: str) -> Iterator[tuple[str, ast.AST]]:
             yield from ((f"{path}:{getattr(node, 'lineno', 0)}", node) for node in ast.walk(tree(path)))
 
 
-@not_yet
 def test_no_scheme_class_decides_outside_of_schemes() -> None:
     known = set(scheme_classes())
     assert len(known) > 10
@@ -184,7 +179,6 @@ def test_no_scheme_class_decides_outside_of_schemes() -> None:
             assert names.isdisjoint(known), f"{place} asks for {names & known}"
 
 
-@not_yet
 def test_no_scheme_name_decides_outside_of_schemes() -> None:
     known = set(SCHEMES) - {"none", "learned"}  # words of other meanings, too
     for place, node in outside("models"):
@@ -202,8 +196,14 @@ def test_every_package_is_listed_for_the_wheel() -> None:
     assert sorted(listed) == sorted(".".join(["lengthlens", *path.parts]) for path in packages)
 
 
-@not_yet
-def test_few_modules_of_few_lines() -> None:
-    sizes = {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in modules()}
-    assert len(sizes) <= MAX_MODULES
-    assert sum(sizes.values()) <= MAX_LINES
+def sizes() -> dict[Path, int]:
+    return {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in modules()}
+
+
+def test_few_modules() -> None:
+    assert len(sizes()) <= MAX_MODULES
+
+
+@pytest.mark.xfail(reason="the aim, not reached yet")
+def test_few_lines() -> None:
+    assert sum(sizes().values()) <= MAX_LINES
