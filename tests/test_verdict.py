@@ -190,7 +190,7 @@ def test_pairs_that_are_not_listed_have_the_background_code():
 
 def test_single_forms_are_components_of_the_learned_relation():
     scheme = make_scheme("lbpe", {}, TASKS["addition"])
-    scheme.alive[:, :, 0] = False  # a form that no head goes by any more
+    scheme.alive[:, :, 0] = False  # a form that no head uses any more
     scheme.alive[:, :, 1, 2] = False  # and one value of another
     query, key = (torch.from_numpy(x) for x in np.tril_indices(40))
     codes = scheme.phi(query, key, torch.tensor(12))
