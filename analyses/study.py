@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.table import MissingError, of_runs, per_run
+from lengthlens.analyses.table import CELL, MissingError, of_runs, per_run
 from lengthlens.analyses.tables import Table
 from lengthlens.errors import unknown
 
@@ -23,7 +23,7 @@ class Study:
     """The table of a study with its provenance, and the tasks that were held out: those given, else those it names.
 
     `rows` and `runs` have a column `label` beside those of the table: the scheme, with recipe and training range where
-    they differ within the study. So (task, label) names a cell.
+    a task has it with several. So (task, label) names a cell.
 
     >>> from lengthlens.analyses.table import as_study
     >>> study = Study(as_study(pd.DataFrame({"task": ["copy"], "scheme": "rope", "measure": "steps", "value": 9})))
@@ -42,18 +42,18 @@ class Study:
                 raise unknown("task in the table", task, sorted(tasks))
         named = self.about.get("held_out", ()) if held_out is None else held_out
         self.held_out = tuple(task for task in named if task in tasks)
-        self._recipes, self._ranges = (trained[name].nunique() > 1 for name in ("recipe", "train_max"))
+        self._recipes, self._ranges = (several(trained, name) for name in ("recipe", "train_max"))
         self.table = table.assign(label=self.labels(table))
         self.missing: dict[str, str] = {}  # by finding, why there is nothing to show
         self._found: dict[Any, Any] = {}
         self._figures: dict[str, Figure] = {}
 
     def labels(self, rows: pd.DataFrame) -> list[str]:
-        """The scheme and, where they differ within the study, recipe and training range, as options are written."""
+        """The scheme and, where a task has it with several, recipe and training range, as options are written."""
         found = []
-        for scheme, recipe, train_max in zip(rows["scheme"], rows["recipe"], rows["train_max"]):
-            parts = [scheme, *(recipe.split(", ") if recipe and self._recipes else [])]
-            parts += [f"train_max={train_max}"] if self._ranges and not pd.isna(train_max) else []
+        for task, scheme, recipe, train_max in zip(*(rows[name] for name in CELL)):
+            parts = [scheme, *(recipe.split(", ") if recipe and (task, scheme) in self._recipes else [])]
+            parts += [f"train_max={train_max}"] if (task, scheme) in self._ranges and not pd.isna(train_max) else []
             found.append("/".join(parts))
         return found
 
@@ -97,6 +97,12 @@ class Study:
         except MissingError as missing:
             self.missing[finding.name] = str(missing)
             return {}
+
+
+def several(trained: pd.DataFrame, column: str) -> set[tuple[str, str]]:
+    """The tasks and schemes that differ in a column."""
+    numbers = trained.groupby(["task", "scheme"])[column].nunique()
+    return set(numbers[numbers > 1].index)
 
 
 class Finding:

@@ -236,6 +236,9 @@ def test_recipes_and_training_ranges_are_named_where_they_differ_and_only_there(
     assert set(mixed().runs["label"]) == set(curves.cell_table(mixed())["scheme"]) == labels
     assert (curves.cell_table(mixed())["runs"] == 2).all()
     assert (study().runs["label"] == study().runs["scheme"]).all()
+    copying, summing = (synthetic_study([task], ["ideal"], 1, pola_targets=()) for task in ("copy", "parity-cot"))
+    of_tasks = Study(pd.concat([copying, summing.assign(recipe="steps=10")], ignore_index=True))
+    assert set(of_tasks.runs["label"]) == {"ideal"}, "each task has its own recipe, and only one"
 
 
 @pytest.mark.parametrize("name", ["extrapolation", "growth-src", "transfer"])
