@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 JOBS ?= auto
 PRESET ?= quick
-CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py theory/pola/*.py analyses/*.py)
+CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py analyses/*.py)
 
 .PHONY: reproduce test test-slow lint types check bench clean
 
