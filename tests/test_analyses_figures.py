@@ -295,6 +295,6 @@ def test_a_table_by_hand_gives_what_it_can():
 def test_html_escapes_what_it_shows_and_sorts_by_value():
     rows = [{"name": "<b>", "auc": 0.5, "auc_low": None, "auc_high": None, "ours": True}, {"name": None, "auc": None}]
     text = Table("a & b", rows, {"name": "name", "auc": "AUC"}, title="<i>", strong="ours").html('x"y')
-    assert "<b>" not in text and "&lt;b&gt;" in text and "a &amp; b" in text and 'id="x&quot;y"' in text
+    assert "<b>" not in text and "&lt;b&gt;" in text and "a &amp; b" in text and 'id="x&#34;y"' in text
     assert '<td class="number" data-key="0.5">0.500</td>' in text and '<td data-key="">–</td>' in text
     assert "<tr class=main>" in text
