@@ -23,9 +23,10 @@ Worked example: a head that attends to the key n back with weight 1 and nothing 
 LRC_M(n) = n; under i−j−n the one code is 0 and LRC_M(n) = 1.
 """
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -34,10 +35,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.relation import Relation, numbered
+from lengthlens.models.schemes.relation import numbered
 from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.probes.pruning import own_relation
-from lengthlens.probes.subject import Subject, answer_queries, scales_up_to, task_of
+from lengthlens.probes.subject import AnyModel, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
 
 Floats = NDArray[np.float64]
@@ -74,12 +75,15 @@ class MeasuredLrc:
         reach = np.sqrt((tolerance**2 + table["unexplained"]) / table["leverage"].clip(lower=1e-12))
         table = table.assign(low=table["weight"] - reach, high=table["weight"] + reach)
         used = table[(table["low"] > 0) | (table["high"] < 0)]
-        heads = self.r2[["layer", "head"]].drop_duplicates().itertuples(index=False)
-        parts = [used[(used["layer"] == layer) & (used["head"] == head)] for layer, head in heads]
-        scales = sorted(table["scale"].unique())
-        counted = [distinct_pairs(part, scales) for part in parts]
-        grid = self.r2[["layer", "head"]].drop_duplicates().merge(pd.DataFrame({"scale": scales}), how="cross")
-        return grid.assign(value=np.concatenate(counted))
+        intervals = defaultdict(list)  # of each head: by code, the scale and the ends of each interval
+        for (layer, head, _), part in used.groupby(["layer", "head", "code"]):
+            intervals[layer, head].append(part[["scale", "low", "high"]].to_numpy().T)
+        grid = self.r2[["layer", "head", "scale"]].sort_values(["layer", "head", "scale"], ignore_index=True)
+        counts = [
+            sum(hitting_points(low[of <= scale], high[of <= scale]) for of, low, high in intervals[layer, head])
+            for layer, head, scale in grid.itertuples(index=False)
+        ]
+        return grid.assign(value=counts)
 
     def curve_at(self, tolerance: float | None = None) -> dict[int, int]:
         """LRC_M by scale, summed over heads."""
@@ -92,7 +96,7 @@ class MeasuredLrc:
 
 
 def measured_lrc(
-    model: Callable[..., Any] | Subject,
+    model: AnyModel,
     task: Task | None = None,
     train_max: int = 10,
     *,
@@ -126,30 +130,33 @@ def measured_lrc(
     {1: 1, 2: 2, 3: 3, 4: 4}
     """
     task = task_of(model, task)
-    check_rows(rows, task.length(train_max))
+    if rows < 2 * (length := task.length(train_max)):
+        raise UserError(
+            f"{rows} rows are too few to fit weights for {length} positions: at least {2 * length} are needed"
+        )
     subject, known = own_relation(model, task, train_max, relation)
     chosen = subject.layers(layers)
     generator = generator or torch.Generator().manual_seed(0)
-    weights, r2 = [], []
+    weights, codes, r2 = [], [], []
     for scale in scales_up_to(task, train_max):
         tokens = independent_answers(task, scale, rows, generator).to(subject.device)
+        queries = answer_queries(task, scale)
+        place, key = np.nonzero(np.arange(tokens.shape[1]) <= np.array(queries)[:, None])  # keys that queries see
         names = [f"blocks.{layer}.attn.hook_{part}" for layer in chosen for part in "vz"]
         seen = subject.activations(tokens, scale, names)
         for layer in chosen:
             v, z = (seen[f"blocks.{layer}.attn.hook_{part}"] for part in "vz")
-            fit = fit_positions(v, z, answer_queries(task, scale), ridge)
-            for head in range(len(fit.r2)):
-                weights.append(_rows_of(fit, known, answer_queries(task, scale), layer, head, scale))
-                r2.append((layer, head, scale, float(fit.r2[head])))
-    explained = pd.DataFrame(r2, columns=["layer", "head", "scale", "value"])
-    return MeasuredLrc(_joined(weights), explained, known.words, tolerance)
-
-
-def check_rows(rows: int, length: int) -> None:
-    if rows < 2 * length:
-        raise UserError(
-            f"{rows} rows are too few to fit weights for {length} positions: at least {2 * length} are needed"
-        )
+            fit = fit_positions(v, z, queries, ridge)
+            for head, explained in enumerate(fit.r2.tolist()):
+                weight, leverage, unexplained = (part[head].cpu().numpy() for part in fit[:3])
+                about = {"layer": layer, "head": head, "scale": scale, "query": np.array(queries)[place], "key": key}
+                values = {"weight": weight[place, key], "leverage": leverage[place, key]}
+                weights.append(pd.DataFrame({**about, **values, "unexplained": unexplained[place]}))
+                codes.append(known.table(queries, range(tokens.shape[1]), scale, (layer, head))[place, key])
+                r2.append((layer, head, scale, explained))
+    table = pd.concat(weights, ignore_index=True)
+    table.insert(5, "code", numbered(np.concatenate(codes))[1])
+    return MeasuredLrc(table, pd.DataFrame(r2, columns=["layer", "head", "scale", "value"]), known.words, tolerance)
 
 
 def independent_answers(task: Task, scale: int, rows: int, generator: torch.Generator | None) -> Tensor:
@@ -157,9 +164,6 @@ def independent_answers(task: Task, scale: int, rows: int, generator: torch.Gene
     batch = task.sample(scale, rows, generator)
     free = torch.randint(len(task.symbols), batch.tokens.shape, generator=generator)
     return torch.where(batch.answer_mask, free, batch.tokens)
-
-
-# -- the fit -------------------------------------------------------------------------------------------------
 
 
 def fit_positions(v: Tensor, z: Tensor, queries: Sequence[int], ridge: float = RIDGE) -> Fit:
@@ -185,43 +189,6 @@ def fit_positions(v: Tensor, z: Tensor, queries: Sequence[int], ridge: float = R
     varies = spread > 1e-9 * energy.sum(1)  # a head whose output never varies is explained by being reproduced
     r2 = torch.where(varies, 1 - missed.sum(1) / spread.clamp(min=1e-30), 1.0)
     return Fit(weights, leverage, missed / energy, r2)
-
-
-def _rows_of(fit: Fit, relation: Relation, queries: Sequence[int], layer: int, head: int, scale: int) -> dict[str, Any]:
-    """The weights of one head at one scale as columns, keys behind the query left out; codes [entry, component]."""
-    keys = fit.weights.shape[2]
-    codes = relation.table(queries, range(keys), scale, (layer, head))
-    place, key = np.nonzero(np.arange(keys) <= np.array(queries)[:, None])
-    return {
-        "layer": np.full(len(key), layer),
-        "head": np.full(len(key), head),
-        "scale": np.full(len(key), scale),
-        "query": np.array(queries)[place],
-        "key": key,
-        "code": codes[place, key],
-        "weight": fit.weights[head].cpu().numpy()[place, key],
-        "leverage": fit.leverage[head].cpu().numpy()[place, key],
-        "unexplained": fit.unexplained[head].cpu().numpy()[place],
-    }
-
-
-def _joined(parts: list[dict[str, Any]]) -> pd.DataFrame:
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return pd.DataFrame({**columns, "code": numbered(columns["code"])[1]})
-
-
-# -- counting ------------------------------------------------------------------------------------------------
-
-
-def distinct_pairs(used: pd.DataFrame, scales: Sequence[int]) -> list[int]:
-    """For each scale the number of (code, weight) pairs for the keys used (columns scale, code, low, high) up to it."""
-    counts = []
-    groups = [
-        (part["scale"].to_numpy(), part["low"].to_numpy(), part["high"].to_numpy()) for _, part in used.groupby("code")
-    ]
-    for scale in scales:
-        counts.append(sum(hitting_points(low[of <= scale], high[of <= scale]) for of, low, high in groups))
-    return counts
 
 
 def hitting_points(low: Floats, high: Floats) -> int:

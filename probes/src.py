@@ -26,10 +26,11 @@ n. Under (i, j) one for each step: SRC_M(n) = 2 + 3 + … + (n+1).
 
 import hashlib
 import itertools
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -40,7 +41,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Ints, Relation
 from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.probes.pruning import own_relation
-from lengthlens.probes.subject import Subject, answer_queries, scales_up_to, task_of
+from lengthlens.probes.subject import AnyModel, Subject, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
 
 Code: TypeAlias = tuple[int, ...]
@@ -78,19 +79,18 @@ class StepBehaviour:
             votes.setdefault(key, Counter()).update(row)
         return {key: count.most_common(1)[0][0] for key, count in votes.items()}
 
-    def agreement(self, table: dict[Key, int], bases: slice = slice(None)) -> float | None:
-        """The share of trials in which the step does what the table says, None if the table knows none of them."""
+    def agreement(self, table: dict[Key, int], bases: slice = slice(None)) -> float:
+        """The share of trials in which the step does what the table says, 1 if the table knows none of them."""
         known = [k for k, key in enumerate(self.keys) if key in table]
         if not known:
-            return None
+            return 1.0
         said = torch.tensor([table[self.keys[k]] for k in known])[:, None]
         return float((self.outputs[known][:, bases] == said).double().mean())
 
     def own_agreement(self) -> float:
         """Of the best table for this step alone, learned from one half of the instances and tested on the other."""
         half = self.outputs.shape[1] // 2
-        found = self.agreement(self.table(slice(half)), slice(half, None))
-        return 1.0 if found is None else found
+        return self.agreement(self.table(slice(half)), slice(half, None))
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,26 @@ class MeasuredSrc:
     fidelity: float = FIDELITY
 
     def steps(self, fidelity: float | None = None) -> pd.DataFrame:
-        """Each step with its readout: columns scale, query, sources, signature, readout (a number), agreement."""
-        return group(self.behaviours, self.fidelity if fidelity is None else fidelity)
+        """Each step, in the order of scale and query, with the first readout of its signature that explains it.
+
+        Columns scale, query, sources, signature, readout (a number), agreement. Another bar of `fidelity` costs no new
+        run of the model.
+        """
+        bar = self.fidelity if fidelity is None else fidelity
+        tables: dict[Signature, dict[int, dict[Key, int]]] = {}
+        rows, count = [], 0
+        for step in self.behaviours:
+            own, readout = step.own_agreement(), count
+            if own >= bar:
+                known = tables.setdefault(step.signature, {})
+                readout = next((k for k, table in known.items() if step.agreement(table) >= bar), count)
+                known[readout] = step.table() | known.get(readout, {})  # it learns what it did not know
+            count += readout == count
+            rows.append((step.scale, step.query, step.sources, step.signature, readout, own))
+        return pd.DataFrame(rows, columns=["scale", "query", "sources", "signature", "readout", "agreement"])
 
     def curve_at(self, fidelity: float | None = None) -> dict[int, int]:
-        """SRC_M by scale. Another bar of fidelity costs no new run of the model."""
+        """SRC_M by scale."""
         steps = self.steps(fidelity)
         scales = sorted(steps["scale"].unique())
         return {int(n): int(steps.loc[steps["scale"] <= n, "readout"].nunique()) for n in scales}
@@ -123,7 +138,7 @@ class MeasuredSrc:
 
 
 def measured_src(
-    model: Callable[..., Any] | Subject,
+    model: AnyModel,
     task: Task | None = None,
     train_max: int = 10,
     *,
@@ -161,7 +176,7 @@ def measured_src(
 
 def measured_src_at(
     thresholds: Sequence[float],
-    model: Callable[..., Any] | Subject,
+    model: AnyModel,
     task: Task | None = None,
     train_max: int = 10,
     relation: RelationLike | None = None,
@@ -182,15 +197,15 @@ def measured_src_at(
     found: list[list[StepBehaviour]] = [[] for _ in thresholds]
     for scale in scales_up_to(task, train_max):
         change = influence(subject, task, scale, rows, generator)
-        steps = [steps_of(task, scale, change > threshold) for threshold in thresholds]
+        steps: list[list[Step]] = [
+            [(query, tuple(row.nonzero()[:, 0].tolist())) for query, row in zip(answer_queries(task, scale), is_source)]
+            for is_source in (change > threshold for threshold in thresholds)
+        ]
         distinct = list(dict.fromkeys(step for each in steps for step in each))
         behaviour = dict(zip(distinct, behave(subject, task, known, scale, distinct, bases, generator)))
         for own, each in zip(found, steps):
             own += [behaviour[step] for step in each]
     return [MeasuredSrc(steps, known.words, threshold, fidelity) for steps, threshold in zip(found, thresholds)]
-
-
-# -- influence -------------------------------------------------------------------------------------------------------
 
 
 def influence(
@@ -202,32 +217,21 @@ def influence(
     scale is told. Total variation is ½ Σ |p − p'|: 1 if the prediction changes altogether. Keys behind the query
     have none. Example: copying ``^ 7 3 = 7``, replacing the 3 changes what follows for sure, replacing 7 does not.
     """
-    tokens = task.sample(scale, rows, generator).tokens
+    tokens, symbols = task.sample(scale, rows, generator).tokens, len(task.symbols)
     queries = answer_queries(task, scale)
-    keys = queries.stop  # the last token is seen by no query
-    at = slice(queries.start, queries.stop)
+    keys, at = queries.stop, slice(queries.start, queries.stop)  # the last token is seen by no query
     before = subject.logits(tokens.to(subject.device), scale, at).softmax(-1)
-    changes = []
-    for changed in replaced(task, tokens, keys, generator).split(KEYS_AT_ONCE):  # [key, row, pos]
-        after = subject.logits(changed.flatten(0, 1).to(subject.device), scale, at).softmax(-1)
-        changes.append((after.view(-1, *before.shape) - before).abs().sum(-1).mean(1) / 2)
-    change = torch.cat(changes)  # [key, query]
-    sees = torch.arange(keys, device=change.device) <= torch.tensor(queries, device=change.device)[:, None]
-    return torch.where(sees, change.T, 0.0).cpu()
-
-
-def replaced(task: Task, tokens: Tensor, keys: int, generator: torch.Generator | None) -> Tensor:
-    """The instances again for each key, with the token there replaced. [row, pos] to [key, row, pos]"""
-    symbols, (rows, length) = len(task.symbols), tokens.shape
     shift = 1 + torch.randint(max(1, symbols - 1), (keys, rows), generator=generator)
     any_symbol = torch.randint(symbols, (keys, rows), generator=generator)
     old = tokens.T[:keys]
     new = torch.where(old < symbols, (old + shift) % symbols, any_symbol)
-    here = torch.eye(keys, length, dtype=torch.bool)[:, None]
-    return torch.where(here, new[..., None], tokens)
-
-
-# -- roles -----------------------------------------------------------------------------------------------------------
+    here = torch.eye(keys, tokens.shape[1], dtype=torch.bool)[:, None]
+    changes = []
+    for changed in torch.where(here, new[..., None], tokens).split(KEYS_AT_ONCE):  # [key, row, pos]
+        after = subject.logits(changed.flatten(0, 1).to(subject.device), scale, at).softmax(-1)
+        changes.append((after.view(-1, *before.shape) - before).abs().sum(-1).mean(1) / 2)
+    sees = torch.arange(keys) <= torch.tensor(queries)[:, None]
+    return torch.where(sees, torch.cat(changes).T.cpu(), 0.0)
 
 
 class CodeRole(NamedTuple):
@@ -248,12 +252,7 @@ class Roles:
 
     @classmethod
     def of(cls, codes: Ints, occurring: Sequence[Support], query: int, sources: Sequence[int]) -> "Roles":
-        """From the codes [key, component] and supports of the keys that the query sees.
-
-        The query's own token has a code of its own, whatever the relation: it is in the residual stream without any
-        attention. Sources at which instances of the scale all have the same token are left out where there are others:
-        replacing it makes an input that is no instance, and so shows what disturbs a model, not what it depends on.
-        """
+        """From the codes [key, component] and supports of the keys that the query sees."""
         own = (1, *(0 for _ in codes[query]))
         names = [((0, *map(int, codes[key])), occurring[key]) for key in range(query)] + [(own, occurring[query])]
         sources = [source for source in sources if len(occurring[source]) > 1] or sources
@@ -269,43 +268,27 @@ class Roles:
         return tuple(role.code for role in self.roles for _ in range(role.sources))
 
 
-def supports(task: Task, scale: int, generator: torch.Generator | None) -> list[Support]:
-    """The tokens that occur at each position of instances of a scale."""
-    tokens = task.sample(scale, SUPPORT_ROWS, generator).tokens
-    return [tuple(column.unique().tolist()) for column in tokens.T]
-
-
 def assignments(roles: Roles) -> Tensor:
     """Tokens for the sources, in the order of roles. [assignment, source]
 
     The same for every step with the same codes and supports, so that steps can be compared. If there are too many,
-    each role is given a few of its tokens, the same few for each of its sources, and of those all combinations, or
-    random ones where these are still too many.
+    each support is thinned to a few of its tokens, and of those all combinations are given, or random ones where these
+    are still too many.
     """
-    alphabets = [role.support for role in roles.roles for _ in range(role.sources)]
-    rng = np.random.default_rng(_seed(roles))
-    if np.prod([float(len(a)) for a in alphabets]) > ASSIGNMENTS:
-        size = max(2, int(ASSIGNMENTS ** (1 / sum(len(a) > 1 for a in alphabets)) + 1e-9))
-        alphabets = _thinned(roles, size, rng)
-    if np.prod([float(len(a)) for a in alphabets]) <= ASSIGNMENTS:
-        rows = list(itertools.product(*alphabets))  # one empty row where there are no sources
-        return torch.tensor(rows, dtype=torch.long).view(len(rows), len(alphabets))
-    return torch.from_numpy(np.stack([rng.choice(a, ASSIGNMENTS) for a in alphabets], 1))
-
-
-def _thinned(roles: Roles, size: int, rng: np.random.Generator) -> list[Support]:
-    """At most `size` tokens for each source; roles with the same support share them."""
-    chosen: dict[Support, Support] = {}
-    for role in roles.roles:
-        few = rng.choice(role.support, min(size, len(role.support)), replace=False)
-        chosen.setdefault(role.support, tuple(sorted(map(int, few))))
-    return [chosen[role.support] for role in roles.roles for _ in range(role.sources)]
-
-
-def _seed(roles: Roles) -> int:
-    """A number that depends on codes and supports alone, the same in every process."""
     named = [(role.code, role.support, role.sources) for role in roles.roles]
-    return int.from_bytes(hashlib.blake2b(repr(named).encode(), digest_size=8).digest())
+    rng = np.random.default_rng(int.from_bytes(hashlib.blake2b(repr(named).encode(), digest_size=8).digest()))
+    alphabets = [role.support for role in roles.roles for _ in range(role.sources)]
+    if math.prod(map(len, alphabets)) > ASSIGNMENTS:
+        size = max(2, int(ASSIGNMENTS ** (1 / sum(len(a) > 1 for a in alphabets)) + 1e-9))
+        few: dict[Support, Support] = {}
+        for role in roles.roles:
+            drawn = rng.choice(role.support, min(size, len(role.support)), replace=False)
+            few.setdefault(role.support, tuple(sorted(drawn.tolist())))
+        alphabets = [few[support] for support in alphabets]
+    if math.prod(map(len, alphabets)) > ASSIGNMENTS:
+        return torch.from_numpy(np.stack([rng.choice(a, ASSIGNMENTS) for a in alphabets], 1))
+    rows = list(itertools.product(*alphabets))  # one empty row where there are no sources
+    return torch.tensor(rows, dtype=torch.long).view(len(rows), len(alphabets))
 
 
 def placed(roles: Roles, given: Tensor, base: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -331,14 +314,6 @@ def keys_of(roles: Roles, given: Tensor) -> list[Key]:
     return [tuple(tuple(sorted(row[k] for k in group)) for group in columns) for row in given.tolist()]
 
 
-# -- behaviour -----------------------------------------------------------------------------------------------
-
-
-def steps_of(task: Task, scale: int, is_source: Tensor) -> list[Step]:
-    """Every answer query with its sources; `is_source` [query, key]."""
-    return [(query, tuple(row.nonzero()[:, 0].tolist())) for query, row in zip(answer_queries(task, scale), is_source)]
-
-
 def behave(
     subject: Subject,
     task: Task,
@@ -351,7 +326,8 @@ def behave(
     """What the model does at each of these steps of one scale, in one batch of instances."""
     queries = answer_queries(task, scale)
     codes = relation.table(queries, range(queries.stop), scale)
-    occurring = supports(task, scale, generator)
+    seen = task.sample(scale, SUPPORT_ROWS, generator).tokens
+    occurring = [tuple(column.unique().tolist()) for column in seen.T]
     all_roles = [Roles.of(codes[query - queries.start], occurring, query, list(sources)) for query, sources in steps]
     drawn = [assignments(roles) for roles in all_roles]
     times = [max(bases, TRIALS // len(given)) for given in drawn]
@@ -364,33 +340,3 @@ def behave(
         StepBehaviour(scale, q, roles.sources, roles.signature, keys_of(roles, given), out.view(len(given), -1))
         for (q, _), roles, given, out in zip(steps, all_roles, drawn, each)
     ]
-
-
-# -- readouts ------------------------------------------------------------------------------------------------
-
-
-def group(behaviours: Sequence[StepBehaviour], fidelity: float) -> pd.DataFrame:
-    """Give each step, in the order of scale and query, the first readout of its signature that explains it."""
-    tables: dict[Signature, list[tuple[int, dict[Key, int]]]] = {}
-    rows, count = [], 0
-    for step in behaviours:
-        agreement, readout = step.own_agreement(), None
-        if agreement >= fidelity:
-            readout = _explaining(step, tables.setdefault(step.signature, []), fidelity)
-            if readout is None:
-                tables[step.signature].append((count, step.table()))
-        if readout is None:
-            readout, count = count, count + 1
-        rows.append((step.scale, step.query, step.sources, step.signature, readout, agreement))
-    return pd.DataFrame(rows, columns=["scale", "query", "sources", "signature", "readout", "agreement"])
-
-
-def _explaining(step: StepBehaviour, readouts: list[tuple[int, dict[Key, int]]], fidelity: float) -> int | None:
-    """The number of the readout that explains a step; its table learns from the step what it did not know."""
-    for number, table in readouts:
-        agreement = step.agreement(table)
-        if agreement is None or agreement >= fidelity:
-            for key, token in step.table().items():
-                table.setdefault(key, token)
-            return number
-    return None

@@ -13,7 +13,6 @@ from lengthlens.tasks import Task
 
 # Tokens of one forward pass: large enough that overhead does not count, small enough for a processor's cache.
 CHUNK_TOKENS = 1 << 14
-EVERYWHERE = slice(None)
 
 
 class Subject:
@@ -34,56 +33,45 @@ class Subject:
         self.takes_scale = takes_scale(model)
         self.device = device_of(model)
 
-    def logits(self, tokens: Tensor, scale: int, at: slice = EVERYWHERE) -> Tensor:
+    def logits(self, tokens: Tensor, scale: int, at: slice = slice(None)) -> Tensor:
         """[row, pos] to [row, pos, token], at some of the positions."""
         with evaluating(self.model):
-            parts = [self.model(part, **self._scale(scale))[:, at].float() for part in chunks(tokens)]
-        return torch.cat(parts)
+            return torch.cat([self.model(part, **self._scale(scale))[:, at].float() for part in chunks(tokens)])
 
     def next_tokens(self, tokens: Tensor, scale: int, query: Tensor) -> Tensor:
         """The arg-max next token of each row at its own `query` [row]. [row]"""
-        found = []
+        found, parts = [], chunks(tokens)
         with evaluating(self.model):
-            for part, at in zip(chunks(tokens), query.split(len(chunks(tokens)[0]))):
+            for part, at in zip(parts, query.split(len(parts[0]))):
                 logits = self.model(part, **self._scale(scale))
                 found.append(logits[torch.arange(len(part), device=logits.device), at].argmax(-1))
         return torch.cat(found)
 
     def activations(self, tokens: Tensor, scale: int, names: Sequence[str]) -> dict[str, Tensor]:
         """What each hook point sees, by name, [row, pos, …]."""
-        run = self._run_with_cache()
-        found: dict[str, list[Tensor]] = {name: [] for name in names}
+        run, caches = self._run_with_cache(), []
         with evaluating(self.model):
             for part in chunks(tokens):
-                cache = self._cached(run, part, scale, names)
+                try:
+                    cache = run(part, names_filter=list(names), **self._scale(scale))[1]
+                except KeyError:
+                    cache = {}  # a name that is none is an error for one library and nothing for another
                 for name in names:
-                    found[name].append(cache[name])
-        return {name: torch.cat(parts).float() for name, parts in found.items()}
-
-    def _cached(self, run: Any, tokens: Tensor, scale: int, names: Sequence[str]) -> Any:
-        """What the hook points saw. A name that is none is an error for one library and nothing for another."""
-        try:
-            cache = run(tokens, names_filter=list(names), **self._scale(scale))[1]
-        except KeyError:
-            cache = {}
-        for name in names:
-            if name not in cache:
-                known = run(tokens[:1], **self._scale(scale))[1].keys()
-                raise unknown("hook point", name, known)
-        return cache
+                    if name not in cache:
+                        raise unknown("hook point", name, run(part[:1], **self._scale(scale))[1].keys())
+                caches.append(cache)
+        return {name: torch.cat([cache[name] for cache in caches]).float() for name in names}
 
     def layers(self, chosen: Sequence[int] | None) -> list[int]:
-        """The layers asked for, or all of them."""
+        """The layers asked for, or all of them, of a model that has hooks."""
         self._run_with_cache()
-        count = getattr(getattr(self.model, "cfg", None), "n_layers", None)
-        if count is None:
-            if chosen is None:
-                raise UserError("the model does not say how many layers it has (cfg.n_layers): name the layers")
-            return list(chosen)
+        count: Any = getattr(getattr(self.model, "cfg", None), "n_layers", None)
+        if chosen is None and count is None:
+            raise UserError("the model does not say how many layers it has (cfg.n_layers): name the layers")
         for layer in chosen or ():
-            if not 0 <= layer < count:
+            if count is not None and not 0 <= layer < count:
                 raise UserError(f"there is no layer {layer}: the model has layers 0 to {count - 1}")
-        return list(range(count)) if chosen is None else list(chosen)
+        return list(range(count) if chosen is None else chosen)
 
     def _run_with_cache(self) -> Any:
         run = getattr(self.model, "run_with_cache", None)

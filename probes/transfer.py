@@ -16,9 +16,10 @@ Worked example: if the readout from step 1 decodes all steps but the last, which
 step's own readout decodes only that, the cover number is 2 at every n.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -28,7 +29,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.probes.subject import Subject, answer_queries, scales_up_to, subject_of, task_of
+from lengthlens.probes.subject import AnyModel, Subject, answer_queries, scales_up_to, subject_of, task_of
 from lengthlens.tasks import Task
 
 Labels = Literal["model", "true"]
@@ -54,17 +55,17 @@ class Transfer:
 
     def by_scale(self) -> pd.DataFrame:
         """Means over the steps of each pair of scales: hook, readout, fit_scale, scale, accuracy, control."""
-        parts = []
-        for hook, readout in self.accuracy:
-            means = [self._means(matrix[hook, readout]) for matrix in (self.accuracy, self.control)]
-            parts.append(means[0].assign(control=means[1]["accuracy"], hook=hook, readout=readout))
-        return pd.concat(parts, ignore_index=True)
 
-    def _means(self, matrix: NDArray[np.float64]) -> pd.DataFrame:
-        frame = pd.DataFrame(matrix, index=self.fit_steps["scale"], columns=self.test_steps["scale"])
-        means = frame.groupby(level=0).mean().T.groupby(level=0).mean().T
-        means = means.rename_axis(index="fit_scale", columns="scale")
-        return means.reset_index().melt("fit_scale", value_name="accuracy")
+        def means(matrix: NDArray[np.float64]) -> pd.DataFrame:
+            frame = pd.DataFrame(matrix, index=self.fit_steps["scale"], columns=self.test_steps["scale"])
+            found = frame.groupby(level=0).mean().T.groupby(level=0).mean().T
+            return found.rename_axis(index="fit_scale").reset_index().melt("fit_scale", value_name="accuracy")
+
+        parts = []
+        for (hook, readout), matrix in self.accuracy.items():
+            control = means(self.control[hook, readout])["accuracy"]
+            parts.append(means(matrix).assign(control=control, hook=hook, readout=readout))
+        return pd.concat(parts, ignore_index=True)
 
     def cover(self, hook: str, readout: str, bar: float | None = None) -> dict[int, int]:
         """The cover number at each scale of the fits."""
@@ -78,7 +79,7 @@ class Transfer:
 
 
 def readout_transfer(
-    model: Callable[..., Any] | Subject,
+    model: AnyModel,
     task: Task | None = None,
     train_max: int = 10,
     *,
@@ -118,86 +119,42 @@ def readout_transfer(
     {1: 2, 2: 2, 3: 2}
     """
     task, subject = task_of(model, task), subject_of(model)
-    _check(readouts, estimator, rows)
+    for kind, name, choices in [("estimator", estimator, ESTIMATORS), *(("readout", r, READOUTS) for r in readouts)]:
+        if name not in choices:
+            raise unknown(kind, name, choices)
+    if rows < 32:
+        raise UserError(f"{rows} rows are too few to fit and test readouts: at least 32 are needed")
     if hooks is None:
         hooks = [f"blocks.{layer}.hook_resid_post" for layer in subject.layers(layers)]
     generator = generator or torch.Generator().manual_seed(0)
     inside = list(scales_up_to(task, train_max))
     seen = [observe(subject, task, scale, hooks, labels, rows, generator) for scale in [*inside, *beyond]]
     samples = Samples.of(seen)
-    fits = len(samples.steps) - sum(len(part.label) for part in seen[len(inside) :])
+    fits = sum(len(part.steps) for part in seen[: len(inside)])
     accuracy, control = {}, {}
-    for hook in hooks:
-        for readout in readouts:
-            features = samples.features(hook, readout, fits, rows // 2)
-            both = matrices(features, samples.label, fits, rows // 2, estimator, generator)
-            accuracy[hook, readout], control[hook, readout] = both
+    for key in itertools.product(hooks, readouts):
+        features = samples.features(*key, fits, rows // 2)
+        accuracy[key], control[key] = matrices(features, samples.label, fits, rows // 2, estimator, generator)
     return Transfer(samples.steps[:fits], samples.steps, accuracy, control, bar)
-
-
-def _check(readouts: Sequence[str], estimator: str, rows: int) -> None:
-    for readout in readouts:
-        if readout not in READOUTS:
-            raise unknown("readout", readout, READOUTS)
-    if estimator not in ESTIMATORS:
-        raise unknown("estimator", estimator, ESTIMATORS)
-    if rows < 32:
-        raise UserError(f"{rows} rows are too few to fit and test readouts: at least 32 are needed")
-
-
-# -- samples -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Observed:
-    """Instances of one scale, at each of its answer queries."""
-
-    scale: int
-    query: list[int]
-    activations: dict[str, Tensor]  # [step, row, feature]
-    previous: Tensor  # [step, row], the token at the query: the previous output
-    label: Tensor  # [step, row]
-
-
-def observe(
-    subject: Subject,
-    task: Task,
-    scale: int,
-    hooks: Sequence[str],
-    labels: Labels,
-    rows: int,
-    generator: torch.Generator,
-) -> Observed:
-    tokens = task.sample(scale, rows, generator).tokens.to(subject.device)
-    queries = answer_queries(task, scale)
-    at = slice(queries.start, queries.stop)
-    seen = subject.activations(tokens, scale, hooks)
-    if labels == "true":
-        label = tokens[:, queries.start + 1 : queries.stop + 1]
-    else:
-        label = subject.logits(tokens, scale, at).argmax(-1)
-    here = {name: value[:, at].flatten(2).transpose(0, 1) for name, value in seen.items()}
-    return Observed(scale, list(queries), here, tokens[:, at].T, label.T)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of all steps, those of larger scales last."""
+    """Instances at answer queries, a step each: of one scale, or of all, those of larger scales last."""
 
     steps: pd.DataFrame  # scale, query
     activations: dict[str, Tensor]  # [step, row, feature]
-    previous: Tensor  # [step, row], numbered
-    label: Tensor  # [step, row], numbered
+    previous: Tensor  # [step, row], the token at the query: the previous output
+    label: Tensor  # [step, row]
 
     @classmethod
-    def of(cls, seen: Sequence[Observed]) -> "Samples":
-        steps = [(part.scale, query) for part in seen for query in part.query]
-        names = seen[0].activations
+    def of(cls, parts: Sequence["Samples"]) -> "Samples":
+        """All together, tokens numbered by those that occur."""
         return cls(
-            pd.DataFrame(steps, columns=["scale", "query"]),
-            {name: torch.cat([part.activations[name] for part in seen]) for name in names},
-            torch.cat([part.previous for part in seen]).unique(return_inverse=True)[1],
-            torch.cat([part.label for part in seen]).unique(return_inverse=True)[1],
+            pd.concat([part.steps for part in parts], ignore_index=True),
+            {name: torch.cat([part.activations[name] for part in parts]) for name in parts[0].activations},
+            torch.cat([part.previous for part in parts]).unique(return_inverse=True)[1],
+            torch.cat([part.label for part in parts]).unique(return_inverse=True)[1],
         )
 
     def features(self, hook: str, readout: str, fits: int, half: int) -> Tensor:
@@ -214,20 +171,35 @@ class Samples:
         return torch.cat([own, previous, products], 2)
 
 
-# -- matrices ------------------------------------------------------------------------------------------------
+def observe(
+    subject: Subject,
+    task: Task,
+    scale: int,
+    hooks: Sequence[str],
+    labels: Labels,
+    rows: int,
+    generator: torch.Generator,
+) -> Samples:
+    """Random instances of one scale."""
+    tokens = task.sample(scale, rows, generator).tokens.to(subject.device)
+    queries = answer_queries(task, scale)
+    at = slice(queries.start, queries.stop)
+    here = {k: seen[:, at].flatten(2).transpose(0, 1) for k, seen in subject.activations(tokens, scale, hooks).items()}
+    true = tokens[:, queries.start + 1 : queries.stop + 1]
+    label = true if labels == "true" else subject.logits(tokens, scale, at).argmax(-1)
+    return Samples(pd.DataFrame({"scale": scale, "query": queries}), here, tokens[:, at].T, label.T)
 
 
 def matrices(
     features: Tensor, label: Tensor, fits: int, half: int, estimator: str, generator: torch.Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Accuracy and control, [fit, test] each: one batch of fits, the first half of the rows; tested on the rest."""
-    fitted, true = features[:fits, :half], label[:fits, :half]
+    true = label[:fits, :half]
     order = torch.rand(fits, half, generator=generator).argsort(1).to(true.device)
     both = torch.stack([true, true.gather(1, order)], 1)
-    classes = int(label.max()) + 1
     made = BatchedLogistic(max_iter=STEPS) if estimator == "logistic" else BatchedRidge()
-    found = made.fit(fitted, both, classes).transfer(features[:, half:], label[:, half:])
-    pair = found.view(fits, 2, -1).cpu().numpy()
+    made.fit(features[:fits, :half], both, int(label.max()) + 1)
+    pair = made.transfer(features[:, half:], label[:, half:]).view(fits, 2, -1).cpu().numpy()
     return pair[:, 0], pair[:, 1]
 
 
@@ -265,11 +237,17 @@ class _Readout:
         """`classes` is one more than the largest label if it is not given. `y` may be [fit, task, sample]: several
         labellings of the same samples, whose fits share all that can be shared (then fits are counted fit by fit).
         """
-        check_samples(X, y)
+        if X.dim() != 3 or y.shape[0] != X.shape[0] or y.shape[-1] != X.shape[1]:
+            shapes = f"{list(X.shape)} and {list(y.shape)}"
+            raise UserError(f"X must be [fit, sample, feature] and y [fit, sample], not {shapes}")
+        if X.shape[1] < 2:
+            raise UserError(f"{X.shape[1]} samples are too few for a fit: at least 2 are needed")
         classes = int(y.max()) + 1 if classes is None else classes
-        wanted = one_hot(y if y.dim() == 3 else y[:, None], classes)  # [fit, sample, task·class]
+        labels = (y if y.dim() == 3 else y[:, None]).transpose(1, 2)  # [fit, sample, task]
+        wanted = torch.nn.functional.one_hot(labels, classes).float().flatten(2)  # [fit, sample, task·class]
         absent = (wanted.sum(1) == 0).float() * ABSENT  # [fit, task·class]
-        weights = self._solve(augmented(X), wanted, absent, classes)  # [fit, feature + 1, task·class]
+        with_one = torch.cat([X, X.new_ones(*X.shape[:2], 1)], 2)  # a last feature for the intercept
+        weights = self._solve(with_one, wanted, absent, classes)  # [fit, feature + 1, task·class]
         per_fit = weights.mT.unflatten(1, (-1, classes)).flatten(0, 1)  # [fit·task, class, feature + 1]
         self.coef_ = per_fit[..., :-1].contiguous()
         self.intercept_ = per_fit[..., -1] + absent.unflatten(1, (-1, classes)).flatten(0, 1)
@@ -317,9 +295,7 @@ class BatchedLogistic(_Readout):
     """
 
     def __init__(self, C: float = 1.0, max_iter: int = 100, tol: float = 1e-3) -> None:
-        self.C = C
-        self.max_iter = max_iter
-        self.tol = tol
+        self.C, self.max_iter, self.tol = C, max_iter, tol
 
     def _solve(self, X: Tensor, wanted: Tensor, absent: Tensor, classes: int) -> Tensor:
         penalty = penalties(X, 1 / self.C)
@@ -358,25 +334,6 @@ class BatchedRidge(_Readout):
         system = X.mT @ X + torch.diag_embed(penalties(X, self.alpha))
         weights: Tensor = torch.linalg.solve(system, X.mT @ (2 * wanted - 1))
         return weights
-
-
-def check_samples(X: Tensor, y: Tensor) -> None:
-    if X.dim() != 3 or y.shape[0] != X.shape[0] or y.shape[-1] != X.shape[1]:
-        raise UserError(
-            f"X must be [fit, sample, feature] and y [fit, sample], not {list(X.shape)} and {list(y.shape)}"
-        )
-    if X.shape[1] < 2:
-        raise UserError(f"{X.shape[1]} samples are too few for a fit: at least 2 are needed")
-
-
-def one_hot(labels: Tensor, classes: int) -> Tensor:
-    """[fit, task, sample] to [fit, sample, task·class]."""
-    return torch.nn.functional.one_hot(labels.transpose(1, 2), classes).float().flatten(2)
-
-
-def augmented(X: Tensor) -> Tensor:
-    """With a last feature that is always 1, for the intercept."""
-    return torch.cat([X, X.new_ones(*X.shape[:2], 1)], 2)
 
 
 def penalties(X: Tensor, size: float) -> Tensor:
