@@ -208,7 +208,7 @@ def verdict_command(
 def _grid(
     task: str | None, scheme: str | None, train_max: int, test_max: int, jobs: int, plot: Path | None, as_json: bool
 ) -> None:
-    from lengthlens.theory.verdict_grid import verdict_grid
+    from lengthlens.theory.verdict import verdict_grid
 
     with progress("verdicts") as report:
         table = verdict_grid(

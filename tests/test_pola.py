@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from lengthlens.analyses import pola as figures
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import make_scheme
-from lengthlens.theory.pola import TARGETS, lrc, lrc_under, pola_error, pola_limit, pola_table
-from lengthlens.theory.pola_training import pola_train
+from lengthlens.theory.pola import TARGETS, lrc, lrc_under, pola_error, pola_limit, pola_table, pola_train
 
 SCHEMES = {
     "none": "none",

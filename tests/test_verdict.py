@@ -18,8 +18,7 @@ from lengthlens.models.schemes import PositionScheme, Relation, make_scheme, sch
 from lengthlens.tasks import TASKS, Circuit, Operator, Task, src_declared
 from lengthlens.theory.properties import examine
 from lengthlens.theory.steps import Steps
-from lengthlens.theory.verdict import verdict
-from lengthlens.theory.verdict_grid import verdict_grid
+from lengthlens.theory.verdict import verdict, verdict_grid
 
 POSITIONS = [name for name, task in TASKS.items() if task.family == "position-addressed"]
 FIXED = [name for name in scheme_names() if name != "lbpe"]

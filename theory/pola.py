@@ -27,7 +27,7 @@ Example: prefix sum under `relative`, trained at 8. Distances 8 to 15 were never
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -35,6 +35,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from lengthlens.errors import Registry, UserError
 from lengthlens.models.schemes import PositionScheme, Relation, SchemeSpec, relation_of
@@ -49,71 +50,23 @@ DIGITS = 12
 MOST_PAIRS = 20_000_000  # a few hundred MB; beyond that a table would not fit into memory
 
 
-# -- targets by name: the attention A*(i, j) that POLA is to learn ---------------------------------------------------
-
-
-def shift_by_one(i: Ints, j: Ints) -> Any:
-    """y_i = x_{i−1}"""
-    return i - j == 1
-
-
-def prefix_sum(i: Ints, j: Ints) -> Any:
-    """y_i = x_0 + … + x_i"""
-    return np.ones_like(i)
-
-
-def alternating_sign(i: Ints, j: Ints) -> Any:
-    """y_i = x_i − x_{i−1} + x_{i−2} − …"""
-    return 1 - 2 * ((i - j) % 2)
-
-
-def running_mean(i: Ints, j: Ints) -> Any:
-    """y_i = (x_0 + … + x_i) / (i+1): a new value for every i, so no position embedding can extrapolate it."""
-    return 1 / (i + 1)
-
-
-def first_token(i: Ints, j: Ints) -> Any:
-    """y_i = x_0"""
-    return j == 0
-
-
-def window_mean(i: Ints, j: Ints) -> Any:
-    """y_i = mean of the last four inputs, or of as many as there are."""
-    return (i - j < 4) / np.minimum(i + 1, 4)
-
-
-def decay(i: Ints, j: Ints) -> Any:
-    """y_i = x_i + 0.9 x_{i−1} + 0.81 x_{i−2} + …"""
-    return 0.9 ** (i - j)
-
-
-def reversal(i: Ints, j: Ints, n: Ints) -> Any:
-    """y_i = x_{n−1−i}, once that has been seen: where to read depends on the scale."""
-    return i + j == n - 1
-
-
-def several_heads(i: Ints, j: Ints) -> Any:
-    """Three outputs at once: the previous input, the first one, and the prefix sum."""
-    return np.stack([shift_by_one(i, j), first_token(i, j), prefix_sum(i, j)], -1)
-
-
+# Targets by name: the attention A*(i, j) that POLA is to learn.
 TARGETS: Registry[Callable[..., Any]] = Registry(
     "target",
     {
-        "shift-by-one": shift_by_one,
-        "prefix-sum": prefix_sum,
-        "alternating-sign": alternating_sign,
-        "running-mean": running_mean,
-        "first-token": first_token,
-        "window-mean": window_mean,
-        "decay": decay,
-        "reversal": reversal,
-        "several-heads": several_heads,
+        "shift-by-one": lambda i, j: i - j == 1,  # y_i = x_{i−1}
+        "prefix-sum": lambda i, j: np.ones_like(i),  # y_i = x_0 + … + x_i
+        "alternating-sign": lambda i, j: 1 - 2 * ((i - j) % 2),  # y_i = x_i − x_{i−1} + x_{i−2} − …
+        # y_i = (x_0 + … + x_i) / (i+1): a new value for every i, so no position embedding can extrapolate it
+        "running-mean": lambda i, j: 1 / (i + 1),
+        "first-token": lambda i, j: j == 0,  # y_i = x_0
+        "window-mean": lambda i, j: (i - j < 4) / np.minimum(i + 1, 4),  # of the last four, or as many as there are
+        "decay": lambda i, j: 0.9 ** (i - j),  # y_i = x_i + 0.9 x_{i−1} + 0.81 x_{i−2} + …
+        "reversal": lambda i, j, n: i + j == n - 1,  # y_i = x_{n−1−i}, once seen: where to read depends on the scale
+        # three outputs at once: the previous input, the first one, and the prefix sum
+        "several-heads": lambda i, j: np.stack([i - j == 1, j == 0, np.ones_like(i)], -1),
     },
 )
-
-
-# -- pairs, values and codes -----------------------------------------------------------------------------------------
 
 
 class Pairs(NamedTuple):
@@ -147,10 +100,14 @@ def checked_scale(scale: int) -> int:
     return scale
 
 
-def takes_scale(function: Callable[..., Any]) -> bool:
+def function_of(target: Target) -> Callable[..., Any]:
+    return TARGETS[target] if isinstance(target, str) else target
+
+
+def takes_scale(function: Target) -> bool:
     """Whether a function of positions asks for the scale as its third argument."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
+    parameters = inspect.signature(function_of(function)).parameters.values()
     required = [p for p in parameters if p.kind in kinds and p.default is p.empty]
     if len(required) not in (2, 3):
         raise UserError(
@@ -203,10 +160,10 @@ def level_sets(target: Target) -> Relation:
     Derived from the target, never written by hand: the code is the value's own bits, read as an integer.
     """
 
-    def phi(i: torch.Tensor, j: torch.Tensor, n: torch.Tensor) -> Ints:
+    def phi(i: Tensor, j: Tensor, n: Tensor) -> Ints:
         return np.ascontiguousarray(values(target, Pairs(i.numpy(), j.numpy(), n.numpy()))).view(np.int64)
 
-    return Relation(phi, "the level sets of the target", uses_scale=takes_scale(function_of(target)))
+    return Relation(phi, "the level sets of the target", uses_scale=takes_scale(target))
 
 
 DERIVED = {"ideal": level_sets}  # relations that mean something else here than as schemes of a network
@@ -229,28 +186,30 @@ def resolved(relation: RelationLike, target: Target, options: Mapping[str, Any] 
 def from_function(function: Callable[..., Any]) -> Relation:
     """A function of (i, j) or (i, j, n), on arrays or on numbers, as a relation."""
 
-    def phi(i: torch.Tensor, j: torch.Tensor, n: torch.Tensor) -> Any:
+    def phi(i: Tensor, j: Tensor, n: Tensor) -> Any:
         found = call(function, Pairs(i.numpy(), j.numpy(), n.numpy()))
         return np.broadcast_to(found, (len(i), *found.shape[1:])).reshape(len(i), -1)
 
     return Relation(phi, named(function), uses_scale=takes_scale(function))
 
 
-def codes_of(relation: RelationLike, target: Target, pairs: Pairs) -> Ints:
-    """φ(i, j; n) at each pair, [pair, component]."""
-    return resolved(relation, target).codes(*pairs)
+class Seen(NamedTuple):
+    """The pairs of all instances up to a scale, with the target's values and the relation's classes of pairs."""
+
+    pairs: Pairs
+    values: Floats  # [pair, head]
+    codes: Ints  # [class, component]
+    which: Ints  # the class of each pair. [pair]
+    by_scale: bool  # whether something looks at the scale, so that pairs are those of all scales
+
+    @classmethod
+    def up_to(cls, scale: int, relation: Relation, target: Target) -> "Seen":
+        by_scale = relation.uses_scale or takes_scale(target)
+        pairs = pairs_seen(scale, by_scale)
+        return cls(pairs, values(target, pairs), *numbered(relation.codes(*pairs)), by_scale)
 
 
-def function_of(target: Target) -> Callable[..., Any]:
-    return TARGETS[target] if isinstance(target, str) else target
-
-
-def look_at_scale(relation: RelationLike, target: Target) -> bool:
-    """Whether relation or target may differ, at one pair of positions, between instances of two scales."""
-    return resolved(relation, target).uses_scale or takes_scale(function_of(target))
-
-
-# -- what can be said without training: LRC, and the limit of gradient descent ---------------------------------------
+# -- complexity, and the limit of gradient descent -------------------------------------------------------------------
 
 
 def lrc(target: Target, scale: int) -> int:
@@ -259,7 +218,7 @@ def lrc(target: Target, scale: int) -> int:
     >>> lrc("alternating-sign", 8), lrc("running-mean", 8), lrc(lambda i, j: i == j, 8)
     (2, 8, 1)
     """
-    found = values(target, pairs_seen(scale, takes_scale(function_of(target))))
+    found = values(target, pairs_seen(scale, takes_scale(target)))
     return len(np.unique(found[found.any(1)], axis=0))
 
 
@@ -271,12 +230,9 @@ def lrc_under(relation: RelationLike, target: Target, scale: int) -> float:
     >>> lrc_under("none", "shift-by-one", 8)
     inf
     """
-    pairs = pairs_seen(scale, look_at_scale(relation, target))
-    found = values(target, pairs)
-    _, which = numbered(codes_of(relation, target, pairs))
-    if not constant_on(which, found).all():
-        return math.inf
-    return len(np.unique(which[found.any(1)]))
+    seen = Seen.up_to(scale, resolved(relation, target), target)
+    constant = constant_on(seen.which, seen.values).all()
+    return len(np.unique(seen.which[seen.values.any(1)])) if constant else math.inf
 
 
 def constant_on(which: Ints, found: Floats) -> NDArray[np.bool_]:
@@ -286,14 +242,11 @@ def constant_on(which: Ints, found: Floats) -> NDArray[np.bool_]:
     return np.asarray(np.bincount(which, weights=~same) == 0)
 
 
-# -- the limit of gradient descent -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Limit:
     """What training converges to: a weight for each code that was seen, and zero for every other."""
 
-    relation: RelationLike
+    relation: Relation
     target: Target
     codes: Ints  # [class, component]
     weights: Floats  # [class, head]
@@ -308,8 +261,7 @@ class Limit:
     def error(self, scale: int) -> float:
         """The squared error at a scale, summed over pairs and heads."""
         pairs = pairs_seen(scale, looks_at_scale=False)  # those of this scale
-        found = self.at(codes_of(self.relation, self.target, pairs))
-        return float(((values(self.target, pairs) - found) ** 2).sum())
+        return float(((values(self.target, pairs) - self.at(self.relation.codes(*pairs))) ** 2).sum())
 
 
 def pola_limit(relation: RelationLike, target: Target, train_max: int) -> Limit:
@@ -320,17 +272,13 @@ def pola_limit(relation: RelationLike, target: Target, train_max: int) -> Limit:
     True
     """
     relation = resolved(relation, target)
-    pairs = pairs_seen(train_max, look_at_scale(relation, target))
-    codes, which = numbered(codes_of(relation, target, pairs))
-    return Limit(relation, target, codes, class_means(which, values(target, pairs)))
-
-
-def class_means(which: Ints, found: Floats) -> Floats:
-    """The mean over each class, [class, head]; exact on a class with one value, where summing would round."""
+    _, found, codes, which, _ = Seen.up_to(train_max, relation, target)
     counts = np.bincount(which)
     means = np.stack([np.bincount(which, weights=head) / counts for head in found.T], 1)
     first = np.unique(which, return_index=True)[1]
-    return np.where(constant_on(which, found)[:, None], found[first], means)
+    # Exact on a class with one value, where summing would round.
+    weights = np.where(constant_on(which, found)[:, None], found[first], means)
+    return Limit(relation, target, codes, weights)
 
 
 def pola_error(relation: RelationLike, target: Target, train_max: int, scale: int) -> float:
@@ -340,9 +288,6 @@ def pola_error(relation: RelationLike, target: Target, train_max: int, scale: in
     14.309
     """
     return pola_limit(relation, target, train_max).error(scale)
-
-
-# -- LRC and errors at every scale, as a table -----------------------------------------------------------------------
 
 
 def pola_table(
@@ -364,10 +309,8 @@ def pola_table(
         raise UserError(f"test_max {test_max} is below train_max {train_max}: it must be at least as large")
     relation = resolved(scheme, target, options)
     limit = pola_limit(relation, target, train_max)
-    table = complexity_table(relation, target, limit, test_max)
+    table = complexity_table(limit, test_max)
     if train:
-        from lengthlens.theory.pola_training import pola_train  # it builds on this module
-
         model = pola_train(relation, target, train_max, test_max, generator)
         table["trained_error"] = [model.error(target, n) for n in table["scale"]]
     table.insert(0, "target", label_of(target))
@@ -382,25 +325,23 @@ def label_of(thing: Target | RelationLike) -> str:
     return str(getattr(thing, "name", None) or getattr(thing, "__name__", None) or type(thing).__name__)
 
 
-def complexity_table(relation: RelationLike, target: Target, limit: Limit, largest: int) -> pd.DataFrame:
+def complexity_table(limit: Limit, largest: int) -> pd.DataFrame:
     """The predicted part of the table, from one pass over all pairs.
 
     A pair belongs to every scale from its own on: its n if something looks at the scale, else i+1.
     """
-    by_scale = look_at_scale(relation, target)
-    pairs = pairs_seen(largest, by_scale)
-    found, codes = values(target, pairs), codes_of(relation, target, pairs)
+    pairs, found, codes, which, by_scale = Seen.up_to(largest, limit.relation, limit.target)
     since = pairs.n if by_scale else pairs.i + 1
-    missed = np.bincount(since, ((found - limit.at(codes)) ** 2).sum(1), largest + 1)[1:]
+    missed = np.bincount(since, ((found - limit.at(codes)[which]) ** 2).sum(1), largest + 1)[1:]
     energy = np.bincount(since, (found**2).sum(1), largest + 1)[1:]
-    under = counted(since, numbered(codes)[1], found, largest)
-    broken = first_broken(since, numbered(codes)[1], found)
     scales = np.arange(1, largest + 1)
     return pd.DataFrame(
         {
             "scale": scales,
             "lrc": counted(since, numbered(found.view(np.int64))[1], found, largest),
-            "lrc_under": np.where(scales < broken, under, np.inf),
+            "lrc_under": np.where(
+                scales < first_broken(since, which, found), counted(since, which, found, largest), np.inf
+            ),
             "target_energy": energy if by_scale else energy.cumsum(),
             "predicted_error": missed if by_scale else missed.cumsum(),
         }
@@ -421,3 +362,107 @@ def first_broken(since: Ints, which: Ints, found: Floats) -> float:
     first = order[np.unique(which[order], return_index=True)[1]]  # the earliest pair of each class
     differs = (found != found[first][which]).any(1)
     return float(since[differs].min()) if differs.any() else math.inf
+
+
+# -- as a model, and its real gradient descent -----------------------------------------------------------------------
+
+
+class Pola(nn.Module):
+    """y_i = Σ_{j≤i} p[φ(i,j;n)] x_j with one learned row of weights `p` (a weight per head) for each code.
+
+    There is a weight for every code up to scale `largest`, seen in training or not; all are zero at first.
+    """
+
+    def __init__(self, relation: RelationLike, target: Target, largest: int) -> None:
+        super().__init__()
+        self.seen = seen = Seen.up_to(largest, resolved(relation, target), target)
+        self.largest = largest
+        self.p = nn.Parameter(torch.zeros(len(seen.codes), seen.values.shape[1], dtype=torch.float64))
+
+    def classes(self, scale: int) -> Tensor:
+        """The class of each pair of an instance, [query, key]; one past the last for keys in the future."""
+        pairs = self.seen.pairs
+        mine = pairs.n == scale if self.seen.by_scale else pairs.i < scale
+        table = torch.full((scale, scale), len(self.p))
+        table[pairs.i[mine], pairs.j[mine]] = torch.from_numpy(self.seen.which[mine])
+        return table
+
+    def attention(self, classes: Tensor) -> Tensor:
+        """A(i, j), [*, query, key, head], from the classes of the pairs."""
+        return nn.functional.pad(self.p, (0, 0, 0, 1))[classes]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` [row, pos] to y [row, pos, head], taken as instances of scale `pos`."""
+        return torch.einsum("qkh,rk->rqh", self.attention(self.classes(x.shape[1])), x.double())
+
+    @torch.no_grad()
+    def error(self, target: Target, scale: int) -> float:
+        """The squared error at a scale over an orthonormal basis of inputs."""
+        if scale > self.largest:
+            raise UserError(f"this model was built for scales up to {self.largest}, not {scale}")
+        inputs = torch.eye(scale, dtype=torch.float64)
+        return float((self(inputs) - outputs(target, inputs)).square().sum())
+
+
+def outputs(target: Target, x: Tensor) -> Tensor:
+    """What the target makes of inputs `x` [row, pos]: [row, pos, head]."""
+    pairs = pairs_at(x.shape[1])
+    found = torch.from_numpy(values(target, pairs))
+    weights = torch.zeros(x.shape[1], x.shape[1], found.shape[1], dtype=torch.float64)
+    weights[pairs.i, pairs.j] = found
+    return torch.einsum("qkh,rk->rqh", weights, x)
+
+
+def pola_train(
+    relation: RelationLike,
+    target: Target,
+    train_max: int,
+    test_max: int | None = None,
+    generator: torch.Generator | None = None,
+    steps: int = 20_000,
+    tolerance: float = 1e-9,
+) -> Pola:
+    """The model after real gradient descent from zero on the squared loss, trained up to `train_max`.
+
+    The inputs of each scale are a random orthonormal basis: exactly isotropic, so the loss of the batch is
+    the expected loss. Gradient descent has momentum; rate and momentum follow from the sizes of the largest
+    and smallest class (the loss is a parabola along each weight, as steep as its class is large). It ends when
+    no weight's gradient exceeds `tolerance`, or after `steps` steps.
+    """
+    model = Pola(relation, target, max(train_max, test_max or train_max))
+    scales = range(1, train_max + 1) if model.seen.by_scale else [checked_scale(train_max)]
+    classes, x, y = training_set(model, target, scales, generator)
+    optimizer = descent(model, classes)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (torch.einsum("sqkh,srk->srqh", model.attention(classes), x) - y).square().sum()
+        loss.backward()
+        optimizer.step()
+        if model.p.grad is None or float(model.p.grad.abs().max()) < tolerance:
+            break
+    return model
+
+
+def training_set(
+    model: Pola, target: Target, scales: Sequence[int], generator: torch.Generator | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Classes [scale, query, key], inputs [scale, row, pos] and outputs [scale, row, pos, head], padded."""
+    size, future, heads = max(scales), *model.p.shape
+    classes = torch.full((len(scales), size, size), future)
+    x = torch.zeros(len(scales), size, size, dtype=torch.float64)
+    y = torch.zeros(len(scales), size, size, heads, dtype=torch.float64)
+    for k, scale in enumerate(scales):
+        basis = torch.linalg.qr(torch.randn(scale, scale, dtype=torch.float64, generator=generator)).Q
+        classes[k, :scale, :scale] = model.classes(scale)
+        x[k, :scale, :scale] = basis
+        y[k, :scale, :scale] = outputs(target, basis)
+    return classes, x, y
+
+
+def descent(model: Pola, classes: Tensor) -> torch.optim.Optimizer:
+    """Gradient descent with the rate and momentum that suit the curvature, twice the size of each class."""
+    sizes = torch.bincount(classes.flatten(), minlength=len(model.p) + 1)[:-1]
+    seen = 2.0 * sizes[sizes > 0]
+    steep, flat = math.sqrt(float(seen.max())), math.sqrt(float(seen.min()))
+    rate, momentum = 4 / (steep + flat) ** 2, ((steep - flat) / (steep + flat)) ** 2
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)

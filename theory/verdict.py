@@ -34,12 +34,17 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 'possible'
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
+from multiprocessing import get_context
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pandas as pd
+import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
@@ -47,7 +52,7 @@ from lengthlens.models.schemes.spec import scheme_for
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.complexity import src_curve
 from lengthlens.theory.properties import Choice, Findings, examine, examine_family, sources_only
-from lengthlens.theory.steps import Counterexample, Mark, Program, program_of, up_to
+from lengthlens.theory.steps import Counterexample, Program, program_of, up_to
 
 Answer: TypeAlias = Literal["possible", "pe-limited", "task-limited", "content-addressed", "refused"]
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
@@ -55,6 +60,15 @@ CLIPS = ("max_distance", "window")  # options beyond which a scheme treats all p
 CLIP_TRIALS = (4, 3, 2, 1, 8)
 TRIAL_SCALE = 64  # what would help is tried up to here, or twice the training range
 PROPERTIES = ("isolated", "stable", "covered")
+HELPS = {
+    "option": "with {option} {value} instead of {instead_of} it becomes possible",
+    "scale hint": "with Scale Hint ('{scheme}'){clip} it becomes possible",
+    "scheme": "with {remedy} ('{scheme}') it becomes possible",
+    "chain of thought": "as a chain of thought (task '{task}') it becomes possible with the ideal relation",
+    "nothing": "nothing that was tried makes it possible",
+    "write down": "no position embedding helps: the intermediate results have to be written down",
+    "measure": "whether content finds them is for a trained model to show: measure SRC on a run",
+}
 
 
 @dataclass(frozen=True)
@@ -85,25 +99,8 @@ class Help:
 
     def __str__(self) -> str:
         tried = "" if self.tried_to is None else f" (tried up to n={self.tried_to})"
-        return self._sentence() + tried
-
-    def _sentence(self) -> str:
-        match self.kind:
-            case "option":
-                return f"with {self.option} {self.value} instead of {self.instead_of} it becomes possible"
-            case "scale hint":
-                clip = "" if self.option is None else f" and {self.option} {self.value}"
-                return f"with Scale Hint ('{self.scheme}'){clip} it becomes possible"
-            case "scheme":
-                return f"with {self.remedy} ('{self.scheme}') it becomes possible"
-            case "chain of thought":
-                return f"as a chain of thought (task '{self.task}') it becomes possible with the ideal relation"
-            case "nothing":
-                return "nothing that was tried makes it possible"
-            case "write down":
-                return "no position embedding helps: the intermediate results have to be written down"
-            case "measure":
-                return "whether content finds them is for a trained model to show: measure SRC on a run"
+        clip = "" if self.option is None else f" and {self.option} {self.value}"
+        return HELPS[self.kind].format(**vars(self), clip=clip) + tried
 
 
 @dataclass(frozen=True)
@@ -128,20 +125,16 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        plain = asdict(self)
+        plain = {**vars(self), "scheme_options": dict(self.scheme_options)}
         for name in PROPERTIES:
-            found = getattr(self, name)
-            plain[name] = None if found is None else {"holds": found.holds, "counterexample": found.counterexample}
-        plain.update(
-            reasons=list(self.reasons), helps=list(map(str, self.helps)), scheme_options=dict(self.scheme_options)
-        )
-        return plain
+            own = plain[name]
+            plain[name] = own and {"holds": own.holds, "counterexample": own.counterexample}
+        return {**plain, "reasons": list(self.reasons), "helps": list(map(str, self.helps))}
 
     @property
     def failing(self) -> str:
         """The initials of the properties that do not hold: "SC" for neither stable nor covered."""
-        found = ((name, getattr(self, name)) for name in PROPERTIES)
-        return "".join(name[0].upper() for name, own in found if own is not None and not own.holds)
+        return "".join(name[0].upper() for name in PROPERTIES if (own := getattr(self, name)) and not own.holds)
 
     def __str__(self) -> str:
         head = f"{self.task} with {self.scheme}, trained to {self.train_max}, tested to {self.test_max}: {self.verdict}"
@@ -194,7 +187,7 @@ class Case:
     def __init__(self, task: Task, train_max: int, test_max: int) -> None:
         self.task, self.train_max, self.test_max = task, train_max, test_max
         self.program: Program | None = None
-        self._known: dict[Hashable, tuple[Findings, list[Choice]] | None] = {}
+        self._known: dict[Hashable, tuple[Findings, list[Choice]]] = {}
         if task.family == "content-addressed":
             curve = src_curve(task, min(test_max, max(train_max, TRIAL_SCALE)))
             self.declared = curve[train_max - task.min_scale], curve[-1]
@@ -205,17 +198,26 @@ class Case:
     def verdict(self, scheme: Scheme, options: Mapping[str, Any], helps: bool = True) -> Verdict:
         built, refusal = scheme_for(self.task, scheme, options)
         if self.program is None:
-            return self._content_addressed(scheme, options)
+            about = f"the sources of '{self.task.name}' follow from its tokens"
+            reason = f"{about}, so no relation of positions can point at them"
+            return self.result(scheme, options, "content-addressed", [reason], [Help("measure")])
         if self.program.grows:
-            return self._task_limited(scheme, options, built)
+            return self._task_limited(self.program, scheme, options, built)
         if built is None:
             raise RefusedError(refusal)
         known = self.findings_of(scheme, options, self.test_max) if isinstance(scheme, str) else None
         found, choices = known or self.findings(built, self.test_max)
-        answer: Answer = "possible" if found.possible else "pe-limited"
-        reasons = [*reasons_for(found, self.train_max, self.test_max), *map(choice_in_words, served(choices))]
+        examples = {name: example for name in PROPERTIES if (example := getattr(found, name)) is not None}
+        words = {name: sentence(name, example) for name, example in examples.items()}
+        reasons = [f"not {name}: {why}" for name, why in words.items()]
+        if found.possible:
+            number = "one signature serves" if found.src_test == 1 else f"{found.src_test} signatures serve"
+            reasons = [f"{number} every step up to n={self.test_max}, and all of it occurs up to n={self.train_max}"]
+        served = [choice for choice in choices if choice.findings.possible]
+        reasons += [f"slot {choice.slot} of '{choice.operator}' can be read by {choice.name}" for choice in served]
         found_to_help = self._what_helps(scheme, options) if helps and not found.possible else []
-        properties = [property_of(name, getattr(found, name)) for name in PROPERTIES]
+        properties = [Property(name not in words, words.get(name), examples.get(name)) for name in PROPERTIES]
+        answer: Answer = "possible" if found.possible else "pe-limited"
         src = found.src_train, found.src_test
         return self.result(scheme, options, answer, reasons, found_to_help, src, *properties)
 
@@ -246,35 +248,32 @@ class Case:
         """The same for a scheme by name, once; None if it refuses the task or the options."""
         try:
             spec = SchemeSpec.of(name, options)
+            if (spec, largest) not in self._known:
+                self._known[spec, largest] = self.findings(spec.build(self.task), largest)
         except UserError:
             return None
-        key = spec, largest
-        if key not in self._known:
-            try:
-                self._known[key] = self.findings(spec.build(self.task), largest)
-            except UserError:
-                self._known[key] = None
-        return self._known[key]
+        return self._known[spec, largest]
 
-    def _content_addressed(self, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
-        reasons = [
-            f"the sources of '{self.task.name}' follow from its tokens, so no relation of positions can point at them"
-        ]
-        return self.result(scheme, options, "content-addressed", reasons, [Help("measure")])
-
-    def _task_limited(self, scheme: Scheme, options: Mapping[str, Any], built: PositionScheme | None) -> Verdict:
-        assert self.program is not None
-        few, many, last = *self.declared, self.program.counted_to
+    def _task_limited(
+        self, program: Program, scheme: Scheme, options: Mapping[str, Any], built: PositionScheme | None
+    ) -> Verdict:
+        few, many, last = *self.declared, program.counted_to
         further = "" if last == self.test_max else f", counted no further than n={last}"
-        reasons = [
+        reason = (
             f"the task needs {few} operators up to n={self.train_max} and {many} up to n={last}{further}: "
             "those in between are never trained, whatever the position embedding"
-        ]
+        )
         src: tuple[int | None, int | None] = (None, None)
         if built is not None:
-            relation = relation_for(built, self.task, self.test_max)
-            src = sources_only(relation, self.program.operators, self.train_max)
-        return self.result(scheme, options, "task-limited", reasons, self._other_task, src)
+            src = sources_only(relation_for(built, self.task, self.test_max), program.operators, self.train_max)
+        return self.result(scheme, options, "task-limited", [reason], [self._other_task], src)
+
+    @cached_property
+    def _other_task(self) -> Help:
+        """Whether the same task as a chain of thought is possible."""
+        other = f"{self.task.name}-cot"
+        possible = other in TASKS and Case(TASKS[other], self.train_max, self.test_max).tried("ideal", {})
+        return Help("chain of thought", "ideal", task=other) if possible else Help("write down")
 
     # -- what would help, found by trying ---------------------------------------------------------------------
 
@@ -290,43 +289,23 @@ class Case:
     def _what_helps(self, scheme: Scheme, options: Mapping[str, Any]) -> list[Help]:
         found: list[Help] = []
         if isinstance(scheme, str):
-            found = [*self._other_options(scheme, options), *self._scale_hint(scheme, options)]
+            now, hinted = SchemeSpec.of(scheme, options).options, f"hinted:{scheme}"
+            found = [Help("option", scheme, clip, k, now[clip]) for clip, k in self._clips(scheme, options)]
+            if hinted in scheme_names() and self.tried(hinted, options):
+                found.append(Help("scale hint", hinted))
+            elif hinted in scheme_names():
+                found += [Help("scale hint", hinted, *clip) for clip in self._clips(hinted, options)]
         for name, other in reversed(list(SCHEMES.items())):
             if other.remedy is not None and name != scheme and self.tried(name, {}):
                 found.append(Help("scheme", name, remedy=other.remedy))
         tried_to = self.trial_scale if self.trial_scale < self.test_max else None
         return [replace(each, tried_to=tried_to) for each in found or [Help("nothing")]]
 
-    def _other_options(self, name: str, options: Mapping[str, Any]) -> Iterator[Help]:
-        now = SchemeSpec.of(name, options).options
-        for clip in (clip for clip in CLIPS if clip in now):
-            value = self._clip_that_helps(name, options, clip)
-            if value is not None:
-                yield Help("option", name, clip, value, instead_of=now[clip])
-
-    def _scale_hint(self, name: str, options: Mapping[str, Any]) -> Iterator[Help]:
-        hinted = f"hinted:{name}"
-        if hinted not in scheme_names():
-            return
-        if self.tried(hinted, options):
-            yield Help("scale hint", hinted)
-            return
-        for clip in (clip for clip in CLIPS if clip in SchemeSpec.of(hinted).options):
-            value = self._clip_that_helps(hinted, options, clip)
-            if value is not None:
-                yield Help("scale hint", hinted, clip, value)
-
-    def _clip_that_helps(self, name: str, options: Mapping[str, Any], clip: str) -> int | None:
-        trials = (value for value in CLIP_TRIALS if self.tried(name, {**options, clip: value}))
-        return next(trials, None)
-
-    @cached_property
-    def _other_task(self) -> list[Help]:
-        """Whether the same task as a chain of thought is possible."""
-        other = f"{self.task.name}-cot"
-        if other in TASKS and Case(TASKS[other], self.train_max, self.test_max).tried("ideal", {}):
-            return [Help("chain of thought", "ideal", task=other)]
-        return [Help("write down")]
+    def _clips(self, name: str, options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+        """Each option that clips with its first value on trial, if there is one, that makes the scheme possible."""
+        for clip in (clip for clip in CLIPS if clip in SchemeSpec.of(name).options):
+            helping = (value for value in CLIP_TRIALS if self.tried(name, {**options, clip: value}))
+            yield from ((clip, value) for value in islice(helping, 1))
 
 
 def relation_for(scheme: PositionScheme, task: Task, largest: int) -> Relation:
@@ -340,71 +319,99 @@ def relation_for(scheme: PositionScheme, task: Task, largest: int) -> Relation:
     return replace(relation, uses_scale=any(not np.array_equal(found[0], other) for other in found[1:]))
 
 
-# -- words -----------------------------------------------------------------------------------------------------------
-
-
-def reasons_for(found: Findings, train_max: int, test_max: int) -> list[str]:
-    if found.possible:
-        many = "one signature serves" if found.src_test == 1 else f"{found.src_test} signatures serve"
-        return [f"{many} every step up to n={test_max}, and all of it occurs up to n={train_max}"]
-    failing = [(name, getattr(found, name)) for name in PROPERTIES]
-    return [f"not {name}: {sentence(name, example)}" for name, example in failing if example is not None]
-
-
-def property_of(name: str, example: Counterexample | None) -> Property:
-    return Property(True) if example is None else Property(False, sentence(name, example), example)
-
-
-def served(choices: Sequence[Choice]) -> list[Choice]:
-    return [choice for choice in choices if choice.findings.possible]
-
-
 def sentence(name: str, example: Counterexample) -> str:
-    """A counterexample in words."""
-    return {"isolated": alike, "stable": unstable, "covered": uncovered}[name](example)
-
-
-def code_in_words(example: Counterexample, which: int = 0) -> str:
-    code, words = example.codes[which], example.words[which]
-    return words if len(code) == 1 or str(code) in words else f"{words} (code {code})"
-
-
-def alike(example: Counterexample) -> str:
+    """A counterexample to a property in words."""
+    words = [
+        text if len(code) == 1 or str(code) in text else f"{text} (code {code})"
+        for code, text in zip(example.codes, example.words)
+    ]
+    place = [f"n={mark.scale} (position {mark.key} from query {mark.query})" for mark in example.marks]
+    slot = [f"slot {' and '.join(map(str, mark.slots))}" for mark in example.marks]
+    if name == "covered":
+        at = f"at n={example.marks[0].scale}" if example.marks else "beyond the training range"
+        if not example.fresh:
+            return f"the codes of '{example.operator}' first appear together {at}: {'; '.join(words)}"
+        fresh = example.fresh[0]
+        return f"{words[fresh]} first appears {at} ({slot[fresh]} of '{example.operator}')"
     one, other = example.marks
-    rest = f"slot {slots(other)}" if other.slots else "not to be read"
-    return (
-        f"{code_in_words(example)} is at n={one.scale}, query {one.query}, the code of position {one.key} "
-        f"(slot {slots(one)} of '{example.operator}') and also of position {other.key} ({rest})"
-    )
-
-
-def unstable(example: Counterexample) -> str:
-    one, other = example.marks
+    if name == "isolated":
+        return (
+            f"{words[0]} is at n={one.scale}, query {one.query}, the code of position {one.key} "
+            f"({slot[0]} of '{example.operator}') and also of position {other.key} "
+            f"({slot[1] if other.slots else 'not to be read'})"
+        )
     if not other.slots:
-        return f"{code_in_words(example)} is read at {place(one)} and must be ignored at {place(other)}"
-    return (
-        f"{code_in_words(example)} is slot {slots(one)} of '{example.operator}' at {place(one)} "
-        f"and slot {slots(other)} at {place(other)}"
-    )
+        return f"{words[0]} is read at {place[0]} and must be ignored at {place[1]}"
+    return f"{words[0]} is {slot[0]} of '{example.operator}' at {place[0]} and {slot[1]} at {place[1]}"
 
 
-def uncovered(example: Counterexample) -> str:
-    at = f"at n={example.marks[0].scale}" if example.marks else "beyond the training range"
-    if example.fresh:
-        which = example.fresh[0]
-        slot = f"slot {slots(example.marks[which])} of '{example.operator}'"
-        return f"{code_in_words(example, which)} first appears {at} ({slot})"
-    known = "; ".join(code_in_words(example, k) for k in range(len(example.codes)))
-    return f"the codes of '{example.operator}' first appear together {at}: {known}"
+# -- many tasks and schemes at once ----------------------------------------------------------------------------------
 
 
-def place(mark: Mark) -> str:
-    return f"n={mark.scale} (position {mark.key} from query {mark.query})"
+def verdict_grid(
+    tasks: Sequence[str | Task] | None = None,
+    schemes: Sequence[Scheme] | None = None,
+    train_max: int = 10,
+    test_max: int = 40,
+    progress: Callable[[int, int], None] | None = None,
+    jobs: int = 1,
+) -> pd.DataFrame:
+    """One row for each task and scheme, all of them by default; `progress` is told how many of how many are done.
+
+    A scheme that refuses a task has the verdict ``refused``, and its reason. With more than one job, tasks are shared
+    out among that many processes.
+    """
+    if jobs < 1:
+        raise UserError(f"the number of jobs must be at least 1, not {jobs}")
+    chosen = [TASKS[task] if isinstance(task, str) else task for task in tasks or TASKS.values()]
+    names = list(schemes or scheme_names())
+    for task in chosen:
+        checked_range(task, train_max, test_max)
+    rows: list[dict[str, Any]] = []
+    for row in _one_by_one(chosen, names, train_max, test_max, jobs):
+        rows.append(row)
+        if progress:
+            progress(len(rows), len(chosen) * len(names))
+    return pd.DataFrame(rows)
 
 
-def slots(mark: Mark) -> str:
-    return " and ".join(map(str, mark.slots))
+def _one_by_one(
+    tasks: Sequence[Task], schemes: Sequence[Scheme], train_max: int, test_max: int, jobs: int
+) -> Iterator[dict[str, Any]]:
+    """The rows of all tasks, in order, as they are ready."""
+    if jobs == 1:
+        for task in tasks:
+            case = Case(task, train_max, test_max)
+            yield from (row_of(case, scheme) for scheme in schemes)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:  # torch's threads do not survive a fork
+        parts = [pool.submit(rows_of, task, schemes, train_max, test_max) for task in tasks]
+        for part in parts:
+            yield from part.result()
 
 
-def choice_in_words(choice: Choice) -> str:
-    return f"slot {choice.slot} of '{choice.operator}' can be read by {choice.name}"
+def rows_of(task: Task, schemes: Sequence[Scheme], train_max: int, test_max: int) -> list[dict[str, Any]]:
+    """All rows of one task, in a process of its own."""
+    torch.set_num_threads(1)  # the other processes have their own
+    return list(_one_by_one([task], schemes, train_max, test_max, jobs=1))
+
+
+def row_of(case: Case, scheme: Scheme) -> dict[str, Any]:
+    """A verdict as a row of plain values."""
+    try:
+        found = case.verdict(scheme, {})
+    except RefusedError as refusal:
+        found = case.result(scheme, {}, "refused", [str(refusal)], [])
+    numbers = ("src_declared_train", "src_declared_test", "src_train", "src_test", "train_max", "test_max")
+    return {
+        "task": found.task,
+        "task_family": case.task.family,
+        "scheme": found.scheme,
+        "verdict": found.verdict,
+        **{name: (own := getattr(found, name)) and own.holds for name in PROPERTIES},
+        "failing": found.failing,
+        "other_option": any(help.kind == "option" for help in found.helps),
+        **{name: getattr(found, name) for name in numbers},
+        "reasons": "; ".join(found.reasons),
+        "helps": "; ".join(map(str, found.helps)),
+    }
