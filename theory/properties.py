@@ -23,14 +23,14 @@ key n back is not in the prompt any more. So i−j = n has a weight of 1 and i�
 round i−j = 2n points at ``^``, and must not be followed: j = 0 has −2.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from lengthlens.models.schemes.relation import Ints, Pointer, Relation, numbered
+from lengthlens.models.schemes.relation import Ints, Pointer, Relation, key_with, numbered
 from lengthlens.theory.steps import Counterexample, Steps, source_codes, up_to
 from lengthlens.theory.unread_keys import examine_listed, examine_rows
 
@@ -58,24 +58,21 @@ class Findings:
 def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> Findings:
     """Everything that the definitions ask about a relation, with a counterexample for what does not hold."""
     sources = source_codes(relation, operators)
-    covered = first_of(own.uncovered(train_max) for own in sources)
-    isolated = first_of(own.sources_alike() for own in sources)
-    stable = first_of(own.sources_swapped() for own in sources)
+    covered = next(filter(None, (own.uncovered(train_max) for own in sources)), None)
+    isolated = next(filter(None, (own.sources_alike() for own in sources)), None)
+    stable = next(filter(None, (own.sources_swapped() for own in sources)), None)
     if any(own.steps.arity for own in sources):
         sparse = relation.listed is not None and not any(
             (own.codes == np.array(relation.background)).all(1).any() for own in sources
         )
         examine_keys = examine_listed if sparse else examine_rows
         isolated, stable = examine_keys(relation, sources, isolated, stable)
-    isolated, stable, covered = (worded(example, relation) for example in (isolated, stable, covered))
-    train, test = counts([own.signature for own in sources], operators, train_max)
-    return Findings(isolated, stable, covered, train, test)
 
+    def worded(found: Counterexample | None) -> Counterexample | None:
+        return found and replace(found, words=tuple(map(relation.describe, found.codes)), component=relation.component)
 
-def worded(example: Counterexample | None, relation: Relation) -> Counterexample | None:
-    if example is None:
-        return None
-    return replace(example, words=tuple(map(relation.describe, example.codes)), component=relation.component)
+    src = counts([own.signature for own in sources], operators, train_max)
+    return Findings(worded(isolated), worded(stable), worded(covered), *src)
 
 
 def counts(signatures: Sequence[Ints], operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
@@ -119,8 +116,8 @@ def examine_family(
             choices.append(best)
             codes.append(signature)
         signatures.append(numbered(np.stack(codes, 1))[1])
-    unserved = [choice.findings for choice in choices if not choice.findings.possible]
-    worst = unserved[0] if unserved else Findings(None, None, None, 0, 0)
+    unserved = (choice.findings for choice in choices if not choice.findings.possible)
+    worst = next(unserved, Findings(None, None, None, 0, 0))
     train, test = counts(signatures, operators, train_max)
     return replace(worst, src_train=train, src_test=test), choices
 
@@ -134,8 +131,7 @@ def chosen_for(
     together = None if best.findings.possible else next((found for found in tried if found), None)
     if together is None:
         return best, source_codes(family[best.name], [steps])[0].signature
-    train, test = counts([together.signature], [steps], train_max)
-    served = Findings(None, None, None, train, test)
+    served = Findings(None, None, None, *counts([together.signature], [steps], train_max))
     return replace(best, name=str(together), findings=served), together.signature
 
 
@@ -145,16 +141,11 @@ def best_of(family: Mapping[str, Relation], steps: Steps, train_max: int) -> Cho
     tried = {name: examine(relation, [few], train_max) for name, relation in family.items()}
     for name, findings in tried.items():
         if findings.possible:
-            full = examine(family[name], [steps], train_max)
-            tried[name] = full
-            if full.possible:
+            tried[name] = examine(family[name], [steps], train_max)
+            if tried[name].possible:
                 break
     name = min(tried, key=lambda name: tried[name].failures)
     return Choice(steps.operator, steps.slot_names[0], name, tried[name])
-
-
-def first_of(found: Iterator[Counterexample | None]) -> Counterexample | None:
-    return next((one for one in found if one is not None), None)
 
 
 # -- several pointers together ---------------------------------------------------------------------------------------
@@ -186,15 +177,14 @@ def weighted_pointers(pointers: Sequence[Pointer], steps: Steps, train_max: int)
     for window in sorted({abs(one.value) for one in pointers}):
         chosen = fewest([one for one in pointers if abs(one.value) <= window], up_to(steps, 2 * train_max))
         if chosen is not None and all_covered(chosen[0], steps, train_max):
-            signature = numbered(at_source(chosen[0], steps))[1]
-            return WeightedPointers(tuple(chosen[0]), chosen[1], signature)
+            return WeightedPointers(tuple(chosen[0]), chosen[1], numbered(at_source(chosen[0], steps))[1])
     return None
 
 
 def all_covered(pointers: Sequence[Pointer], steps: Steps, train_max: int) -> bool:
     """Whether every inequality already comes up at scales up to `train_max`."""
-    known = {tuple(row) for row in comparisons(pointers, up_to(steps, train_max)).tolist()}
-    return {tuple(row) for row in comparisons(pointers, steps).tolist()} <= known
+    known, every = (set(map(tuple, comparisons(pointers, part).tolist())) for part in (up_to(steps, train_max), steps))
+    return every <= known
 
 
 def fewest(pointers: Sequence[Pointer], steps: Steps) -> tuple[list[Pointer], Floats] | None:
@@ -225,13 +215,10 @@ def lightest(rows: Ints) -> Floats | None:
     return np.subtract(*np.split(found.x, 2)) if found.success else None
 
 
-# -- what is compared ------------------------------------------------------------------------------------------------
-
-
 def comparisons(pointers: Sequence[Pointer], steps: Steps) -> Ints:
     """Every different (what points at the source) − (what points at another key). [comparison, pointer]"""
-    found = [_block(pointers, _part(steps, start)) for start in range(0, len(steps), STEPS_TOGETHER)]
-    return distinct(np.concatenate(found))
+    starts = range(0, len(steps), STEPS_TOGETHER)
+    return distinct(np.concatenate([_block(pointers, steps[k : k + STEPS_TOGETHER]) for k in starts]))
 
 
 def distinct(rows: Ints) -> Ints:
@@ -250,18 +237,13 @@ def distinct(rows: Ints) -> Ints:
 
 def pointed_at(pointer: Pointer, steps: Steps) -> Ints:
     """The key that a pointer points at from each step's query, `NOWHERE` if there is none. [step]"""
-    key = pointer.points_at(steps.query, steps.scale)
+    key = key_with(pointer.form, pointer.value, steps.query, steps.scale)
     return np.where((key >= 0) & (key <= steps.query), key, NOWHERE)
 
 
 def at_source(pointers: Sequence[Pointer], steps: Steps) -> Ints:
     """Which of them point at the source of each step. [step, pointer]"""
     return np.stack([pointed_at(one, steps) == steps.sources[:, 0] for one in pointers], 1).astype(np.int64)
-
-
-def _part(steps: Steps, start: int) -> Steps:
-    rows = slice(start, start + STEPS_TOGETHER)
-    return replace(steps, scale=steps.scale[rows], query=steps.query[rows], sources=steps.sources[rows])
 
 
 def _block(pointers: Sequence[Pointer], steps: Steps) -> Ints:

@@ -38,6 +38,9 @@ class Steps:
     def __len__(self) -> int:
         return len(self.query)
 
+    def __getitem__(self, some: slice) -> "Steps":
+        return replace(self, scale=self.scale[some], query=self.query[some], sources=self.sources[some])
+
 
 @dataclass(frozen=True)
 class Program:
@@ -59,42 +62,37 @@ class Program:
 
 def program_of(task: Task, train_max: int, test_max: int) -> Program:
     """Read the circuits of a task whose sources follow from positions."""
-    parts: dict[str, list[tuple[int, Ints, Ints]]] = {}
+    parts: dict[str, list[Steps]] = {}
     declared, work, scale = 0, 0, task.min_scale
     for scale in range(task.min_scale, test_max + 1):
         circuit = task.circuit(scale)
         for k, operator in enumerate(circuit.operators):
             mine = circuit.operator == k
             if mine.any():
-                found = scale, circuit.query[mine], circuit.sources[mine, : operator.arity]
+                query, sources = circuit.query[mine], circuit.sources[mine, : operator.arity]
+                slots = tuple(range(1, 1 + operator.arity))
+                found = Steps(operator.name, np.full(len(query), scale), query, sources, slots)
                 parts.setdefault(operator.name, []).append(found)
         work += circuit.sources.size
         if scale <= train_max:
             declared = len(parts)
         elif len(parts) > declared and work > MOST_SOURCES:
             break
-    steps = tuple(merged(name, found) for name, found in parts.items())
-    return Program(steps, declared, len(parts), scale)
-
-
-def merged(operator: str, parts: Sequence[tuple[int, Ints, Ints]]) -> Steps:
-    sources = np.concatenate([part[2] for part in parts])
-    return Steps(
-        operator,
-        np.repeat([part[0] for part in parts], [len(part[1]) for part in parts]),
-        np.concatenate([part[1] for part in parts]),
-        sources,
-        tuple(range(1, sources.shape[1] + 1)),
+    steps = tuple(
+        replace(
+            own[0],
+            scale=np.concatenate([part.scale for part in own]),
+            query=np.concatenate([part.query for part in own]),
+            sources=np.concatenate([part.sources for part in own]),
+        )
+        for own in parts.values()
     )
+    return Program(steps, declared, len(parts), scale)
 
 
 def up_to(steps: Steps, scale: int) -> Steps:
     """The steps of scales up to `scale`."""
-    last = int(np.searchsorted(steps.scale, scale, side="right"))
-    return replace(steps, scale=steps.scale[:last], query=steps.query[:last], sources=steps.sources[:last])
-
-
-# -- the codes of sources --------------------------------------------------------------------------------------------
+    return steps[: int(np.searchsorted(steps.scale, scale, side="right"))]
 
 
 class Hash:
@@ -233,18 +231,13 @@ class SourceCodes:
 
     def mark(self, step: int, key: int) -> Mark:
         steps = self.steps
-        filled = np.flatnonzero(steps.sources[step] == key)
-        slots = tuple(steps.slot_names[k] for k in filled)
+        slots = tuple(steps.slot_names[k] for k in np.flatnonzero(steps.sources[step] == key))
         return Mark(int(steps.scale[step]), int(steps.query[step]), int(key), slots)
 
-    def source_with(self, step: int, code: int) -> int:
-        """The key that a code marks at a step."""
-        return int(self.steps.sources[step, int((self.code[step] == code).argmax())])
-
-    def words_of(self, code: int) -> tuple[int, ...]:
-        return tuple(map(int, self.codes[code]))
-
-    # -- what the sources alone show --
+    def example(self, code: int, *places: tuple[int, int]) -> Counterexample:
+        """A code, as an index into `codes`, at each (step, key)."""
+        marks = tuple(self.mark(*place) for place in places)
+        return Counterexample(self.steps.operator, (tuple(self.codes[code].tolist()),), marks)
 
     def uncovered(self, train_max: int) -> Counterexample | None:
         """The first step whose signature does not occur in the training range."""
@@ -253,13 +246,10 @@ class SourceCodes:
         if not new.any():
             return None
         step = int(new.argmax())
-        known = [np.isin(self.code[step, k], self.code[seen, k]) for k in range(self.steps.arity)]
-        return Counterexample(
-            self.steps.operator,
-            tuple(map(self.words_of, self.code[step])),
-            tuple(self.mark(step, key) for key in self.steps.sources[step]),
-            tuple(k for k, is_known in enumerate(known) if not is_known),
-        )
+        codes = tuple(map(tuple, self.codes[self.code[step]].tolist()))
+        marks = tuple(self.mark(step, key) for key in self.steps.sources[step])
+        fresh = tuple(k for k, code in enumerate(self.code[step]) if code not in self.code[seen, k])
+        return Counterexample(self.steps.operator, codes, marks, fresh)
 
     def sources_alike(self) -> Counterexample | None:
         """Two sources of one step with the same code."""
@@ -268,9 +258,8 @@ class SourceCodes:
         if not steps.any():
             return None
         step = int(steps.argmax())
-        one, other = (int(k) for k in np.argwhere(alike[step])[0])
-        marks = tuple(self.mark(step, self.steps.sources[step, k]) for k in (one, other))
-        return Counterexample(self.steps.operator, (self.words_of(self.code[step, one]),), marks)
+        slots = np.argwhere(alike[step])[0]
+        return self.example(self.code[step, slots[0]], *((step, self.steps.sources[step, k]) for k in slots))
 
     def sources_swapped(self) -> Counterexample | None:
         """A code that marks different slots at two steps."""
@@ -281,21 +270,15 @@ class SourceCodes:
         if not swapped.any():
             return None
         at = int(swapped.argmax())
-        mine = np.flatnonzero(code == code[at])
-        step = mine // self.steps.arity
+        mine = np.flatnonzero(code == code[at])  # entries are counted through steps and slots
+        step, key = np.arange(len(code)) // self.steps.arity, self.steps.sources.ravel()
         # Any entry of another step differs in role from the one found or from the first.
         for here in (at, int(mine[0])):
-            differs = (role[mine] != role[here]) & (step != here // self.steps.arity)
+            differs = (role[mine] != role[here]) & (step[mine] != step[here])
             if differs.any():
                 there = int(mine[differs.argmax()])
-                return self._two(int(code[at]), *sorted((here, there)))
+                return self.example(code[at], *((step[k], key[k]) for k in sorted((here, there))))
         return None
-
-    def _two(self, code: int, one: int, other: int) -> Counterexample:
-        """Two entries, counted through steps and slots, as a counterexample."""
-        places = [divmod(entry, self.steps.arity) for entry in (one, other)]
-        marks = tuple(self.mark(step, self.steps.sources[step, slot]) for step, slot in places)
-        return Counterexample(self.steps.operator, (self.words_of(code),), marks)
 
 
 def source_codes(relation: Relation, operators: Sequence[Steps]) -> list[SourceCodes]:
@@ -310,8 +293,7 @@ def source_codes(relation: Relation, operators: Sequence[Steps]) -> list[SourceC
     if len(key) <= BLOCK:
         found = [relation.codes(query[order], key[order], scale[order])]
     else:
-        parts = [order[a:b] for a, b in zip(np.append(0, ends[:-1]), ends)]
-        found = [relation.codes(query[part], key[part], scale[part[0]]) for part in parts]
+        found = [relation.codes(query[part], key[part], scale[part[0]]) for part in np.split(order, ends[:-1])]
     codes = np.empty((len(key), found[0].shape[-1]), dtype=np.int64)
     codes[order] = np.concatenate(found)
     each = np.split(codes, np.cumsum([steps.sources.size for steps in operators])[:-1])

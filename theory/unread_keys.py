@@ -20,16 +20,14 @@ class Rows:
         self.operators = [operator for operator in operators if operator.steps.arity]
         scale = np.concatenate([operator.steps.scale for operator in self.operators])
         query = np.concatenate([operator.steps.query for operator in self.operators])
-        at = np.stack([scale if relation.uses_scale else np.zeros_like(scale), query], 1)
-        width = int(query.max()) + 1
-        number, row = np.unique(at[:, 0] * width + at[:, 1], return_inverse=True)
-        self.scale, self.query = number // width, number % width
         if not relation.uses_scale:
-            self.scale = np.full_like(self.query, scale[0])  # any will do
+            scale = np.full_like(scale, scale[0])  # any will do
+        width = int(query.max()) + 1
+        number, row = np.unique(scale * width + query, return_inverse=True)
+        self.scale, self.query = number // width, number % width
         ends = np.cumsum([len(operator.steps) for operator in self.operators])
         self.row = np.split(row, ends[:-1])  # for each operator, the row of each step
         self.order = [np.argsort(rows, kind="stable") for rows in self.row]
-        self.ordered = [rows[order] for rows, order in zip(self.row, self.order)]
         self.narrow = self._fit_into_32_bits()
 
     def _fit_into_32_bits(self) -> bool:
@@ -59,19 +57,13 @@ class Rows:
             yield RowBlock(self, start, min(start + size, len(self.query)))
             start += size
 
-    def steps_in(self, which: int, start: int, stop: int) -> Ints:
-        """The steps of one operator that belong to some rows, in the order of scale and query."""
-        a, b = np.searchsorted(self.ordered[which], [start, stop])
-        return np.sort(self.order[which][a:b])
-
 
 class RowBlock:
     """Some rows, and the codes of all their keys."""
 
     def __init__(self, rows: Rows, start: int, stop: int) -> None:
         self.rows, self.start, self.stop = rows, start, stop
-        self.query = rows.query[start:stop]
-        self.scale = rows.scale[start:stop]
+        self.query, self.scale = rows.query[start:stop], rows.scale[start:stop]
         self.keys = np.arange(int(self.query.max()) + 1)
 
     @cached_property
@@ -80,8 +72,7 @@ class RowBlock:
         return self.evaluate(self.rows.narrow)
 
     def evaluate(self, narrow: bool) -> Codes:
-        one_scale = bool((self.scale == self.scale[0]).all())
-        scale = self.scale[0] if one_scale else self.scale[:, None]
+        scale = self.scale[0] if (self.scale == self.scale[0]).all() else self.scale[:, None]
         return self.rows.relation.codes(self.query[:, None], self.keys, scale, narrow=narrow)
 
     def seen(self, found: Bools) -> Bools:
@@ -100,8 +91,7 @@ class RowBlock:
         suspects = hot.sum(1)[row] != operator.keys_read[steps]
         for step, here in zip(steps[suspects], row[suspects]):
             keys = np.setdiff1d(np.flatnonzero(hot[here]), operator.steps.sources[step])
-            found = hash_.index(self.codes[here, keys])
-            example = unread_at(operator, int(step), keys, found)
+            example = unread_at(operator, step, keys, hash_.index(self.codes[here, keys]))
             if example:
                 return example, False
         return None, not suspects.any()
@@ -120,7 +110,8 @@ class RowBlock:
                 same[row] = hashes[row] == wanted[:, None]  # a query of one scale has one step
                 suspects |= self.seen(same).sum(1)[row] > 1
         for step, here in zip(steps[suspects], row[suspects]):
-            example = alike_at(operator, int(step), self.codes[here, : self.query[here] + 1])
+            keys = self.keys[: self.query[here] + 1]
+            example = alike_at(operator, step, keys, hash_.index(self.codes[here, keys]))
             if example:
                 return example
         return None
@@ -140,22 +131,19 @@ def unread_at(operator: SourceCodes, step: int, keys: Ints, found: Ints) -> Coun
     wrong = (found >= 0) & ((first[found] != step) | (last[found] != step))
     if not wrong.any():
         return None
-    code, key = int(found[wrong][0]), int(keys[wrong][0])
+    code = found[wrong][0]
     marking = np.flatnonzero((operator.code == code).any(1))
-    other = int(marking[marking != step][0])
-    marks = (operator.mark(other, operator.source_with(other, code)), operator.mark(step, key))
-    return Counterexample(operator.steps.operator, (operator.words_of(code),), marks)
+    other = marking[marking != step][0]
+    source = operator.steps.sources[other, (operator.code[other] == code).argmax()]
+    return operator.example(code, (other, source), (step, keys[wrong][0]))
 
 
-def alike_at(operator: SourceCodes, step: int, codes: Ints) -> Counterexample | None:
-    """Another key of a step, whose keys have `codes` [key, component], with the code of a source."""
-    for slot, key in enumerate(operator.steps.sources[step]):
-        same = (codes == codes[key]).all(1)
-        same[key] = False
-        if same.any():
-            marks = operator.mark(step, int(key)), operator.mark(step, int(same.argmax()))
-            code = operator.words_of(int(operator.code[step, slot]))
-            return Counterexample(operator.steps.operator, (code,), marks)
+def alike_at(operator: SourceCodes, step: int, keys: Ints, found: Ints) -> Counterexample | None:
+    """The first of the `keys` of a step whose code `found` is that of a source, and which is not that source."""
+    for code, source in zip(operator.code[step], operator.steps.sources[step]):
+        same = keys[(found == code) & (keys != source)]
+        if len(same):
+            return operator.example(code, (step, source), (step, same[0]))
     return None
 
 
@@ -168,8 +156,10 @@ def examine_rows(
         if isolated and stable:
             break
         for which, operator in enumerate(rows.operators):
-            steps = rows.steps_in(which, block.start, block.stop)
-            row = rows.row[which][steps] - block.start
+            order, of_step = rows.order[which], rows.row[which]
+            a, b = np.searchsorted(of_step, [block.start, block.stop], sorter=order)
+            steps = np.sort(order[a:b])  # those of this block, in the order of scale and query
+            row = of_step[steps] - block.start
             all_well = False
             if stable is None:
                 stable, all_well = block.unread_marked(operator, steps, row)
@@ -186,35 +176,14 @@ def examine_listed(
     for scale in np.unique(np.concatenate([operator.steps.scale for operator in operators])):
         query, key = relation.listed(int(scale))
         codes = relation.codes(query, key, scale)
-        for operator in operators:
+        for operator in (operator for operator in operators if operator.steps.arity):
             a, b = np.searchsorted(operator.steps.scale, [scale, scale + 1])
-            if a < b and operator.steps.arity:
-                isolated, stable = _listed_at(operator, np.arange(a, b), query, key, codes, isolated, stable)
-    return isolated, stable
-
-
-def _listed_at(
-    operator: SourceCodes,
-    steps: Ints,
-    query: Ints,
-    key: Ints,
-    codes: Ints,
-    isolated: Counterexample | None,
-    stable: Counterexample | None,
-) -> tuple[Counterexample | None, Counterexample | None]:
-    """The listed pairs of one scale against the steps of one operator there."""
-    found = operator.hash.index(codes)
-    size = int(query.max()) + 1
-    hits = np.bincount(query[found >= 0], minlength=size)
-    at = operator.steps.query[steps]
-    for step in steps[hits[np.minimum(at, size - 1)] != operator.keys_read[steps]]:
-        mine = np.flatnonzero((query == operator.steps.query[step]) & (found >= 0))
-        unread = mine[~np.isin(key[mine], operator.steps.sources[step])]
-        stable = stable or unread_at(operator, int(step), key[unread], found[unread])
-        for slot, source in enumerate(operator.steps.sources[step]):
-            same = mine[(found[mine] == operator.code[step, slot]) & (key[mine] != source)]
-            if len(same) and isolated is None:
-                marks = operator.mark(int(step), int(source)), operator.mark(int(step), int(key[same[0]]))
-                code = operator.words_of(int(operator.code[step, slot]))
-                isolated = Counterexample(operator.steps.operator, (code,), marks)
+            found = operator.hash.index(codes)
+            hits = np.bincount(query[found >= 0], minlength=int(query.max()) + 1)
+            at = np.minimum(operator.steps.query[a:b], len(hits) - 1)
+            for step in a + np.flatnonzero(hits[at] != operator.keys_read[a:b]):
+                mine = np.flatnonzero((query == operator.steps.query[step]) & (found >= 0))
+                unread = mine[~np.isin(key[mine], operator.steps.sources[step])]
+                stable = stable or unread_at(operator, step, key[unread], found[unread])
+                isolated = isolated or alike_at(operator, step, key[mine], found[mine])
     return isolated, stable

@@ -179,10 +179,6 @@ class Pointer(NamedTuple):
     def __str__(self) -> str:
         return self.form.says(self.value)
 
-    def points_at(self, query: Ints, scale: Ints) -> Ints:
-        """The key it points at; below 0 or behind the query where there is none. [*]"""
-        return np.asarray(key_with(self.form, self.value, query, scale))
-
 
 @dataclass(frozen=True, eq=False)
 class CodedForm:
