@@ -14,9 +14,9 @@ from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.tasks import TASKS, Task
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
-PRECISIONS = ("float32", "bfloat16")
-MIXES = ("one", "mixed")
+CHOICES = {"device": ("auto", "cpu", "cuda", "mps"), "precision": ("float32", "bfloat16"), "lengths": ("one", "mixed")}
+LEAST = {"train_max": 1, "steps": 1, "batch": 1, "check_every": 1, "patience": 1, "threads": 1, "warmup": 0}
+SHARES = ("beta2", "cooldown", "label_smoothing")  # numbers below 1
 
 # How and where the numbers are computed, not which numbers: they do not enter a run's name. On another device or with
 # another number of threads sums are taken in another order, so results then agree up to rounding, not bit for bit.
@@ -78,32 +78,27 @@ class RunConfig:
             if not isinstance(getattr(self, name), str):
                 raise UserError(f"{name} must be a name, not {getattr(self, name)!r}")
         object.__setattr__(self, "scheme_options", dict(self.spec.options))
-        self._check_choices()
-        self._check_numbers()
+        self._check()
         self.task_object.checked_scale(self.train_max)
         self.model  # noqa: B018 (checks all that is about the model)
 
-    def _check_choices(self) -> None:
-        for name, allowed in {"device": DEVICES, "precision": PRECISIONS, "lengths": MIXES}.items():
+    def _check(self) -> None:
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
         if type(self.compile) is not bool:
             raise UserError(f"compile must be true or false, not {self.compile!r}")
-
-    def _check_numbers(self) -> None:
-        positive = ("train_max", "steps", "batch", "check_every", "patience", "threads")
-        for name in (*positive, "warmup"):
-            value, least = getattr(self, name), 1 if name in positive else 0
+        for name, least in LEAST.items():
+            value = getattr(self, name)
             if type(value) is not int or not least <= value < 2**31:
                 raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        for name in ("lr", "pe_lr_factor", "weight_decay", "beta2", "clip", "cooldown", "label_smoothing"):
+        for name in ("lr", "pe_lr_factor", "weight_decay", "clip", *SHARES):
             value = getattr(self, name)
             if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
                 raise UserError(f"{name} must be a number of at least 0, not {value!r}")
+            if name in SHARES and value >= 1:
+                raise UserError(f"{name} must be below 1, not {value}")
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are one run
-        for name in ("beta2", "cooldown", "label_smoothing"):
-            if getattr(self, name) >= 1:
-                raise UserError(f"{name} must be below 1, not {getattr(self, name)}")
 
     @property
     def spec(self) -> SchemeSpec:
@@ -120,12 +115,10 @@ class RunConfig:
         own = {name: value for name, value in vars(self).items() if name in MODEL_FIELDS}
         return ModelConfig(**own, train_ctx=self.task_object.length(self.train_max))
 
-    # -- name ----------------------------------------------------------------------------------------------------
-
     def identity(self) -> dict[str, Any]:
         """The choices that decide the result: all but `EXECUTION`."""
-        values = {name: value for name, value in self.to_dict().items() if name not in EXECUTION}
-        return {**values, "scheme_options": self.spec.identity()}
+        values = {**self.to_dict(), "scheme_options": self.spec.identity()}
+        return {name: value for name, value in values.items() if name not in EXECUTION}
 
     @property
     def id(self) -> str:
@@ -134,12 +127,9 @@ class RunConfig:
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.task}_{self.scheme.replace(':', '-')}_s{self.seed}_{digest}"
 
-    # -- JSON ----------------------------------------------------------------------------------------------------
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values by field."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**values, "scheme_options": dict(self.scheme_options)}
+        return dataclasses.asdict(self)
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)

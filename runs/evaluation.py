@@ -28,6 +28,7 @@ FLOAT = 4  # bytes
 CPU_ROWS = 64  # more sequences at a time leave the processor's cache, and gain nothing
 ACCURATE = 0.9  # least exact match, at every scale in range, of a run whose complexity means something
 
+Model = Callable[..., Any]  # a HookedModel, or any function from ids [row, pos] to logits [row, pos, token]
 Row = dict[str, Any]  # a score as a run keeps it
 
 
@@ -46,12 +47,9 @@ class Score:
     token_accuracy: float  # share of answer tokens that are right
     seed: int
 
-    def to_dict(self) -> Row:
-        return asdict(self)
-
 
 def exact_match(
-    model: Callable[..., Any],
+    model: Model,
     task: Task,
     lengths: Sequence[int],
     *,
@@ -94,9 +92,6 @@ def exact_match(
     return scores
 
 
-# -- the one definition ------------------------------------------------------------------------------------------
-
-
 def right_tokens(logits: Tensor, batch: Batch) -> Tensor:
     """Whether each answer token of instances of one scale is the arg-max of `logits` [row, pos, token]. [row, answer]
 
@@ -111,17 +106,9 @@ def right_tokens(logits: Tensor, batch: Batch) -> Tensor:
 
 def score_of(length: int, right: Tensor, seed: int = 0) -> Score:
     """The score that follows from which answer tokens are right [row, answer], end token last."""
-    samples, whole, no_end = len(right), int(right.all(1).sum()), int(right[:, :-1].all(1).sum())
-    return Score(
-        length,
-        samples,
-        whole / samples,
-        *wilson(whole, samples),
-        no_end / samples,
-        *wilson(no_end, samples),
-        int(right.sum()) / right.numel(),
-        seed,
-    )
+    samples, counts = len(right), (int(right.all(1).sum()), int(right[:, :-1].all(1).sum()))
+    whole, no_end = ((count / samples, *wilson(count, samples)) for count in counts)
+    return Score(length, samples, *whole, *no_end, int(right.sum()) / right.numel(), seed)
 
 
 def wilson(right: int, samples: int) -> tuple[float, float]:
@@ -138,9 +125,7 @@ def wilson(right: int, samples: int) -> tuple[float, float]:
     return (0.0 if right == 0 else low), (1.0 if right == samples else high)
 
 
-def right_answers(
-    model: Callable[..., Any], task: Task, length: int, samples: int, seed: int, memory: int = MEMORY
-) -> Tensor:
+def right_answers(model: Model, task: Task, length: int, samples: int, seed: int, memory: int = MEMORY) -> Tensor:
     """Which answer tokens of random instances are predicted right, computed block by block. [row, answer]"""
     # Drawn in one go, so that the instances do not depend on the size of the blocks.
     drawn = task.sample(length, samples, torch.Generator().manual_seed(instance_seed(seed, length)))
@@ -148,7 +133,7 @@ def right_answers(
     rows, right = rows_within(memory, model, task.length(length)), []
     with evaluating(model), torch.inference_mode():
         for start in range(0, samples, rows):
-            block = rows_of(drawn, start, start + rows)
+            block = Batch(*(x[start : start + rows] for x in (drawn.tokens, drawn.answer_mask, drawn.scale)))
             right.append(right_tokens(model(block.tokens.to(device), **named), block))
     return torch.cat(right)
 
@@ -162,11 +147,7 @@ def instance_seed(seed: int, length: int) -> int:
     return (1 << 62) + (seed << 31) + length
 
 
-def rows_of(batch: Batch, start: int, stop: int) -> Batch:
-    return Batch(batch.tokens[start:stop], batch.answer_mask[start:stop], batch.scale[start:stop])
-
-
-def rows_within(memory: int, model: Callable[..., Any], length: int) -> int:
+def rows_within(memory: int, model: Model, length: int) -> int:
     """How many sequences of `length` tokens fit into `memory` bytes at once; at least one is tried.
 
     Attention computes a bounded block of scores at a time, so what counts is the residual stream, queries, keys and
@@ -183,10 +164,7 @@ def rows_within(memory: int, model: Callable[..., Any], length: int) -> int:
     return min(fitting, CPU_ROWS) if device_of(model).type == "cpu" else fitting
 
 
-# -- any model ---------------------------------------------------------------------------------------------------
-
-
-def takes_scale(model: Callable[..., Any]) -> bool:
+def takes_scale(model: Model) -> bool:
     """Whether a model has a parameter `scale`.
 
     >>> takes_scale(lambda tokens: tokens), takes_scale(lambda tokens, scale: tokens)
@@ -196,24 +174,23 @@ def takes_scale(model: Callable[..., Any]) -> bool:
     return "scale" in inspect.signature(call).parameters
 
 
-def device_of(model: Callable[..., Any]) -> torch.device:
+def device_of(model: Model) -> torch.device:
     """Where a model's weights are; the CPU for a function."""
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return torch.device("cpu") if first is None else first.device
 
 
 @contextmanager
-def evaluating(model: Callable[..., Any]) -> Iterator[None]:
+def evaluating(model: Model) -> Iterator[None]:
     """No gradients, and evaluation mode where there is one; as it was afterwards."""
-    training = isinstance(model, nn.Module) and model.training
-    if isinstance(model, nn.Module):
-        model.eval()
+    module = model if isinstance(model, nn.Module) else nn.Module()
+    training = module.training
+    module.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        if isinstance(model, nn.Module):
-            model.train(training)
+        module.train(training)
 
 
 def present_device(name: str) -> torch.device:
@@ -236,9 +213,6 @@ def cpu_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-# -- runs on disk ------------------------------------------------------------------------------------------------
 
 
 def evaluate(
@@ -268,22 +242,18 @@ def evaluate(
             task.checked_scale(length)
             try:
                 (score,) = exact_match(model, task, [length], samples=samples, seed=seed, memory=memory, report=report)
-                row = score.to_dict()
+                row = asdict(score)
             except UserError as error:
                 row = {"length": length, "samples": samples, "seed": seed, "reason": str(error)}
             known[length, samples, seed] = row
-        _keep(run, [known[n, samples, seed] for n in missing], wait, unkept)
+        try:
+            with run.locked(wait):
+                run.add_evaluation([known[n, samples, seed] for n in missing])
+        except UserError as error:
+            if unkept is None:
+                raise
+            unkept(error)
     return [known[n, samples, seed] for n in lengths]
-
-
-def _keep(run: Run, rows: Sequence[Row], wait: bool, unkept: Callable[[UserError], None] | None) -> None:
-    try:
-        with run.locked(wait):
-            run.add_evaluation(rows)
-    except UserError as error:
-        if unkept is None:
-            raise
-        unkept(error)
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:

@@ -11,20 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock, Timeout
 
+from lengthlens import files
 from lengthlens.errors import UserError
-from lengthlens.files import (
-    PARTIAL,
-    StorageError,
-    append_line,
-    cannot,
-    is_locked,
-    make_directory,
-    read_whole,
-    remove_file,
-    remove_partial,
-    sha256,
-    write_whole,
-)
 from lengthlens.runs.config import RunConfig
 
 if TYPE_CHECKING:
@@ -34,14 +22,8 @@ FORMAT = 1  # of a run directory; raised when an older version of this code coul
 CONFIG, STATUS, MANIFEST, LOG, LOCK = "config.json", "status.json", "manifest.json", "log.jsonl", ".lock"
 MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
 METRICS, EVALUATION, VERSIONS = "metrics.jsonl", "evaluation.json", "versions.json"
-UNLISTED = (
-    MANIFEST,
-    LOG,
-    LOCK,
-)  # the manifest cannot list itself; a log that only grows is not worth a checksum a line
-
+UNLISTED = (MANIFEST, LOG, LOCK)  # a manifest cannot list itself; a log that grows is not worth a checksum a line
 LOCK_SECONDS = 0.2  # more than the moment for which someone who asks whether a run is busy holds its lock
-
 NOT_LISTED = "is not listed in the manifest"
 DIFFERS = "is not what was written (its checksum differs)"
 
@@ -83,30 +65,26 @@ class Run:
     def id(self) -> str:
         return self.path.name
 
-    # -- one writer ----------------------------------------------------------------------------------------------
-
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
         """Be the only one who writes; if someone else is, wait or refuse."""
-        make_directory(self.path)
+        files.make_directory(self.path)
         lock = FileLock(self.path / LOCK)
+        with files.attempt("write in", self.path):
+            try:
+                lock.acquire(timeout=-1 if wait else LOCK_SECONDS)
+            except Timeout:
+                raise UserError(f"run '{self.id}' is being worked on by another process") from None
         try:
-            lock.acquire(timeout=-1 if wait else LOCK_SECONDS)
-        except Timeout:
-            raise UserError(f"run '{self.id}' is being worked on by another process") from None
-        except OSError as error:
-            raise cannot("write in", self.path, error) from None
-        try:
-            remove_partial(self.path)
+            for partial in self.path.glob(f".*{files.PARTIAL}"):  # what a killed process left half-written
+                files.remove_quietly(partial)
             yield
         finally:
             lock.release()
 
     def busy(self) -> bool:
         """Whether a process holds the lock at this moment."""
-        return is_locked(self.path / LOCK)
-
-    # -- files ---------------------------------------------------------------------------------------------------
+        return files.is_locked(self.path / LOCK)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file whole, and list it.
@@ -114,17 +92,18 @@ class Run:
         The manifest says first what is coming, so that at whatever moment the power goes, each file is as listed:
         as it was ("before") or as it should be ("sha256").
         """
-        manifest = self.manifest()
-        self._list({**manifest, name: {"sha256": sha256(data), "before": self._before(name, manifest)}})
-        write_whole(self.path / name, data)
-        self._list({**manifest, name: {"sha256": sha256(data)}})
+        manifest, entry = self.manifest(), {"sha256": files.sha256(data)}
+        self._list({**manifest, name: {**entry, "before": self._before(name, manifest)}})
+        files.write_whole(self.path / name, data)
+        self._list({**manifest, name: entry})
 
     def remove(self, name: str) -> None:
         """Remove a file and its entry in the manifest."""
         manifest = self.manifest()
         if name in manifest:
             self._list({**manifest, name: {"sha256": None, "before": self._before(name, manifest)}})
-            remove_file(self.path / name)
+            with files.attempt("remove", self.path / name):
+                (self.path / name).unlink(missing_ok=True)
             self._list({key: entry for key, entry in manifest.items() if key != name})
 
     def _before(self, name: str, manifest: dict[str, Any]) -> str | None:
@@ -134,18 +113,21 @@ class Run:
         not listed is damage, and stays so until it is replaced.
         """
         listed = acceptable(manifest.get(name))
-        found = sha256(read_whole(self.path / name)) if self.has(name) else None
+        found = self._checksum(name)
         return found if found in listed else listed[0]
+
+    def _checksum(self, name: str) -> str | None:
+        return files.sha256(files.read_whole(self.path / name)) if self.has(name) else None
 
     def _list(self, entries: dict[str, Any]) -> None:
         text = json.dumps({"format": FORMAT, "files": entries}, indent=1, sort_keys=True)
-        write_whole(self.path / MANIFEST, text.encode())
+        files.write_whole(self.path / MANIFEST, text.encode())
 
     def manifest(self) -> dict[str, Any]:
         """The entry of each file: its checksum, and what it was before if a write was cut off."""
-        if not (self.path / MANIFEST).exists():
+        if not self.has(MANIFEST):
             return {}
-        listed = self._json(MANIFEST, read_whole(self.path / MANIFEST))
+        listed = self._json(MANIFEST, files.read_whole(self.path / MANIFEST))
         known = listed.get("format") if isinstance(listed, dict) else None
         if not isinstance(known, int) or not isinstance(listed.get("files"), dict):
             raise self._damaged(MANIFEST, "is not a manifest")
@@ -154,8 +136,8 @@ class Run:
                 f"run '{self.id}' was made by a newer version of lengthlens: "
                 f"it has format {known}, and this version knows formats up to {FORMAT}"
             )
-        files: dict[str, Any] = listed["files"]
-        return files
+        entries: dict[str, Any] = listed["files"]
+        return entries
 
     def has(self, name: str) -> bool:
         return (self.path / name).exists()
@@ -163,8 +145,8 @@ class Run:
     def read(self, name: str) -> bytes:
         """A file's bytes, if they are the ones that were written."""
         while True:
-            entry, data = self.manifest().get(name), read_whole(self.path / name)
-            if entry is not None and sha256(data) in acceptable(entry):
+            entry, data = self.manifest().get(name), files.read_whole(self.path / name)
+            if entry is not None and files.sha256(data) in acceptable(entry):
                 return data
             if self.manifest().get(name) == entry:  # else someone wrote it meanwhile
                 raise self._damaged(name, NOT_LISTED if entry is None else DIFFERS)
@@ -181,22 +163,22 @@ class Run:
         except (ValueError, RecursionError):
             raise self._damaged(name, "is not JSON") from None
 
-    def _damaged(self, name: str, how: str) -> StorageError:
-        return StorageError(f"run '{self.id}' is damaged: {name} {how}")
+    def _damaged(self, name: str, how: str) -> files.StorageError:
+        return files.StorageError(f"run '{self.id}' is damaged: {name} {how}")
 
     def log(self, event: str, **facts: Any) -> None:
         """Note an event, with the time; the log only ever grows."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        append_line(self.path / LOG, json.dumps({"time": moment, "event": event, **facts}))
+        line = json.dumps({"time": moment, "event": event, **facts})
+        with files.attempt("write", self.path / LOG), (self.path / LOG).open("ab", buffering=0) as log:
+            log.write(f"{line}\n".encode())  # in a single write, so that lines of several processes never mix
 
     def events(self) -> list[dict[str, Any]]:
         """The log; a last line that a power cut tore is left out."""
         if not self.has(LOG):
             return []
-        lines = read_whole(self.path / LOG).decode(errors="replace").splitlines()
+        lines = files.read_whole(self.path / LOG).decode(errors="replace").splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
-
-    # -- what the files mean -------------------------------------------------------------------------------------
 
     @cached_property
     def config(self) -> RunConfig:
@@ -206,11 +188,10 @@ class Run:
         """How far the run is; one that says "running" and is not has been interrupted."""
         if not self.has(STATUS):
             return Status()
-        names = {field.name for field in fields(Status)}
-        stored = {key: value for key, value in self.read_json(STATUS).items() if key in names}
+        stored = self.read_json(STATUS)
         if stored["status"] == "running" and not self.busy():
             stored["status"] = "interrupted"
-        return Status(**stored)
+        return Status(**{field.name: stored[field.name] for field in fields(Status) if field.name in stored})
 
     def set_status(self, status: Status) -> None:
         self.write_json(STATUS, asdict(status))
@@ -235,9 +216,8 @@ class Run:
         """The trained model, ready for evaluation."""
         from lengthlens.models.pretrained import with_weights
 
-        status = self.status()
         if not self.has(MODEL):
-            raise UserError(f"run '{self.id}' has no model: it is {status.status}")
+            raise UserError(f"run '{self.id}' has no model: it is {self.status().status}")
         model: HookedModel = with_weights(self.config.model, self.read(MODEL), self.id).to(device).eval()
         return model
 
@@ -253,26 +233,21 @@ class Run:
             "log": self.events(),
         }
 
-    # -- checking ------------------------------------------------------------------------------------------------
-
     def problems(self) -> list[str]:
         """Everything that is wrong with the files, a sentence each; nothing for a run that is sound."""
         try:
             manifest = self.manifest()
         except UserError as error:
             return [str(error)]
-        found = [text for name, entry in sorted(manifest.items()) if (text := self._problem(name, entry))]
+        found = []
+        for name, entry in sorted(manifest.items()):
+            if (checksum := self._checksum(name)) not in acceptable(entry):
+                found.append(f"run '{self.id}': {name} {'is missing' if checksum is None else DIFFERS}")
         for path in sorted(self.path.rglob("*")):
             name = str(path.relative_to(self.path))
-            if path.is_file() and name not in manifest and name not in UNLISTED and not name.endswith(PARTIAL):
+            if path.is_file() and name not in (*manifest, *UNLISTED) and not name.endswith(files.PARTIAL):
                 found.append(f"run '{self.id}': {name} {NOT_LISTED}")
         return found or self._contradictions()
-
-    def _problem(self, name: str, entry: dict[str, Any]) -> str | None:
-        data = read_whole(self.path / name) if self.has(name) else None
-        if (sha256(data) if data is not None else None) in acceptable(entry):
-            return None
-        return f"run '{self.id}': {name} {'is missing' if data is None else DIFFERS}"
 
     def _contradictions(self) -> list[str]:
         """Whether the files, each sound in itself, agree with each other."""
@@ -294,6 +269,4 @@ def acceptable(entry: Mapping[str, Any] | None) -> list[str | None]:
     >>> acceptable({"sha256": "a"}), acceptable({"sha256": "b", "before": None}), acceptable(None)
     (['a'], ['b', None], [None])
     """
-    if entry is None:
-        return [None]
-    return [entry["sha256"], *([entry["before"]] if "before" in entry else [])]
+    return [None] if entry is None else [entry[key] for key in ("sha256", "before") if key in entry]

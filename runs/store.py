@@ -1,8 +1,8 @@
 """All runs in one directory: find, list, check, and put into one table."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,16 @@ import pandas as pd
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, write_whole
 from lengthlens.runs.config import EXECUTION, RunConfig
-from lengthlens.runs.evaluation import best_rows
-from lengthlens.runs.run import CONFIG, LOG, MANIFEST, Run
+from lengthlens.runs.evaluation import Score, best_rows
+from lengthlens.runs.run import CONFIG, LOG, MANIFEST, Run, Status
 
+COLUMNS = [
+    "run",
+    *(f.name for f in fields(RunConfig) if f.name not in EXECUTION),
+    *("status", "trained_steps", "in_range_exact_match"),
+    *(f.name for f in fields(Score) if f.name != "seed"),
+    *("evaluation_seed", "reason"),
+]
 INTEGERS = ("length", "samples", "d_mlp")  # columns that may be empty and are whole numbers otherwise
 
 
@@ -86,8 +93,6 @@ class RunStore:
         """Everything that is wrong with any run, a sentence each."""
         return [problem for run in self.runs() for problem in run.problems()]
 
-    # -- tables --------------------------------------------------------------------------------------------------
-
     def listing(
         self, task: str | None = None, scheme: str | None = None, status: str | None = None
     ) -> list[dict[str, Any]]:
@@ -102,10 +107,8 @@ class RunStore:
         A run that was not evaluated has one row without a length. Nothing in it depends on when or how often the
         run was interrupted.
         """
-        frame = pd.DataFrame([row for run in self.runs() for row in rows_of(run)], columns=columns())
-        for name in INTEGERS:
-            frame[name] = frame[name].astype("Int64")
-        return frame
+        frame = pd.DataFrame([row for run in self.runs() for row in rows_of(run)], columns=COLUMNS)
+        return frame.astype(dict.fromkeys(INTEGERS, "Int64"))
 
     def write_table(self, path: Path) -> list[Path]:
         """The table as parquet and csv, beside each other under one name; the files written."""
@@ -120,55 +123,19 @@ class RunStore:
 def listed(run: Run) -> dict[str, Any]:
     """The row of a run in a listing."""
     try:
-        config, status = run.config, run.status()
+        config = run.config
+        about, status = {"task": config.task, "scheme": config.scheme, "seed": config.seed}, asdict(run.status())
     except UserError as error:
-        empty = {"task": None, "scheme": None, "seed": None, "status": "unreadable", "steps": None}
-        return {"run": run.id, **empty, "in_range_exact_match": None, "seconds": None, "reason": str(error)}
-    return {
-        "run": run.id,
-        "task": config.task,
-        "scheme": config.scheme,
-        "seed": config.seed,
-        "status": status.status,
-        "steps": status.steps,
-        "in_range_exact_match": status.in_range_exact_match,
-        "seconds": status.seconds,
-        "reason": status.reason,
-    }
-
-
-CHOICES = [f.name for f in dataclasses.fields(RunConfig) if f.name not in EXECUTION]
-OUTCOME = ["status", "trained_steps", "in_range_exact_match"]
-SCORES = [
-    "length",
-    "samples",
-    "exact_match",
-    "exact_match_low",
-    "exact_match_high",
-    "exact_match_no_end",
-    "exact_match_no_end_low",
-    "exact_match_no_end_high",
-    "token_accuracy",
-    "evaluation_seed",
-    "reason",
-]
-
-
-def columns() -> list[str]:
-    """The columns of the table, in order."""
-    return ["run", *CHOICES, *OUTCOME, *SCORES]
+        about, status = dict.fromkeys(("task", "scheme", "seed")), dict.fromkeys(f.name for f in fields(Status))
+        status |= {"status": "unreadable", "reason": str(error)}
+    return {"run": run.id, **about, **status}
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:
     """The rows of one run in the table."""
-    config, status = run.config, run.status()
+    config, status = run.config, asdict(run.status())
     options = json.dumps(config.scheme_options, sort_keys=True)
     about = {"run": run.id, **config.identity(), "scheme_options": options}
-    outcome = {
-        "status": status.status,
-        "trained_steps": status.steps,
-        "in_range_exact_match": status.in_range_exact_match,
-        "reason": status.reason,
-    }
+    outcome = {**status, "trained_steps": status["steps"]}
     scores = [{**row, "evaluation_seed": row["seed"]} for row in best_rows(run.evaluation())] or [{}]
-    return [{**outcome, **{key: row.get(key) for key in SCORES if key in row}, **about} for row in scores]
+    return [{**outcome, **row, **about} for row in scores]

@@ -5,7 +5,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -18,6 +18,7 @@ from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate
+from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Trainer
 from lengthlens.runs.training import CHECKPOINT_SECONDS, train
@@ -103,15 +104,12 @@ def read_grid(path: Path) -> Grid:
         raise UserError(f"cannot read '{path}': {error.strerror}") from None
     except ValueError as error:
         raise UserError(f"'{path}' is not TOML: {error}") from None
-    known = ("tasks", "schemes", "seeds", "lengths", "samples", "settings")
+    known = [f.name for f in fields(Grid)]
     for name in values:
         if name not in known:
             raise unknown(f"entry of '{path}'", name, known)
-    schemes = [SchemeSpec.from_entry(entry) for entry in values.pop("schemes", [])]
-    return Grid(values.pop("tasks", []), schemes, values.pop("seeds", [0]), **values)
-
-
-# -- one run -----------------------------------------------------------------------------------------------------
+    schemes = [SchemeSpec.from_entry(entry) for entry in values.get("schemes", [])]
+    return Grid(**{"tasks": [], **values, "schemes": schemes})
 
 
 @dataclass(frozen=True)
@@ -151,25 +149,16 @@ def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float
 
 def pending(grid: Grid | Sequence[Planned], store: RunStore) -> list[RunConfig]:
     """The configs of a grid with something left to train or to evaluate."""
-    return [plan.config for plan in _plans(grid) if not _complete(plan, store)]
+    plans = grid.planned() if isinstance(grid, Grid) else grid
+    return [plan.config for plan in plans if not _complete(plan, store.run(plan.config))]
 
 
-def _plans(grid: Grid | Sequence[Planned]) -> Sequence[Planned]:
-    return grid.planned() if isinstance(grid, Grid) else grid
-
-
-def _complete(plan: Planned, store: RunStore) -> bool:
-    run = store.run(plan.config)
+def _complete(plan: Planned, run: Run) -> bool:
     try:
         status = run.status()
-        if not status.has_model:
-            return status.finished
-        return plan.next_evaluation(run.evaluation()) is None
+        return plan.next_evaluation(run.evaluation()) is None if status.has_model else status.finished
     except UserError:
         return False  # let the attempt say what is wrong with it
-
-
-# -- all of them -------------------------------------------------------------------------------------------------
 
 
 def sweep(
@@ -207,32 +196,28 @@ def sweep(
     >>> store.table()["length"].tolist()
     [1, 2, 4, 1, 2, 4]
     """
-    plans = _plans(grid)
-    known = {plan.config.id: plan for plan in plans}
-    tell = report or (lambda _: None)
-    outcomes = _finished(plans, store)
-    for outcome in outcomes.values():
-        tell(outcome)
+    plans = {plan.config.id: plan for plan in (grid.planned() if isinstance(grid, Grid) else grid)}
+    unfinished = {config.id for config in pending(list(plans.values()), store)}
+    outcomes: dict[str, RunOutcome] = {}
+
+    def note(outcome: RunOutcome) -> None:
+        outcomes[outcome.run] = outcome
+        if report:
+            report(outcome)
+
+    for run in (store.run(plan.config) for name, plan in plans.items() if name not in unfinished):
+        status = run.status()
+        note(RunOutcome(run.id, status.status, status.reason, trained=False))
     place = RunStore(store.path.resolve())
+    where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
     for wait in (False, True):
-        left = {name: plan for name, plan in known.items() if name not in outcomes}
+        left = {name: plan for name, plan in plans.items() if name not in outcomes}
         work = partial(train_and_evaluate, store=place, checkpoint_seconds=checkpoint_seconds, wait=wait)
-        for name, outcome in in_parallel(
-            work, left, engine=engine, workers=workers, address=address, resources=resources
-        ):
+        for _, outcome in in_parallel(work, left, **where):
             if outcome.status != BUSY:
-                outcomes[name] = outcome
-                tell(outcome)
-    return [outcomes[plan.config.id] for plan in plans]
+                note(outcome)
+    return [outcomes[name] for name in plans]
 
-
-def _finished(plans: Sequence[Planned], store: RunStore) -> dict[str, RunOutcome]:
-    left = {config.id for config in pending(plans, store)}
-    done = [store.run(plan.config) for plan in plans if plan.config.id not in left]
-    return {run.id: RunOutcome(run.id, (s := run.status()).status, s.reason, trained=False) for run in done}
-
-
-# -- engines -----------------------------------------------------------------------------------------------------
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -279,11 +264,8 @@ def _named(function: Callable[[Item], Result], name: str, item: Item) -> tuple[s
     return name, function(item)
 
 
-@contextmanager
-def _engine(
-    engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None
-) -> Iterator[None]:
-    """joblib's `Parallel` computes inside as asked."""
+def _engine(engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None) -> Any:
+    """A context in which joblib's `Parallel` computes as asked."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if workers is not None and workers < 1:
@@ -291,19 +273,12 @@ def _engine(
     if engine == "local":
         if address or resources:
             raise UserError("--address and --resources are for --engine dask")
-        with parallel_config(backend="loky", n_jobs=workers or cpu_count(), inner_max_num_threads=1):
-            yield
-    else:
-        held = dict(resources or {})
-        with (
-            _dask_client(address) as client,
-            parallel_config(backend="dask", n_jobs=-1, client=client, resources=held, pure=False),
-        ):
-            yield
+        return parallel_config(backend="loky", n_jobs=workers or cpu_count(), inner_max_num_threads=1)
+    return _dask(address, dict(resources or {}))
 
 
 @contextmanager
-def _dask_client(address: str | None) -> Iterator[Any]:
+def _dask(address: str | None, resources: dict[str, float]) -> Iterator[None]:
     if address is None:
         raise UserError("--engine dask needs the scheduler's --address, such as tcp://10.0.0.1:8786")
     try:
@@ -314,19 +289,15 @@ def _dask_client(address: str | None) -> Iterator[Any]:
         client = Client(address, timeout=20)
     except (OSError, TimeoutError, ValueError) as error:
         raise UserError(f"no Dask scheduler answers at '{address}': {error}") from None
-    with client:
-        yield client
+    with client, parallel_config(backend="dask", n_jobs=-1, client=client, resources=resources, pure=False):
+        yield
 
 
 def estimate(configs: Sequence[RunConfig], workers: int) -> float:
     """Seconds that the runs will take at most, from a few steps of one run of each scheme."""
-    total = 0.0
-    paces: dict[tuple[str, str], float] = {}
-    for config in configs:
-        kind = (config.task, config.scheme)
-        if kind not in paces:
-            paces[kind] = _seconds_per_step(config)
-        total += paces[kind] * config.steps
+    examples = {(config.task, config.scheme): config for config in reversed(configs)}
+    paces = {kind: _seconds_per_step(config) for kind, config in examples.items()}
+    total = sum(paces[config.task, config.scheme] * config.steps for config in configs)
     return total / max(1, min(workers, len(configs)))
 
 

@@ -43,7 +43,11 @@ class Trainer:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.task = config.task_object
-        self.device = choose_device(config)
+        self.device = present_device(config.device)
+        if config.precision == "bfloat16" and self.device.type != "cuda":
+            raise UserError(
+                f"precision bfloat16 is for device cuda, and this run is on {self.device.type}: use float32"
+            )
         self.model = build(config.model).to(self.device)
         self.optimizer = make_optimizer(self.model, config)
         self.data = torch.Generator().manual_seed(config.seed)
@@ -56,8 +60,6 @@ class Trainer:
         self.step = 0
         self.tokens = 0
         self.end = config.steps  # earlier once the run has settled
-
-    # -- training ------------------------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
@@ -92,7 +94,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         self.model.pos_embed.anneal(self.step / self.end)
-        with self._autocast():
+        lower = self.config.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16) if lower else nullcontext():
             loss = answer_loss(self.compiled(batch.tokens, batch.scale), batch, self.config.label_smoothing)
         self.optimizer.zero_grad()
         loss.backward()
@@ -115,13 +118,6 @@ class Trainer:
     def _rate(self) -> float:
         return learning_rate(self.step, self.end, self.config)
 
-    def _autocast(self) -> Any:
-        if self.config.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
-
-    # -- state ---------------------------------------------------------------------------------------------------
-
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All tensors, and all else as plain values."""
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
@@ -136,30 +132,15 @@ class Trainer:
 
     def load(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Take up what `state` gave."""
-        self.model.load_state_dict(_under("model.", tensors))
-        kinds = {name.split(".")[1] for name in tensors if name.startswith("optimizer.")}
+        self.model.load_state_dict({name: tensors[f"model.{name}"] for name in self.model.state_dict()})
+        kinds = sorted({name.split(".")[1] for name in tensors if name.startswith("optimizer.")})
         for name, parameter in self.model.named_parameters():
-            self.optimizer.state[parameter] = {
-                kind: tensors[f"optimizer.{kind}.{name}"].to(
-                    "cpu" if kind == "step" and not self._fused else self.device
-                )
-                for kind in sorted(kinds)
-            }
+            moments = {kind: tensors[f"optimizer.{kind}.{name}"].to(self.device) for kind in kinds}
+            self.optimizer.state[parameter] = moments
         self.data.set_state(tensors["generator.data"])
         self.draws.set_state(tensors["generator.draws"])
         self.step, self.end, self.tokens = facts["step"], facts["end"], facts["tokens"]
         self.history = [Metrics(*values) for values in facts["looks"]]
-
-    @property
-    def _fused(self) -> bool:
-        return bool(self.optimizer.defaults["fused"])
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-# -- optimiser and schedule --------------------------------------------------------------------------------------
 
 
 def make_optimizer(model: HookedModel, config: RunConfig) -> torch.optim.AdamW:
@@ -214,18 +195,13 @@ def answer_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
     return F.cross_entropy(logits[:, :-1][answer].float(), batch.tokens[:, 1:][answer], label_smoothing=label_smoothing)
 
 
-# -- evaluation while training -------------------------------------------------------------------------------------
-
-
-def check_in_range(
-    model: HookedModel, task: Task, config: RunConfig, samples: int = CHECK_SAMPLES
-) -> tuple[float, float]:
+def check_in_range(model: HookedModel, task: Task, config: RunConfig) -> tuple[float, float]:
     """Exact match and margin, both averaged over the scales up to train_max, on instances kept apart from training."""
     device, generator = device_of(model), torch.Generator().manual_seed(CHECK_SEED + config.seed)
     shares, margins = [], []
     with evaluating(model):
         for scale in range(task.min_scale, config.train_max + 1):
-            batch = task.sample(scale, samples, generator)
+            batch = task.sample(scale, CHECK_SAMPLES, generator)
             logits = model(batch.tokens.to(device), scale)
             shares.append(right_tokens(logits, batch).all(1).double().mean())
             margins.append(leads(logits, batch).double().mean())
@@ -253,14 +229,3 @@ def settled(history: list[Metrics], patience: int) -> bool:
     if len(last) < patience or any(metrics.in_range_exact_match < 1 for metrics in last):
         return False
     return last[-1].margin <= last[0].margin * (1 + SETTLED)
-
-
-# -- devices -----------------------------------------------------------------------------------------------------
-
-
-def choose_device(config: RunConfig) -> torch.device:
-    """The device meant, if it is there and can compute at this precision."""
-    device = present_device(config.device)
-    if config.precision == "bfloat16" and device.type != "cuda":
-        raise UserError(f"precision bfloat16 is for device cuda, and this run is on {device.type}: use float32")
-    return device

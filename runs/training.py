@@ -4,8 +4,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -59,15 +59,7 @@ class Trained:
 
     def summary(self) -> dict[str, Any]:
         """What `lengthlens train --json` prints."""
-        return {
-            "run": self.config.id,
-            "status": self.status.status,
-            "steps": self.status.steps,
-            "in_range_exact_match": self.status.in_range_exact_match,
-            "seconds": self.status.seconds,
-            "reason": self.status.reason,
-            "path": str(self.run.path) if self.run else None,
-        }
+        return {"run": self.config.id, **asdict(self.status), "path": str(self.run.path) if self.run else None}
 
 
 def train(
@@ -101,30 +93,30 @@ def train(
     listeners = list(reports)
     if store is None:
         with cpu_threads(config.threads):
-            return _finished_in_memory(config, listeners)
+            trainer, start = Trainer(config), time.monotonic()
+            for _ in _advances(trainer, listeners):
+                pass
+            status = replace(outcome(trainer)[0], seconds=round(time.monotonic() - start, 3))
+        return Trained(config, status, trainer.model.eval() if status.has_model else None)
     run = store.create(config, wait)
     with run.locked(wait), cpu_threads(config.threads):
         if not run.status().finished:
-            _train_on_disk(run, config, listeners, checkpoint_seconds)
+            Session(run, checkpoint_seconds).train(config, listeners)
         if run.has(CHECKPOINT):
             run.remove(CHECKPOINT)
     status = run.status()
     return Trained(config, status, run.model() if status.has_model else None, run)
 
 
-def _finished_in_memory(config: RunConfig, reports: list[Report]) -> Trained:
-    trainer, start = Trainer(config), time.monotonic()
+def _advances(trainer: Trainer, reports: list[Report]) -> Iterator[None]:
+    """Train to the end, with a stop after each evaluation step, of which every report is told."""
+    first, start = trainer.tokens, time.monotonic()
     while not trainer.done:
         trainer.advance()
-        _tell(trainer, reports, trainer.tokens / (time.monotonic() - start))
-    status, _ = outcome(trainer)
-    status = replace(status, seconds=round(time.monotonic() - start, 3))
-    return Trained(config, status, trainer.model.eval() if status.has_model else None)
-
-
-def _tell(trainer: Trainer, reports: list[Report], speed: float) -> None:
-    for report in reports:
-        report(TrainingProgress(trainer.config.id, trainer.history[-1], trainer.end, speed))
+        speed = (trainer.tokens - first) / (time.monotonic() - start)
+        for report in reports:
+            report(TrainingProgress(trainer.config.id, trainer.history[-1], trainer.end, speed))
+        yield
 
 
 def outcome(trainer: Trainer) -> tuple[Status, list[dict[str, Any]]]:
@@ -133,37 +125,16 @@ def outcome(trainer: Trainer) -> tuple[Status, list[dict[str, Any]]]:
         loss = trainer.history[-1].loss
         return Status("diverged", trainer.step, None, 0.0, f"the loss became {loss:.4g}"), []
     scales = range(trainer.task.min_scale, trainer.config.train_max + 1)
-    scores = exact_match(trainer.model, trainer.task, scales, samples=FINAL_SAMPLES)
-    mean = sum(score.exact_match for score in scores) / len(scores)
-    rows = [score.to_dict() for score in scores]
+    rows = [asdict(score) for score in exact_match(trainer.model, trainer.task, scales, samples=FINAL_SAMPLES)]
+    mean = sum(row["exact_match"] for row in rows) / len(rows)
     if mean >= CONVERGED:
         return Status("converged", trainer.step, mean), rows
     reason = f"in-range exact match is {mean:.3f} after {trainer.step} steps, below {CONVERGED}"
     return Status("not-converged", trainer.step, mean, 0.0, reason), rows
 
 
-# -- on disk -----------------------------------------------------------------------------------------------------
-
-
-def _train_on_disk(run: Run, config: RunConfig, reports: list[Report], checkpoint_seconds: float) -> None:
-    """Train a run whose lock is held. What happens to it is written into its status."""
-    session = Session(run, checkpoint_seconds)
-    try:
-        session.train(Trainer(config), reports)
-    except KeyboardInterrupt:
-        run.set_status(replace(session.status(), status="interrupted"))
-        raise
-    except StorageError:
-        raise  # nothing can be written now; the last checkpoint stays
-    except Exception as error:
-        reason = str(error) or type(error).__name__
-        run.set_status(replace(session.status(), status="failed", reason=reason))
-        run.log("failed", reason=reason)
-        raise
-
-
 class Session:
-    """One process's stretch of work on a run."""
+    """One process's stretch of work on a run whose lock it holds."""
 
     def __init__(self, run: Run, checkpoint_seconds: float) -> None:
         self.run = run
@@ -176,15 +147,27 @@ class Session:
         seconds = self.before.seconds + time.monotonic() - self.start
         return Status("running", self.step, self.before.in_range_exact_match, round(seconds, 3))
 
-    def train(self, trainer: Trainer, reports: list[Report]) -> None:
+    def train(self, config: RunConfig, reports: list[Report]) -> None:
+        """Train to the end. What happens to the run is written into its status."""
+        try:
+            self._train(Trainer(config), reports)
+        except KeyboardInterrupt:
+            self.run.set_status(replace(self.status(), status="interrupted"))
+            raise
+        except StorageError:
+            raise  # nothing can be written now; the last checkpoint stays
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            self.run.set_status(replace(self.status(), status="failed", reason=reason))
+            self.run.log("failed", reason=reason)
+            raise
+
+    def _train(self, trainer: Trainer, reports: list[Report]) -> None:
         self._resume(trainer)
         self.run.set_status(self.status())
         self.run.write_json(VERSIONS, library_versions())
         self.run.log("start", step=trainer.step, host=platform.node(), pid=os.getpid())
-        first = trainer.tokens
-        while not trainer.done:
-            trainer.advance()
-            _tell(trainer, reports, (trainer.tokens - first) / (time.monotonic() - self.start))
+        for _ in _advances(trainer, reports):
             if not trainer.done and time.monotonic() - self.saved >= self.checkpoint_seconds:
                 self._checkpoint(trainer)
         self._finish(trainer)
@@ -197,8 +180,7 @@ class Session:
             trainer.load(*decode_checkpoint(self.run.read(CHECKPOINT)))
         except (StorageError, safetensors.SafetensorError) as error:
             self.run.log("damaged checkpoint", reason=str(error))
-            data = (self.run.path / CHECKPOINT).read_bytes()
-            self.run.write(f"{CHECKPOINT}.damaged", data)
+            self.run.write(f"{CHECKPOINT}.damaged", (self.run.path / CHECKPOINT).read_bytes())
             self.run.remove(CHECKPOINT)
         self.step = trainer.step
 
@@ -243,9 +225,6 @@ def metrics_lines(history: list[Metrics]) -> bytes:
 def library_versions() -> dict[str, str]:
     """What the run was made with."""
     return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
-
-
-# -- trackers: optional, and off by default --------------------------------------------------------------------------
 
 
 def wandb_report(config: RunConfig, project: str = "lengthlens") -> Report:
