@@ -1,6 +1,7 @@
 """Options that several commands share, and how the words that a user types are read."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,89 +12,19 @@ from lengthlens.errors import UserError
 
 Command = Callable[..., None]
 
-store_path = click.option(
-    "--store", default="runs", show_default=True, help="The directory of all runs.", metavar="DIR"
-)
-own_store = click.option("--store", help="The directory of all runs.", metavar="DIR")
-device_option = click.option("--device", type=click.Choice(["auto", "cuda", "mps", "cpu"]), help="Where to compute.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-plot_file = click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw into this file (.png, .pdf or .svg)."
-)
+
+def reading(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """The callback of an option whose text is read so, if it is given."""
+    return lambda context, parameter, text: None if text is None else read(text)
 
 
-def pairs(_: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Texts ``name=value`` as a dictionary."""
-    split = [text.partition("=") for text in given]
-    for name, equals, value in split:
-        if not (name and equals):
-            raise UserError(f"'{name}{equals}{value}' is no {parameter.opts[0]}: write NAME=VALUE")
-    return {name.strip().replace("-", "_"): value.strip() for name, _, value in split}
+def read_names(text: str) -> list[str]:
+    """Names with commas between them.
 
-
-scheme_option = click.option(
-    "--scheme-option",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=pairs,
-    help="An option of the scheme, e.g. max_distance=3; may be given again.",
-)
-
-
-def engine_options(command: Command) -> Command:
-    """Where much work is done: `engine`, `workers`, `address`."""
-    return together(
-        click.option("--engine", default="local", show_default=True, help="local or dask."),
-        click.option("--workers", type=int, help="Local processes.  [default: one for each core]"),
-        click.option("--address", help="Of the Dask scheduler: tcp://…"),
-    )(command)
-
-
-def config_options(command: Command) -> Command:
-    """Fields of a run's config: `steps`, `train_max`, `device`, `score_scaling`, and `settings` for any other."""
-    return together(
-        click.option("--steps", type=int, help="The most training steps."),
-        click.option("--train-max", type=int, help="The largest scale in training."),
-        device_option,
-        click.option("--score-scaling", type=click.Choice(["log", "none"]), help="Length-scaled scores, or not."),
-        click.option(
-            "--set",
-            "settings",
-            multiple=True,
-            metavar="FIELD=VALUE",
-            help="Any other field of the run's config, such as batch=64 or lr=0.002.",
-        ),
-    )(command)
-
-
-def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Several options as one decorator, in this order."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-def given_settings(settings: tuple[str, ...], **named: Any) -> dict[str, Any]:
-    """Fields of a config from options that were given, and from FIELD=VALUE texts."""
-    fields = {name: value for name, value in named.items() if value is not None}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"'{text}' is no setting: write --set FIELD=VALUE")
-        fields[name.replace("-", "_")] = plain_value(value)
-    return fields
-
-
-def plain_value(text: str) -> Any:
-    """A number, true, false or null as JSON has them; else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    >>> read_names("pdf, png"), read_names("")
+    (['pdf', 'png'], [])
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def read_numbers(text: str) -> list[int]:
@@ -111,25 +42,80 @@ def read_numbers(text: str) -> list[int]:
     return numbers
 
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
 def read_bytes(text: str) -> int:
     """An amount of memory.
 
     >>> read_bytes("2GiB"), read_bytes("512M"), read_bytes("1.5 GB")
     (2147483648, 536870912, 1610612736)
     """
-    number, unit = split_number(text.strip().upper().removesuffix("B").removesuffix("I"))
-    if number is None or unit not in UNITS or number <= 0:
+    found = re.fullmatch(r"(\d*\.?\d+(?:E\d+)?) *([KMG]?)I?B?", text.strip().upper())
+    if found is None or float(found[1]) == 0:
         raise UserError(f"'{text}' is no amount of memory: write it as 512MiB or 2GiB")
-    return int(number * UNITS[unit])
+    return int(float(found[1]) * 1024 ** " KMG".index(found[2] or " "))
 
 
-def split_number(text: str) -> tuple[float | None, str]:
-    """The number that a text begins with, and the rest."""
-    digits = text.rstrip("KMG ")
+def read_pairs(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Texts ``name=value`` as a dictionary."""
+    split = [text.partition("=") for text in given]
+    for name, equals, value in split:
+        if not (name and equals):
+            raise UserError(f"'{name}{equals}{value}' is no {parameter.opts[0]}: write {parameter.metavar}")
+    return {name.strip().replace("-", "_"): value.strip() for name, _, value in split}
+
+
+def given_fields(settings: dict[str, str], **named: Any) -> dict[str, Any]:
+    """Fields of a config from options that were given, and from FIELD=VALUE texts."""
+    fields = {name: value for name, value in named.items() if value is not None}
+    return fields | {name: plain_value(value) for name, value in settings.items()}
+
+
+def plain_value(text: str) -> Any:
+    """A number, true, false or null as JSON has them; else the text itself."""
     try:
-        return float(digits), text[len(digits) :].strip()
+        return json.loads(text)
     except ValueError:
-        return None, text
+        return text
+
+
+def open_store(context: click.Context, parameter: click.Parameter, path: str | None) -> Any:
+    """The store at a path; without one that of the command above, if it has one."""
+    from lengthlens.runs.store import RunStore
+
+    return context.obj if path is None else RunStore(path)
+
+
+store_option = click.option(
+    "--store", default="runs", show_default=True, callback=open_store, help="The directory of all runs.", metavar="DIR"
+)
+own_store = click.option("--store", callback=open_store, help="The directory of all runs.", metavar="DIR")
+device_option = click.option("--device", type=click.Choice(["auto", "cuda", "mps", "cpu"]), help="Where to compute.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+quiet = click.option("--quiet", is_flag=True, help="Only the summary.")
+plot_file = click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw into this file (.png, .pdf or .svg)."
+)
+scheme_option = click.option(
+    "--scheme-option",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=read_pairs,
+    help="An option of the scheme, e.g. max_distance=3; may be given again.",
+)
+
+
+def engine_options(command: Command) -> Command:
+    """Where much work is done: `engine`, `workers`, `address`."""
+    command = click.option("--address", help="Of the Dask scheduler: tcp://…")(command)
+    command = click.option("--workers", type=int, help="Local processes.  [default: one for each core]")(command)
+    return click.option("--engine", default="local", show_default=True, help="local or dask.")(command)
+
+
+def config_options(command: Command) -> Command:
+    """Fields of a run's config: `steps`, `train_max`, `device`, `score_scaling`, and `settings` for any other."""
+    words = "Any other field of the run's config, such as batch=64 or lr=0.002."
+    scaling, pair = click.Choice(["log", "none"]), "FIELD=VALUE"
+    command = click.option("--set", "settings", multiple=True, metavar=pair, callback=read_pairs, help=words)(command)
+    command = click.option("--score-scaling", type=scaling, help="Length-scaled scores, or not.")(command)
+    command = device_option(command)
+    command = click.option("--train-max", type=int, help="The largest scale in training.")(command)
+    return click.option("--steps", type=int, help="The most training steps.")(command)

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.options import as_json, read_numbers, store_path
-from lengthlens.commands.progress import progress
-from lengthlens.commands.terminal import print_json, print_table, stoppable
+from lengthlens.commands.options import as_json, read_names, read_numbers, reading, store_option
+from lengthlens.commands.terminal import print_json, print_table, progress, say_unkept, stoppable
 from lengthlens.errors import UserError
 from lengthlens.probes.probe import PROBES
 
@@ -16,62 +15,49 @@ if TYPE_CHECKING:
 
     from lengthlens.probes.certificate.certify import Certificate
     from lengthlens.runs.run import Run
+    from lengthlens.runs.store import RunStore
 
-
-HELP = "\n".join(
-    [
-        "Measure each RUN from inputs of its training range, and keep what is measured with the run.",
-        "\n\b",
-        *(f"{name}: {probe.words}" for name, probe in PROBES.items()),
-    ]
+HELP = (
+    "Measure each RUN from inputs of its training range, and keep what is measured with the run.\n\n\b\n"
+    + "\n".join(f"{name}: {probe.words}" for name, probe in PROBES.items())
 )
 
 
 @click.command(help=HELP)
 @click.argument("runs", nargs=-1, metavar="RUN...")
 @click.option(
-    "--measure", "measures", default=",".join(PROBES), show_default=True, help="What to measure, with commas."
+    "--measure",
+    "measures",
+    default=",".join(PROBES),
+    show_default=True,
+    callback=reading(read_names),
+    help="What to measure, with commas.",
 )
-@click.option("--layers", help="Layers for lrc and transfer, such as 0,1.  [default: all]")
-@click.option("--beyond", help="Scales beyond the training range to test transfer at.  [default: 2 times train_max]")
+@click.option(
+    "--layers", callback=reading(read_numbers), help="Layers for lrc and transfer, such as 0,1.  [default: all]"
+)
+@click.option(
+    "--beyond",
+    callback=reading(read_numbers),
+    help="Scales beyond the training range to test transfer at.  [default: 2 times train_max]",
+)
 @click.option("--all", "every", is_flag=True, help="Every run in the store that is accurate in range.")
 @click.option("--force", is_flag=True, help="Probe runs that are not accurate in range, too, and flag them.")
 @click.option("--again", is_flag=True, help="Measure again what is kept with the run already.")
-@store_path
+@store_option
 @as_json
 def probe(
-    runs: tuple[str, ...],
-    measures: str,
-    layers: str | None,
-    beyond: str | None,
-    every: bool,
-    force: bool,
-    again: bool,
-    store: str,
-    as_json: bool,
+    runs: tuple[str, ...], measures: list[str], every: bool, store: "RunStore", as_json: bool, **how: Any
 ) -> None:
     """Parse, measure, print; what is measured is said in `HELP`."""
     from lengthlens.probes.table import plain_rows, probe_run
-    from lengthlens.runs.store import RunStore
 
-    found = RunStore(store)
     if every == bool(runs):
         raise UserError("name the runs to probe, or say --all")
-    chosen = [run for run in found.runs() if run.status().has_model] if every else list(map(found.find, runs))
-    wanted = measures.replace(" ", "").split(",")
-    some_layers, far = (read_numbers(text) if text else None for text in (layers, beyond))
+    chosen = [run for run in store.runs() if run.status().has_model] if every else list(map(store.find, runs))
 
     def measure(run: "Run", report: Callable[[str], None]) -> "pd.DataFrame":
-        return probe_run(
-            run,
-            wanted,
-            layers=some_layers,
-            beyond=far,
-            force=force,
-            again=again,
-            report=report,
-            unkept=lambda error: click.echo(f"not kept with the run: {error}", err=True),
-        )
+        return probe_run(run, measures or None, **how, report=report, unkept=say_unkept)
 
     with stoppable("the probing"):
         tables = probed(chosen, measure, every)
@@ -79,7 +65,7 @@ def probe(
         print_json([row for table in tables for row in plain_rows(table)])
         return
     for table in tables:
-        show(table)
+        show(plain_rows(table))
 
 
 def probed(
@@ -99,30 +85,24 @@ def probed(
     return tables
 
 
-def show(table: "pd.DataFrame") -> None:
+def show(rows: list[dict[str, Any]]) -> None:
     """Growth curves of a run, a line each, with their index at the default thresholds."""
-    from lengthlens.probes.table import plain_rows
-
-    first = table.iloc[0]
-    flag = "" if first["accurate"] else "  (NOT accurate in range)"
-    click.echo(click.style(f"\n{first['run']}{flag}", bold=True))
-    relation = table["relation"].dropna()
-    if len(relation):
-        click.echo(f"codes: {relation.iloc[0]}")
-    if cells := curve_cells(table):
+    flag = "" if rows[0]["accurate"] else "  (NOT accurate in range)"
+    click.echo(click.style(f"\n{rows[0]['run']}{flag}", bold=True))
+    if relations := [row["relation"] for row in rows if row["relation"] is not None]:
+        click.echo(f"codes: {relations[0]}")
+    if cells := curve_cells(rows):
         print_table(cells)
     for probe in PROBES.values():
-        for line in probe.lines(plain_rows(table)):
+        for line in probe.lines(rows):
             click.echo(line)
 
 
-def curve_cells(table: "pd.DataFrame") -> list[dict[str, Any]]:
+def curve_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each growth curve: its name, its value at each scale, and ι at the thresholds of the curve."""
     from lengthlens.probes.invariance import THRESHOLD_COLUMNS
-    from lengthlens.probes.table import plain_rows
 
     index_of = {curve: index for probe in PROBES.values() for curve, index in probe.curves.items()}
-    rows = plain_rows(table)
 
     def key(row: dict[str, Any], index: str) -> tuple[Any, ...]:
         return (index, *(row[column] for column in ("layer", "readout", *THRESHOLD_COLUMNS)))
@@ -138,34 +118,34 @@ def curve_cells(table: "pd.DataFrame") -> list[dict[str, Any]]:
     return [{**curve, "ι": f"{indices[key]:.2f}"} for key, curve in curves.items()]
 
 
-# -- certify -----------------------------------------------------------------------------------------------------
-
-
 @click.command("certify")
 @click.argument("run", metavar="RUN")
 @click.option("--max-length", type=int, default=1_000_000, show_default=True, help="The longest length to ask about.")
-@store_path
+@store_option
 @as_json
-def certify_command(run: str, max_length: int, store: str, as_json: bool) -> None:
+def certify_command(run: str, max_length: int, store: "RunStore", as_json: bool) -> None:
     """Give the largest length up to which leaked attention cannot change RUN's answers, or say why there is none.
 
     Read from the learned relation and the weights. A certificate is proven, or conditional on what it names.
     """
     from lengthlens.probes.certificate.certify import certify
-    from lengthlens.runs.store import RunStore
 
-    found = RunStore(store).find(run)
+    found = store.find(run)
     with stoppable("the certificate"), progress("certifying") as report:
         certificate = certify(found, max_length, report=report)
     if as_json:
         print_json({"run": found.id, **certificate.to_dict()})
-        return
-    show_certificate(found.id, certificate)
+    else:
+        show_certificate(found.id, certificate)
 
 
 def show_certificate(run: str, certificate: "Certificate") -> None:
-    """The certificate in words, and a table of what can leak."""
-    click.echo(click.style(f"{run}: {headline(certificate)}", bold=True))
+    """The certificate in words, and a table of what can leak: a row for each head, a column for each length."""
+    end = ", no limit found below" if certificate.limit else ""
+    headline = f"certified up to n = {certificate.length}{end} ({certificate.kind})"
+    if not certificate.length:
+        headline = f"no length is certified: {certificate.reason}"
+    click.echo(click.style(f"{run}: {headline}", bold=True))
     facts = {
         "why not longer": "" if certificate.limit else certificate.reason,
         "assumes": certificate.assumes,
@@ -179,27 +159,13 @@ def show_certificate(run: str, certificate: "Certificate") -> None:
         if text:
             click.echo(f"{name}: {text}")
     click.echo("\nattention that can leak to keys without a name at an answer token, at most (proven):")
-    print_table(leak_rows(certificate))
-
-
-def headline(certificate: "Certificate") -> str:
-    if not certificate.length:
-        return f"no length is certified: {certificate.reason}"
-    end = ", no limit found below" if certificate.limit else ""
-    return f"certified up to n = {certificate.length}{end} ({certificate.kind})"
-
-
-def leak_rows(certificate: "Certificate") -> list[dict[str, Any]]:
-    """A row for each head, a column for each length."""
-    first = next(iter(certificate.leak.values()))
-    return [
-        {
-            "head": f"layer {layer} head {head}",
-            **{f"n={n}": bounds[layer][head] for n, bounds in certificate.leak.items()},
-        }
-        for layer in range(len(first))
-        for head in range(len(first[layer]))
-    ]
+    leaks: dict[str, dict[str, Any]] = {}
+    for n, bounds in certificate.leak.items():
+        for layer, heads in enumerate(bounds):
+            for head, bound in enumerate(heads):
+                name = f"layer {layer} head {head}"
+                leaks.setdefault(name, {"head": name})[f"n={n}"] = bound
+    print_table(list(leaks.values()))
 
 
 PROBE_COMMANDS = (probe, certify_command)

@@ -6,70 +6,55 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.options import (
-    as_json,
-    config_options,
-    device_option,
-    engine_options,
-    given_settings,
-    own_store,
-    plain_value,
-    plot_file,
-    read_bytes,
-    read_numbers,
-    scheme_option,
-    store_path,
-)
-from lengthlens.commands.progress import progress, training_progress
-from lengthlens.commands.terminal import Group, counted, print_json, print_table, save_figure, stoppable
+from lengthlens.commands import options, terminal
+from lengthlens.commands.options import as_json, config_options, given_fields, own_store, plot_file, store_option
+from lengthlens.commands.terminal import print_json, print_table, progress, stoppable
 
 if TYPE_CHECKING:
-    from lengthlens.runs.config import RunConfig
+    from lengthlens.runs.store import RunStore
     from lengthlens.runs.sweep import Grid, RunOutcome
-    from lengthlens.runs.training import Report
 
-
-# -- train -------------------------------------------------------------------------------------------------------
+lengths_option = click.option(
+    "--lengths",
+    callback=options.reading(options.read_numbers),
+    help="Scales n to evaluate at, such as 10,20,50,1000.  [default: 1, 2, 5 and 10 times train_max]",
+)
 
 
 @click.command("train")
 @click.option("--task", required=True, help="What is to be computed; see `lengthlens tasks`.")
 @click.option("--scheme", required=True, help="The position embedding; see `lengthlens schemes`.")
-@scheme_option
+@options.scheme_option
 @click.option("--seed", type=int, help="Of initial weights and data.")
 @config_options
-@store_path
+@store_option
 @click.option("--wandb", is_flag=True, help="Send metrics to Weights & Biases too.")
 @click.option("--tensorboard", is_flag=True, help="Write metrics for TensorBoard too, into STORE/tensorboard.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @as_json
 def train_command(
-    task: str,
-    scheme: str,
     scheme_option: dict[str, str],
-    settings: tuple[str, ...],
-    store: str,
+    store: "RunStore",
     wandb: bool,
     tensorboard: bool,
     quiet: bool,
     as_json: bool,
-    **named: Any,
+    **fields: Any,
 ) -> None:
     """Train a run, or continue it where it was interrupted. The same config is the same run."""
     from lengthlens.runs.config import RunConfig
-    from lengthlens.runs.store import RunStore
-    from lengthlens.runs.training import train
+    from lengthlens.runs.training import tensorboard_report, train, wandb_report
 
-    fields = given_settings(settings, **named)
-    scheme_options = {
-        **fields.pop("scheme_options", {}),
-        **{name: plain_value(value) for name, value in scheme_option.items()},
-    }
-    config = RunConfig.from_dict({**fields, "task": task, "scheme": scheme, "scheme_options": scheme_options})
+    given = given_fields(**fields)
+    config = RunConfig.from_dict(
+        {**given, "scheme_options": {**given.get("scheme_options", {}), **given_fields(scheme_option)}}
+    )
     with stoppable(f"run '{config.id}'"):
-        reports = trackers(config, wandb, Path(store) / "tensorboard" if tensorboard else None)
-        with training_progress(quiet) as report:
-            trained = train(config, RunStore(store), reports=[report, *reports])
+        reports = [wandb_report(config)] if wandb else []
+        if tensorboard:
+            reports.append(tensorboard_report(store.path / "tensorboard" / config.id))
+        with terminal.training_progress(quiet) as report:
+            trained = train(config, store, reports=[report, *reports])
     if as_json:
         print_json(trained.summary())
         return
@@ -80,66 +65,45 @@ def train_command(
         click.echo(f"reason: {trained.status.reason}")
 
 
-def trackers(config: "RunConfig", wandb: bool, tensorboard: Path | None) -> "list[Report]":
-    from lengthlens.runs.training import tensorboard_report, wandb_report
-
-    found: list[Report] = [wandb_report(config)] if wandb else []
-    return [*found, tensorboard_report(tensorboard / config.id)] if tensorboard else found
-
-
-# -- evaluate ----------------------------------------------------------------------------------------------------
-
-
 @click.command()
 @click.argument("run")
-@click.option("--lengths", help="Scales n, such as 10,20,50,1000.  [default: 1, 2, 5 and 10 times train_max]")
-@click.option("--samples", type=int, help="Instances of each length.  [default: 1000]")
+@lengths_option
+@click.option("--samples", type=int, default=1000, show_default=True, help="Instances of each length.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the instances.")
-@click.option("--memory", default="1GiB", show_default=True, help="The most that a block of instances may take.")
-@device_option
+@click.option(
+    "--memory",
+    default="1GiB",
+    show_default=True,
+    callback=options.reading(options.read_bytes),
+    help="The most that a block of instances may take.",
+)
+@options.device_option
 @click.option("--again", is_flag=True, help="Compute lengths again that are known already.")
-@store_path
+@store_option
 @plot_file
 @as_json
 def evaluate(
     run: str,
-    lengths: str | None,
-    samples: int | None,
-    seed: int,
-    memory: str,
+    lengths: list[int] | None,
     device: str | None,
-    again: bool,
-    store: str,
+    store: "RunStore",
     plot: Path | None,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Exact match of RUN (a name, or how it begins) at any length, from one parallel pass, with 95 % intervals."""
-    from lengthlens.runs.evaluation import SAMPLES, summary_lengths
-    from lengthlens.runs.evaluation import evaluate as evaluate_run
-    from lengthlens.runs.store import RunStore
+    from lengthlens.runs import evaluation
 
-    found = RunStore(store).find(run)
-    wanted = read_numbers(lengths) if lengths else summary_lengths(found.config.train_max)
+    found = store.find(run)
+    wanted = lengths or evaluation.summary_lengths(found.config.train_max)
+    how |= {"device": device or "auto", "unkept": terminal.say_unkept}
     with progress("evaluating") as report:
-        rows = evaluate_run(
-            found,
-            wanted,
-            samples=SAMPLES if samples is None else samples,
-            seed=seed,
-            memory=read_bytes(memory),
-            device=device or "auto",
-            again=again,
-            report=report,
-            unkept=lambda error: click.echo(f"not kept with the run: {error}", err=True),
-        )
-    if as_json:
-        print_json(rows)
-    else:
-        print_table([score_cells(row) for row in rows])
+        rows = evaluation.evaluate(found, wanted, report=report, **how)
+    print_json(rows) if as_json else print_table([score_cells(row) for row in rows])
     if plot:
         from lengthlens.analyses.curves import plot_exact_match
 
-        save_figure(plot_exact_match(rows, found.config.train_max, found.id), plot)
+        terminal.save_figure(plot_exact_match(rows, found.config.train_max, found.id), plot)
 
 
 def score_cells(row: dict[str, Any]) -> dict[str, Any]:
@@ -155,71 +119,64 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# -- sweep -------------------------------------------------------------------------------------------------------
-
-
 @click.command("sweep")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--tasks", help="Names with commas between them.")
-@click.option("--schemes", help="Names with commas; options behind slashes: rope,hinted:relative/max_distance=3.")
-@click.option("--seeds", help="Numbers or ranges: 0,1,2 or 0-9.")
-@click.option("--lengths", help="Scales to evaluate at.  [default: 1, 2, 5 and 10 times train_max]")
+@click.option("--tasks", callback=options.reading(options.read_names), help="Names with commas between them.")
+@click.option(
+    "--schemes",
+    callback=options.reading(options.read_names),
+    help="Names with commas; options behind slashes: rope,hinted:relative/max_distance=3.",
+)
+@click.option("--seeds", callback=options.reading(options.read_numbers), help="Numbers or ranges: 0,1,2 or 0-9.")
+@lengths_option
 @click.option("--samples", type=int, help="Instances of each length.")
 @config_options
-@store_path
-@engine_options
-@click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="What a run takes of a worker: GPU=1.")
+@store_option
+@options.engine_options
+@click.option(
+    "--resources",
+    multiple=True,
+    metavar="NAME=AMOUNT",
+    callback=options.read_pairs,
+    help="What a run takes of a worker: GPU=1.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the plan and an estimate, and do nothing.")
-@click.option("--quiet", is_flag=True, help="Only the summary.")
+@options.quiet
 @as_json
 def sweep_command(
-    store: str,
+    store: "RunStore",
     engine: str,
     workers: int | None,
     address: str | None,
-    resources: tuple[str, ...],
+    resources: dict[str, str],
     dry_run: bool,
     quiet: bool,
     as_json: bool,
-    **grid_options: Any,
+    **asked: Any,
 ) -> None:
     """Train and evaluate a grid of runs, from options or a TOML FILE.
 
     Finished runs are skipped, so that after an interruption the same command goes on where it was.
     """
-    from lengthlens.runs.store import RunStore
     from lengthlens.runs.sweep import sweep
 
-    grid, runs = make_grid(**grid_options), RunStore(store)
+    grid = make_grid(**asked)
     if dry_run:
-        show_plan(grid, runs, workers, as_json)
+        show_plan(grid, store, workers, as_json)
         return
+    held = {name: float(value) for name, value in resources.items()}
+    tell = None if quiet or as_json else print_outcome
     with stoppable("the sweep"):
         outcomes = sweep(
-            grid,
-            runs,
-            engine=engine,
-            workers=workers,
-            address=address,
-            resources={name: float(value) for name, value in given_settings(resources).items()} or None,
-            report=None if quiet or as_json else print_outcome,
+            grid, store, engine=engine, workers=workers, address=address, resources=held or None, report=tell
         )
     rows = [vars(outcome) for outcome in outcomes]
-    print_json(rows) if as_json else click.echo(counted([row["status"] for row in rows]))
+    print_json(rows) if as_json else click.echo(terminal.counted([row["status"] for row in rows]))
     if any(outcome.failed for outcome in outcomes):
         sys.exit(1)
 
 
-def make_grid(
-    file: Path | None,
-    tasks: str | None,
-    schemes: str | None,
-    seeds: str | None,
-    lengths: str | None,
-    samples: int | None,
-    settings: tuple[str, ...],
-    **named: Any,
-) -> "Grid":
+def make_grid(file: Path | None, **asked: Any) -> "Grid":
     """The grid of a file, with what was given as options in place of what the file says."""
     from dataclasses import replace
 
@@ -227,19 +184,13 @@ def make_grid(
     from lengthlens.runs.sweep import Grid, read_grid
 
     grid = read_grid(file) if file else Grid([], [])
-    given: dict[str, Any] = {
-        "tasks": tasks and tasks.split(","),
-        "schemes": schemes and schemes.split(","),
-        "seeds": seeds and read_numbers(seeds),
-        "lengths": lengths and read_numbers(lengths),
-        "samples": samples,
-    }
+    given = {name: asked.pop(name) for name in ("tasks", "schemes", "seeds", "lengths", "samples")}
     grid = replace(grid, **{name: value for name, value in given.items() if value})
-    grid = replace(grid, settings={**grid.settings, **given_settings(settings, **named)})
+    grid = replace(grid, settings={**grid.settings, **given_fields(**asked)})
     return grid if grid.lengths else replace(grid, lengths=summary_lengths(grid.configs()[0].train_max))
 
 
-def show_plan(grid: "Grid", store: Any, workers: int | None, as_json: bool) -> None:
+def show_plan(grid: "Grid", store: "RunStore", workers: int | None, as_json: bool) -> None:
     from joblib import cpu_count
 
     from lengthlens.runs.sweep import estimate, pending
@@ -262,49 +213,34 @@ def print_outcome(outcome: "RunOutcome") -> None:
     click.echo(f"{outcome.run}  {outcome.status}{note}{reason}")
 
 
-# -- runs --------------------------------------------------------------------------------------------------------
-
-
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=terminal.Group, invoke_without_command=True)
 @click.option("--task", help="Only runs of this task.")
 @click.option("--scheme", help="Only runs of this scheme.")
 @click.option("--status", help="Only runs in this state: converged, not-converged, diverged, failed, …")
-@store_path
+@store_option
 @as_json
 @click.pass_context
-def runs(
-    context: click.Context, task: str | None, scheme: str | None, status: str | None, store: str, as_json: bool
-) -> None:
+def runs(context: click.Context, store: "RunStore", as_json: bool, **only: str | None) -> None:
     """List the runs, or: show one, check all checksums, make one table of all."""
-    from lengthlens.runs.store import RunStore
-
-    context.obj = RunStore(store)
+    context.obj = store
     if context.invoked_subcommand is not None:
         return
-    rows = context.obj.listing(task, scheme, status)
+    rows = store.listing(**only)
     if as_json:
         print_json(rows)
     elif rows:
         print_table([{k: v for k, v in row.items() if k not in ("task", "scheme", "seed")} for row in rows])
     else:
-        click.echo(f"no such runs in '{store}'")
-
-
-def chosen_store(context: click.Context, store: str | None) -> Any:
-    """The store named behind the subcommand, or before it."""
-    from lengthlens.runs.store import RunStore
-
-    return context.obj if store is None else RunStore(store)
+        click.echo(f"no such runs in '{store.path}'")
 
 
 @runs.command()
 @click.argument("run")
 @own_store
 @as_json
-@click.pass_context
-def show(context: click.Context, run: str, store: str | None, as_json: bool) -> None:
+def show(run: str, store: "RunStore", as_json: bool) -> None:
     """Everything about RUN: config, status, scores, versions."""
-    facts = chosen_store(context, store).find(run).facts()
+    facts = store.find(run).facts()
     if as_json:
         print_json(facts)
         return
@@ -318,11 +254,9 @@ def show(context: click.Context, run: str, store: str | None, as_json: bool) -> 
 @runs.command()
 @own_store
 @as_json
-@click.pass_context
-def check(context: click.Context, store: str | None, as_json: bool) -> None:
+def check(store: "RunStore", as_json: bool) -> None:
     """Verify every checksum of every run."""
-    where = chosen_store(context, store)
-    problems, count = where.check(), sum(1 for _ in where.runs())
+    problems, count = store.check(), len(list(store.runs()))
     if as_json:
         print_json({"runs": count, "problems": problems})
     else:
@@ -334,10 +268,9 @@ def check(context: click.Context, store: str | None, as_json: bool) -> None:
 @runs.command()
 @click.argument("file", default="runs.parquet", type=click.Path(path_type=Path))
 @own_store
-@click.pass_context
-def table(context: click.Context, file: Path, store: str | None) -> None:
+def table(file: Path, store: "RunStore") -> None:
     """One row for each run and length, into FILE as parquet and, beside it, as csv."""
-    for path in chosen_store(context, store).write_table(file):
+    for path in store.write_table(file):
         click.echo(path)
 
 

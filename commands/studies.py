@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.options import as_json, engine_options
-from lengthlens.commands.progress import minutes, progress, study_progress
-from lengthlens.commands.terminal import counted, print_json, stoppable
+from lengthlens.commands.options import as_json, engine_options, open_store, quiet, read_names, reading
+from lengthlens.commands.terminal import counted, minutes, print_json, progress, stoppable, study_progress
 
 if TYPE_CHECKING:
     from lengthlens.analyses.study import Study
-    from lengthlens.studies.reproduce import Reproduced
+    from lengthlens.runs.store import RunStore
 
 table_file = click.option(
     "--table",
@@ -25,6 +24,7 @@ table_file = click.option(
 held_out_tasks = click.option(
     "--held-out",
     metavar="TASKS",
+    callback=reading(read_names),
     help="Tasks on which nothing was chosen, with commas: reported apart, too.  [default: as the study says]",
 )
 
@@ -34,60 +34,34 @@ held_out_tasks = click.option(
     "--preset", default="quick", show_default=True, help="Which study: smoke, quick, paper, unscaled, records or full."
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True)
-@click.option("--store", help="Where the runs are.  [default: runs in --out]")
+@click.option("--store", callback=open_store, help="Where the runs are.  [default: runs in --out]")
 @engine_options
-@click.option("--quiet", is_flag=True, help="Only the summary.")
+@quiet
 @as_json
 def reproduce_command(
-    preset: str,
-    out: Path,
-    store: str | None,
-    engine: str,
-    workers: int | None,
-    address: str | None,
-    quiet: bool,
-    as_json: bool,
+    preset: str, out: Path, store: "RunStore | None", quiet: bool, as_json: bool, **where: Any
 ) -> None:
     """Everything from nothing: train and probe a preset's runs, then its study, figures and page.
 
     What is finished is not done again, so that after an interruption the same command goes on where it was. A run
     that fails is shown in the summary and on the page, and stops nothing.
     """
-    from lengthlens.runs.store import RunStore
     from lengthlens.studies.reproduce import reproduce
 
     with stoppable("the study"), study_progress(quiet or as_json) as show:
-        runs = RunStore(store) if store else None
-        done = reproduce(preset, out, store=runs, engine=engine, workers=workers, address=address, report=show)
+        done = reproduce(preset, out, store=store, report=show, **where)
     if as_json:
-        print_json(
-            {
-                "preset": done.preset,
-                "runs": [vars(outcome) for outcome in done.runs],
-                "probed": [vars(outcome) for outcome in done.probed],
-                "study": str(done.study),
-                "figures": str(done.figures),
-                "page": str(done.page),
-                "seconds": done.seconds,
-            }
-        )
-    else:
-        print_summary(done)
-
-
-def print_summary(done: "Reproduced") -> None:
-    """How many runs ended how, by name those that failed, and where everything is."""
+        outcomes = {"runs": list(map(vars, done.runs)), "probed": list(map(vars, done.probed))}
+        paths = {"study": str(done.study), "figures": str(done.figures), "page": str(done.page)}
+        print_json({"preset": done.preset, **outcomes, **paths, "seconds": done.seconds})
+        return
     click.echo(f"runs: {counted([run.status for run in done.runs])}")
     if done.probed:
         click.echo(f"probes: {counted([run.status for run in done.probed])}")
     for run, reason in done.failures.items():
         click.echo(f"failed: {run}: {reason}")
     click.echo(f"study: {done.study}\nfigures: {done.figures}")
-    click.echo(f"done in {minutes(done.seconds)}; open the page in a browser:")
-    click.echo(str(done.page))
-
-
-# -- from a table --------------------------------------------------------------------------------------------------
+    click.echo(f"done in {minutes(done.seconds)}; open the page in a browser:\n{done.page}")
 
 
 @click.command()
@@ -100,20 +74,26 @@ def print_summary(done: "Reproduced") -> None:
     show_default=True,
     help="Where to; tables go into its folder tables.",
 )
-@click.option("--formats", default="pdf,png", show_default=True, help="Of figures, with commas.")
+@click.option(
+    "--formats", default="pdf,png", show_default=True, callback=reading(read_names), help="Of figures, with commas."
+)
 @held_out_tasks
 @as_json
 def figures(
-    names: tuple[str, ...], tables: tuple[Path, ...], out: Path, formats: str, held_out: str | None, as_json: bool
+    names: tuple[str, ...],
+    tables: tuple[Path, ...],
+    out: Path,
+    formats: list[str],
+    held_out: list[str] | None,
+    as_json: bool,
 ) -> None:
     """Redraw every figure and table of a study, or only those NAMEs. The same study gives the same bytes."""
     from lengthlens.studies.drawing import check, draw
 
-    kinds = listed(formats)
-    check(names, kinds)
+    check(names, formats)
     study = opened(tables, held_out)
     with progress("drawing") as report:
-        drawn = draw(study, names, out, kinds, report=report)
+        drawn = draw(study, names, out, formats, report=report)
     for name, sentence in drawn.missing.items():
         click.echo(f"{name}: {sentence}", err=True)
     if as_json:
@@ -132,7 +112,7 @@ def figures(
     help="The page: one file, which needs nothing else.",
 )
 @held_out_tasks
-def report(tables: tuple[Path, ...], out: Path, held_out: str | None) -> None:
+def report(tables: tuple[Path, ...], out: Path, held_out: list[str] | None) -> None:
     """Make one page of a study: the finding, the figures, and every cell to look into."""
     from lengthlens.analyses.page import page
     from lengthlens.files import make_directory, write_whole
@@ -146,22 +126,13 @@ def report(tables: tuple[Path, ...], out: Path, held_out: str | None) -> None:
     click.echo(out)
 
 
-def opened(tables: Sequence[Path], held_out: str | None) -> "Study":
+def opened(tables: Sequence[Path], held_out: list[str] | None) -> "Study":
     """A study, or several as one, with the tasks held out: those asked for, else those that it names."""
     from lengthlens.analyses.study import Study
     from lengthlens.analyses.table import joined, read_study
 
     table, about = joined({str(path): read_study(path) for path in tables})
-    return Study(table, about, None if held_out is None else listed(held_out))
-
-
-def listed(text: str) -> list[str]:
-    """Names with commas between them.
-
-    >>> listed("pdf, png"), listed("")
-    (['pdf', 'png'], [])
-    """
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return Study(table, about, held_out)
 
 
 STUDY_COMMANDS = (reproduce_command, figures, report)

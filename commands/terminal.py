@@ -1,9 +1,11 @@
-"""What all commands share: errors as one line, interruption, tables, JSON, figures."""
+"""What all commands share: errors as one line, interruption, progress, tables, JSON, figures."""
 
 import json
+import math
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,11 @@ from lengthlens.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from lengthlens.runs.training import Report, TrainingProgress
+    from lengthlens.studies.reproduce import Progress
+
+PLAIN_SECONDS = 5.0  # between plain lines about one run
 
 
 class Group(click.Group):
@@ -39,7 +46,7 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise UserError(str(unknown("command", args[0], self.list_commands(ctx))))
+            raise unknown("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -63,6 +70,86 @@ def stoppable(what: str) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+# -- progress: one live line on a terminal; elsewhere plain lines, or nothing --------------------------------------
+
+
+@contextmanager
+def live_line(quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
+    """What shows a text on the live line; None if nothing is wanted or stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status("") as status:
+        yield lambda text: status.update(Text(text, no_wrap=True, overflow="ellipsis"))
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[str], None]]:
+    """On a terminal only: ``with progress("searching") as report: report("n = 3")``."""
+    with live_line() as show:
+        yield (lambda text: show(f"{what}: {text}")) if show else (lambda _: None)
+
+
+@contextmanager
+def training_progress(quiet: bool) -> "Iterator[Report]":
+    """How one run is doing; where there is no terminal, a plain line now and then."""
+    last = -PLAIN_SECONDS
+    with live_line(quiet) as show:
+
+        def report(now: "TrainingProgress") -> None:
+            nonlocal last
+            if show:
+                show(training_line(now))
+            elif not quiet and time.monotonic() - last >= PLAIN_SECONDS:
+                last = time.monotonic()
+                click.echo(training_line(now), err=True)
+
+        yield report
+
+
+def training_line(now: "TrainingProgress") -> str:
+    metrics = now.metrics
+    return (
+        f"step {metrics.step}/{now.end}  loss {metrics.loss:.4f}  in-range {metrics.in_range_exact_match:.3f}  "
+        f"{now.tokens_per_second:,.0f} tokens/s  {minutes(now.seconds_left)} left"
+    )
+
+
+@contextmanager
+def study_progress(
+    quiet: bool = False, clock: Callable[[], float] = time.monotonic
+) -> "Iterator[Callable[[Progress], None]]":
+    """How a whole study is doing, with the time left by the pace so far; a plain line for each step and failure."""
+    start, last = clock(), ("", -1)
+    with live_line(quiet) as show:
+
+        def report(now: "Progress") -> None:
+            nonlocal last
+            new, last = last != now[:2], now[:2]
+            left = minutes((clock() - start) * (1 - now.share) / now.share) if now.share > 0 else ""
+            line = f"{now}, about {left} left" if left else str(now)
+            if show and not now.failed:
+                show(line)
+            elif not quiet and (new or show):
+                click.echo(line, err=True)
+
+        yield report
+
+
+def minutes(seconds: float) -> str:
+    """
+    >>> minutes(125.4)
+    '2:05'
+    """
+    return "{}:{:02d}".format(*divmod(round(seconds), 60))
+
+
+# -- results -------------------------------------------------------------------------------------------------------
+
+
 def print_json(value: Any) -> None:
     """JSON as the standard has it: infinity and NaN, which it does not know, become the strings "inf" and "nan"."""
     click.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
@@ -74,9 +161,7 @@ def finite(value: Any) -> Any:
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
-        return str(value)
-    return value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(rows: list[dict[str, Any]], by: list[str] | None = None) -> None:
@@ -87,20 +172,16 @@ def print_table(rows: list[dict[str, Any]], by: list[str] | None = None) -> None
     names = list(rows[0])
     head, *lines = aligned([names, *cells], [all(isinstance(row[name], int | float) for row in rows) for name in names])
     click.echo(click.style(head, bold=True))
-    previous = None
     for k, line in enumerate(lines):
-        if by and by[k] != previous:
-            previous = by[k]
-            click.echo(click.style(f"\n{previous}", underline=True))
+        if by and (k == 0 or by[k] != by[k - 1]):
+            click.echo(click.style(f"\n{by[k]}", underline=True))
         click.echo(line)
 
 
 def cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value == float("inf"):
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
+    if value == math.inf:
         return "∞"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -108,6 +189,10 @@ def cell(value: Any) -> str:
 def counted(statuses: list[str]) -> str:
     """How many of each, in the order of first appearance: "3 converged, 1 failed"."""
     return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
+
+
+def say_unkept(error: UserError) -> None:
+    click.echo(f"not kept with the run: {error}", err=True)
 
 
 def save_figure(figure: "Figure", path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lengthlens.cli import main
-from lengthlens.commands.progress import live_line, progress, training_line, training_progress
+from lengthlens.commands.terminal import live_line, progress, training_line, training_progress
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics
 from lengthlens.runs.training import TrainingProgress

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.cli import main
-from lengthlens.commands.progress import study_progress
+from lengthlens.commands.terminal import study_progress
 from lengthlens.runs.store import RunStore
 from lengthlens.studies.build import study
 from lengthlens.studies.drawing import Drawn
