@@ -220,7 +220,7 @@ def print_outcome(outcome: "RunOutcome") -> None:
 @store_option
 @as_json
 @click.pass_context
-def runs(context: click.Context, store: "RunStore", as_json: bool, **only: str | None) -> None:
+def runs(context: click.Context, /, store: "RunStore", as_json: bool, **only: str | None) -> None:
     """List the runs, or: show one, check all checksums, make one table of all."""
     context.obj = store
     if context.invoked_subcommand is not None:

@@ -7,15 +7,8 @@ from typing import Any
 import click
 
 from lengthlens.commands.options import as_json, plot_file, scheme_option
-from lengthlens.commands.progress import progress
-from lengthlens.commands.terminal import print_json, print_table, save_figure
+from lengthlens.commands.terminal import print_json, print_table, progress, save_figure
 from lengthlens.errors import UserError
-
-train_max = click.option("--train-max", type=int, default=10, show_default=True, help="The largest training scale.")
-test_max = click.option("--test-max", type=int, default=40, show_default=True, help="The largest scale asked about.")
-
-
-# -- what there is -----------------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -26,22 +19,17 @@ def tasks(as_json: bool) -> None:
     from lengthlens.tasks.complexity import task_rows
 
     rows = task_rows(TASKS.values())
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        [
-            {
-                "task": row["name"],
-                "example at n = 4": row["example"],
-                "tokens": row["vocabulary"],
-                "length": row["length"],
-                "SRC at n = 4, 8, 16": ", ".join(map(str, row["src"].values())),
-            }
-            for row in rows
-        ],
-        by=[row["family"] for row in rows],
-    )
+    cells = [
+        {
+            "task": row["name"],
+            "example at n = 4": row["example"],
+            "tokens": row["vocabulary"],
+            "length": row["length"],
+            "SRC at n = 4, 8, 16": ", ".join(map(str, row["src"].values())),
+        }
+        for row in rows
+    ]
+    print_json(rows) if as_json else print_table(cells, by=[row["family"] for row in rows])
 
 
 @click.command()
@@ -58,10 +46,8 @@ def sample(task: str, scale: int, batch: int, seed: int, as_json: bool) -> None:
 
     drawn = TASKS[task].sample(scale, batch, torch.Generator().manual_seed(seed))
     lines = [TASKS[task].render(row) for row in drawn.tokens]
-    if as_json:
-        print_json([{"task": task, "scale": scale, "seed": seed, "text": line} for line in lines])
-    else:
-        click.echo("\n".join(lines))
+    rows = [{"task": task, "scale": scale, "seed": seed, "text": line} for line in lines]
+    print_json(rows) if as_json else click.echo("\n".join(lines))
 
 
 @click.command()
@@ -91,10 +77,8 @@ def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, 
 
     with progress("searching") as report:
         rows = src_rows(TASKS[task], max_scale, arity if search else None, report)
-    if as_json:
-        print_json(rows)
-    else:
-        print_table([{key: value for key, value in row.items() if key != "task"} for row in rows])
+    cells = [{key: value for key, value in row.items() if key != "task"} for row in rows]
+    print_json(rows) if as_json else print_table(cells)
     if plot:
         from lengthlens.analyses.curves import plot_src
 
@@ -108,24 +92,16 @@ def schemes(as_json: bool) -> None:
     from lengthlens.models.schemes import scheme_rows
 
     rows = scheme_rows()
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        [
-            {
-                "scheme": row["name"],
-                "acts on": ", ".join(row["acts"]) or "-",
-                "its code of a pair (i, j) at scale n": row["relation"],
-                "options": " ".join(f"{name}={value}" for name, value in row["options"].items()) or "-",
-            }
-            for row in rows
-        ],
-        by=[row["family"] for row in rows],
-    )
-
-
-# -- what follows from it ----------------------------------------------------------------------------------------
+    cells = [
+        {
+            "scheme": row["name"],
+            "acts on": ", ".join(row["acts"]) or "-",
+            "its code of a pair (i, j) at scale n": row["relation"],
+            "options": " ".join(f"{name}={value}" for name, value in row["options"].items()) or "-",
+        }
+        for row in rows
+    ]
+    print_json(rows) if as_json else print_table(cells, by=[row["family"] for row in rows])
 
 
 @click.command()
@@ -157,7 +133,7 @@ def pola(
     if as_json:
         print_json(rows)
     else:
-        shown = {1, 2, 4, 8, train_max, test_max, *(train_max * 2**k for k in range(1, 12))}
+        shown = {1, 2, 4, 8, test_max, *(train_max * 2**k for k in range(12))}
         hidden = ("target", "scheme", "train_max")
         print_table([{k: v for k, v in row.items() if k not in hidden} for row in rows if row["scale"] in shown])
     if plot:
@@ -171,8 +147,8 @@ def pola(
 @click.option("--scheme", help="A position embedding; see `lengthlens schemes`.")
 @scheme_option
 @click.option("--all", "every", is_flag=True, help="Every task under every scheme.")
-@train_max
-@test_max
+@click.option("--train-max", type=int, default=10, show_default=True, help="The largest training scale.")
+@click.option("--test-max", type=int, default=40, show_default=True, help="The largest scale asked about.")
 @click.option("--jobs", type=int, default=os.cpu_count() or 1, show_default="all cores", help="With --all: processes.")
 @plot_file
 @as_json
@@ -191,7 +167,7 @@ def verdict_command(
     if every:
         if scheme_option:
             raise UserError("--scheme-option goes with one --scheme, not with --all")
-        _grid(task, scheme, train_max, test_max, jobs, plot, as_json)
+        show_grid(task, scheme, train_max, test_max, jobs, plot, as_json)
         return
     if not task or not scheme:
         raise UserError("give a --task and a --scheme, or --all")
@@ -205,7 +181,7 @@ def verdict_command(
     print_json(found.to_dict()) if as_json else click.echo(str(found))
 
 
-def _grid(
+def show_grid(
     task: str | None, scheme: str | None, train_max: int, test_max: int, jobs: int, plot: Path | None, as_json: bool
 ) -> None:
     from lengthlens.theory.verdict import verdict_grid
@@ -220,10 +196,8 @@ def _grid(
             jobs,
         )
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table([{"task": r["task"], "scheme": r["scheme"], "verdict": r["verdict"]} for r in rows])
+    cells = [{name: row[name] for name in ("task", "scheme", "verdict")} for row in rows]
+    print_json(rows) if as_json else print_table(cells)
     if plot:
         from lengthlens.analyses.outcome import plot_verdicts as draw
 
