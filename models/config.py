@@ -13,14 +13,14 @@ from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.tasks import TASKS, Task
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "relu", "silu", "solu")
-NORMALIZATIONS = ("LN", "LNPre", "RMS", "RMSPre")
-SCORE_SCALINGS = ("none", "log")
-
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "act_fn": ("gelu", "gelu_new", "gelu_fast", "relu", "silu", "solu"),
+    "normalization_type": ("LN", "LNPre", "RMS", "RMSPre", None),
+    "score_scaling": ("none", "log"),
+}
 # Bounds that no sensible model reaches; a damaged or hostile config is refused before memory is asked for.
 LARGEST = {"n_layers": 1024, "n_heads": 4096}
 SIZES = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "train_ctx")
-OPTIONAL_SIZES = ("d_head", "d_mlp", "d_vocab", "d_vocab_out")
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,12 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scheme_options", _plain(self.scheme_options))
-        _check_name("scheme", self.scheme)
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            good, wanted = _rule(each.name, value)
+            if not (good or (value is None and each.default is None)):
+                raise UserError(f"{each.name} must be {wanted}, not {value!r}")
         SchemeSpec.of(self.scheme, self.scheme_options)  # refuses what does not exist
-        for name in SIZES:
-            self._check_size(name)
-        _check_choice("act_fn", self.act_fn, ACTIVATIONS)
-        _check_choice("score_scaling", self.score_scaling, SCORE_SCALINGS)
-        if self.normalization_type is not None:
-            _check_choice("normalization_type", self.normalization_type, NORMALIZATIONS)
-        self._check_numbers()
         if self.d_head is None and self.d_model % self.n_heads:
             raise UserError(
                 f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}: give d_head, or other sizes"
@@ -82,34 +79,13 @@ class ModelConfig:
         """The scheme with all its options."""
         return SchemeSpec.of(self.scheme, self.scheme_options)
 
-    def _check_size(self, name: str) -> None:
-        value, most = getattr(self, name), LARGEST.get(name, 1 << 20)
-        if value is None and name in OPTIONAL_SIZES:
-            return
-        if type(value) is not int or not 1 <= value <= most:
-            raise UserError(f"{name} must be an integer from 1 to {most}, not {value!r}")
-
-    def _check_numbers(self) -> None:
-        if self.task is not None:
-            _check_name("task", self.task)
-        if type(self.attn_only) is not bool:
-            raise UserError(f"attn_only must be true or false, not {self.attn_only!r}")
-        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            raise UserError(f"seed must be an integer of at least 0, not {self.seed!r}")
-        for name in ("eps", "attn_scale", "initializer_range"):
-            value = getattr(self, name)
-            if value is None and name != "eps":
-                continue
-            if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-                raise UserError(f"{name} must be a positive number, not {value!r}")
-
     def resolved(self, task: Task | None = None) -> "ModelConfig":
         """The same choices with nothing left open. `task` is the task itself, where it is not one of TASKS."""
         if task is None and self.task is not None:
             task = TASKS[self.task]
         if task is not None and self.task is not None and task.name != self.task:
             raise UserError(f"the config is of task '{self.task}', and task '{task.name}' was given")
-        d_vocab = self.d_vocab if self.d_vocab is not None else (len(task.vocab) if task else None)
+        d_vocab = self.d_vocab or (len(task.vocab) if task else None)
         if d_vocab is None:
             raise UserError("a model needs a task or d_vocab, and the config has neither")
         if task is not None and d_vocab < len(task.vocab):
@@ -125,10 +101,8 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by field, ready for JSON."""
-        return {
-            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
-            "scheme_options": _plain(self.scheme_options),
-        }
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**values, "scheme_options": _plain(self.scheme_options)}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
@@ -137,9 +111,8 @@ class ModelConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
         """The config with these values; a field that does not exist is refused by name."""
         fields = [f.name for f in dataclasses.fields(cls)]
-        for name in values:
-            if name not in fields:
-                raise unknown("field of a model config", str(name), fields)
+        for name in [name for name in values if name not in fields]:
+            raise unknown("field of a model config", str(name), fields)
         return cls(**values)
 
     @classmethod
@@ -164,14 +137,22 @@ def _plain(options: object) -> dict[str, Any]:
     return plain
 
 
-def _check_name(kind: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise UserError(f"{kind} must be a name, not {value!r}")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UserError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+def _rule(name: str, value: Any) -> tuple[bool, str]:
+    """Whether a field may have this value, and what it must be. None, where it is the default, needs no rule."""
+    if name in SIZES:
+        most = LARGEST.get(name, 1 << 20)
+        return type(value) is int and 1 <= value <= most, f"an integer from 1 to {most}"
+    if name in CHOICES:
+        return value in CHOICES[name], f"one of {', '.join(map(str, CHOICES[name]))}"
+    if name in ("task", "scheme"):
+        return isinstance(value, str), "a name"
+    if name == "scheme_options":
+        return True, ""  # SchemeSpec knows
+    if name == "attn_only":
+        return type(value) is bool, "true or false"
+    if name == "seed":
+        return type(value) is int and 0 <= value < 2**63, "an integer of at least 0"
+    return type(value) in (int, float) and math.isfinite(value) and value > 0, "a positive number"
 
 
 @dataclass
@@ -193,8 +174,8 @@ class LensConfig:
     attn_scale: float
     seed: int
     positional_embedding_type: str
-    device: torch.device
-    dtype: torch.dtype
+    device: torch.device = torch.device("cpu")  # noqa: RUF009
+    dtype: torch.dtype = torch.float32
     n_key_value_heads: int | None = None  # every head has keys and values of its own
     use_attn_scale: bool = True
     use_attn_result: bool = False
@@ -213,11 +194,6 @@ class LensConfig:
         if config.d_vocab is None or config.d_vocab_out is None or config.d_head is None:
             raise UserError("the config has open sizes: call resolved() first")
         shared = {f.name: getattr(config, f.name) for f in dataclasses.fields(cls) if hasattr(config, f.name)}
-        own = {
-            "d_mlp": None if config.attn_only else config.d_mlp,
-            "attn_scale": config.attn_scale or math.sqrt(config.d_head),
-            "positional_embedding_type": config.scheme,
-            "device": torch.device("cpu"),
-            "dtype": torch.float32,
-        }
-        return cls(**{**shared, **own})
+        shared["d_mlp"] = None if config.attn_only else config.d_mlp
+        shared["attn_scale"] = config.attn_scale or math.sqrt(config.d_head)
+        return cls(**shared, positional_embedding_type=config.scheme)

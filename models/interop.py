@@ -1,44 +1,30 @@
 """The same model elsewhere: HookedTransformer checkpoints (TransformerLens up to 3.9), TransformerLens 4's bridge."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
-from lengthlens.models.attention import Attention
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.layers import MLP
 from lengthlens.models.pretrained import check_weights
 from lengthlens.models.transformer import HookedModel
 
 BUFFERS = ("mask", "IGNORE", "rotary_sin", "rotary_cos")  # constants that old checkpoints carry along
 
-# Features of HookedTransformer that this model does not have, each with the only value under which it is absent.
+# Features of HookedTransformer that this model does not have, each with the only values under which it is absent.
+SWITCHES = (
+    "final_rms gated_mlp load_in_4bit parallel_attn_mlp post_embedding_ln scale_attn_by_inverse_layer_idx "
+    "use_NTK_by_parts_rope use_attention_sinks use_dynamic_ntk_rope use_local_attn use_logn_attn "
+    "use_normalization_before_and_after use_qk_norm use_yarn_rope"
+)
 ABSENT: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(SWITCHES.split(), (False,)),
+    **dict.fromkeys(("clip_qkv", "n_key_value_heads", "num_experts", "rotary_base_local"), (None,)),
+    **dict.fromkeys(("attn_scores_soft_cap", "output_logits_soft_cap"), (-1.0, 0, None)),
     "attention_dir": ("causal",),
-    "attn_scores_soft_cap": (-1.0, 0, None),
-    "clip_qkv": (None,),
-    "final_rms": (False,),
-    "gated_mlp": (False,),
-    "load_in_4bit": (False,),
-    "n_key_value_heads": (None,),
-    "num_experts": (None,),
-    "output_logits_soft_cap": (-1.0, 0, None),
-    "parallel_attn_mlp": (False,),
-    "post_embedding_ln": (False,),
-    "rotary_base_local": (None,),
     "rotary_scaling_factor": (1.0,),
-    "scale_attn_by_inverse_layer_idx": (False,),
-    "use_NTK_by_parts_rope": (False,),
-    "use_attention_sinks": (False,),
-    "use_dynamic_ntk_rope": (False,),
-    "use_local_attn": (False,),
-    "use_logn_attn": (False,),
-    "use_normalization_before_and_after": (False,),
-    "use_qk_norm": (False,),
-    "use_yarn_rope": (False,),
 }
 
 
@@ -69,6 +55,7 @@ def hooked_model_config(hooked: Mapping[str, Any]) -> ModelConfig:
         raise UserError(f"the HookedTransformerConfig has no {error}") from None
     attn_only = bool(hooked.get("attn_only", False))
     scheme, options = hooked_scheme(hooked)
+    attn_scale = float(hooked.get("attn_scale", -1.0)) if hooked.get("use_attn_scale", True) else 1.0
     return ModelConfig(
         **sizes,
         d_mlp=None if attn_only else hooked.get("d_mlp"),
@@ -79,7 +66,7 @@ def hooked_model_config(hooked: Mapping[str, Any]) -> ModelConfig:
         normalization_type=hooked.get("normalization_type", "LN"),
         eps=hooked.get("eps", 1e-5),
         attn_only=attn_only,
-        attn_scale=hooked_attn_scale(hooked),
+        attn_scale=attn_scale if attn_scale > 0 else None,
     )
 
 
@@ -102,13 +89,6 @@ def hooked_scheme(hooked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return kinds[kind]
 
 
-def hooked_attn_scale(hooked: Mapping[str, Any]) -> float | None:
-    if not hooked.get("use_attn_scale", True):
-        return 1.0
-    scale = float(hooked.get("attn_scale", -1.0))
-    return None if scale <= 0 else scale
-
-
 # -- a bridge of TransformerLens 4 -----------------------------------------------------------------------------------
 
 ARCHITECTURE = "TransformerLensNative"
@@ -129,35 +109,24 @@ def to_bridge(model: HookedModel) -> Any:
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module  # slow to import
     from transformer_lens.model_bridge.sources.native import NativeModel
 
-    refuse_without_equivalent(model)
+    config, cfg = model.config, model.cfg
+    unavailable = {
+        f"scheme '{config.scheme}', only {' and '.join(SCHEMES_THERE)}": config.scheme not in SCHEMES_THERE,
+        f"score_scaling '{config.score_scaling}'": config.score_scaling != "none",
+        f"act_fn '{config.act_fn}'": config.act_fn not in ACTIVATIONS_THERE,
+        "attn_scale 1": cfg.attn_scale == 1 and cfg.d_head > 1,
+    }
+    for feature, asked_for in unavailable.items():
+        if asked_for:
+            raise UserError(f"TransformerLens 4 has no native model with {feature}")
     native = NativeModel(bridge_config(model))
-    native.head = nn.Linear(model.cfg.d_model, model.cfg.d_vocab_out)  # TransformerLens' own has no bias
+    native.head = nn.Linear(cfg.d_model, cfg.d_vocab_out)  # TransformerLens' own has no bias
     with torch.no_grad():
-        copy_weights(model, native)
-    native = native.to(model.cfg.device, model.cfg.dtype).train(model.training)
-    return build_bridge_from_module(
-        native,
-        architecture=ARCHITECTURE,
-        tl_config=native.cfg,
-        tokenizer=None,
-        dtype=model.cfg.dtype,
-        device=model.cfg.device,
-        model_name="native",
-    )
-
-
-def refuse_without_equivalent(model: HookedModel) -> None:
-    config = model.config
-    if config.scheme not in SCHEMES_THERE:
-        raise UserError(
-            f"TransformerLens 4 has no native model with scheme '{config.scheme}', only {' and '.join(SCHEMES_THERE)}"
-        )
-    if config.score_scaling != "none":
-        raise UserError(f"TransformerLens 4 has no native model with score_scaling '{config.score_scaling}'")
-    if config.act_fn not in ACTIVATIONS_THERE:
-        raise UserError(f"TransformerLens 4 has no native model with act_fn '{config.act_fn}'")
-    if model.cfg.attn_scale == 1 and model.cfg.d_head > 1:
-        raise UserError("TransformerLens 4 has no native model with attn_scale 1")
+        for theirs, ours in weight_pairs(model, native):
+            theirs.copy_(ours)
+    native = native.to(cfg.device, cfg.dtype).train(model.training)
+    same = {"tl_config": native.cfg, "dtype": cfg.dtype, "device": cfg.device}
+    return build_bridge_from_module(native, architecture=ARCHITECTURE, tokenizer=None, model_name="native", **same)
 
 
 def bridge_config(model: HookedModel) -> Any:
@@ -165,9 +134,8 @@ def bridge_config(model: HookedModel) -> Any:
 
     cfg, rope = model.cfg, model.config.scheme == "rope"
     options: Any = model.pos_embed.options
-    shared = {name: getattr(cfg, name) for name in SHARED_FIELDS}
     return TransformerBridgeConfig(
-        **shared,
+        **{name: getattr(cfg, name) for name in SHARED_FIELDS},
         positional_embedding_type="rotary" if rope else "standard",
         rotary_dim=(options.rotary_dim or cfg.d_head) if rope else None,
         rotary_base=options.base if rope else 10000,
@@ -175,20 +143,32 @@ def bridge_config(model: HookedModel) -> Any:
     )
 
 
-def copy_weights(model: HookedModel, native: Any) -> None:
-    native.tok_embed.weight.copy_(model.W_E)
+def weight_pairs(model: HookedModel, native: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each weight of the native model, and its value."""
+    yield native.tok_embed.weight, model.W_E
     if native.pos is not None:
-        native.pos.weight.copy_(model.W_pos)
+        yield native.pos.weight, model.W_pos
+    yield native.head.weight, model.W_U.t()
+    yield native.head.bias, model.b_U
     order = adjacent_order(model)
+    norms = [(model.ln_final, native.ln_out)]
     for ours, theirs in zip(model.layers, native.layers):
-        copy_norm(ours.ln1, theirs.ln1)
-        copy_attention(ours.attn, theirs.attn, order)
+        norms.append((ours.ln1, theirs.ln1))
+        for name, columns in (("Q", order), ("K", order), ("V", torch.arange(len(order)))):
+            linear = getattr(theirs.attn, name.lower())
+            yield linear.weight, getattr(ours.attn, f"W_{name}")[:, :, columns].transpose(1, 2).flatten(0, 1)
+            yield linear.bias, getattr(ours.attn, f"b_{name}")[:, columns].flatten()
+        yield theirs.attn.o.weight, ours.attn.W_O.flatten(0, 1).t()
+        yield theirs.attn.o.bias, ours.attn.b_O
         if not model.cfg.attn_only:
-            copy_norm(ours.ln2, theirs.ln2)
-            copy_mlp(ours.mlp, theirs.mlp)
-    copy_norm(model.ln_final, native.ln_out)
-    native.head.weight.copy_(model.W_U.t())
-    native.head.bias.copy_(model.b_U)
+            norms.append((ours.ln2, theirs.ln2))
+            for side in ("in", "out"):
+                linear = getattr(theirs.mlp, f"fc_{side}")
+                yield linear.weight, getattr(ours.mlp, f"W_{side}").t()
+                yield linear.bias, getattr(ours.mlp, f"b_{side}")
+    for norm, native_norm in norms:
+        for name, parameter in norm.named_parameters():
+            yield getattr(native_norm, {"w": "weight", "b": "bias"}[name]), parameter
 
 
 def adjacent_order(model: HookedModel) -> Tensor:
@@ -202,27 +182,3 @@ def adjacent_order(model: HookedModel) -> Tensor:
         width = options.rotary_dim or model.cfg.d_head
         order[:width] = torch.arange(width).view(2, -1).t().flatten()
     return order
-
-
-def copy_norm(ours: nn.Module, theirs: Any) -> None:
-    if getattr(ours, "w", None) is not None:
-        theirs.weight.copy_(ours.w)
-    if getattr(ours, "b", None) is not None:
-        theirs.bias.copy_(ours.b)
-
-
-def copy_attention(ours: Attention, theirs: Any, order: Tensor) -> None:
-    same = torch.arange(len(order))
-    for name, columns in (("Q", order), ("K", order), ("V", same)):
-        weight, bias, linear = (getattr(ours, f"W_{name}"), getattr(ours, f"b_{name}"), getattr(theirs, name.lower()))
-        linear.weight.copy_(weight[:, :, columns].transpose(1, 2).flatten(0, 1))
-        linear.bias.copy_(bias[:, columns].flatten())
-    theirs.o.weight.copy_(ours.W_O.flatten(0, 1).t())
-    theirs.o.bias.copy_(ours.b_O)
-
-
-def copy_mlp(ours: MLP, theirs: Any) -> None:
-    theirs.fc_in.weight.copy_(ours.W_in.t())
-    theirs.fc_in.bias.copy_(ours.b_in)
-    theirs.fc_out.weight.copy_(ours.W_out.t())
-    theirs.fc_out.bias.copy_(ours.b_out)

@@ -19,44 +19,14 @@ from lengthlens.tasks.complexity import search_src, src_curve, src_declared, src
 from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift
 from lengthlens.tasks.counting import ModularSum, ModularSumCoT, Parity, ParityCoT
 from lengthlens.tasks.retrieval import AntiInduction, Count, Induction, Majority, Mode, Sort
-from lengthlens.tasks.task import Batch, Circuit, Operator, Step, Task
+from lengthlens.tasks.task import Batch, Circuit, Operator, Task
 
-TASKS: Registry[Task] = Registry(
-    "task",
-    {
-        task.name: task
-        for task in (
-            Copy(),
-            Reverse(),
-            Shift(),
-            Duplicate(),
-            ParityCoT(),
-            ModularSumCoT(),
-            Addition(),
-            MultiplicationByDigit(),
-            Parity(),
-            ModularSum(),
-            AdditionMsb(),
-            Multiplication(),
-            Sort(),
-            Count(),
-            Majority(),
-            Mode(),
-            Induction(),
-            AntiInduction(),
-        )
-    },
+_POSITION_ADDRESSED: tuple[Task, ...] = (
+    *(Copy(), Reverse(), Shift(), Duplicate()),
+    *(ParityCoT(), ModularSumCoT(), Addition(), MultiplicationByDigit()),
 )
+_GROWING: tuple[Task, ...] = (Parity(), ModularSum(), AdditionMsb(), Multiplication())
+_CONTENT_ADDRESSED: tuple[Task, ...] = (Sort(), Count(), Majority(), Mode(), Induction(), AntiInduction())
+TASKS = Registry("task", {task.name: task for task in (*_POSITION_ADDRESSED, *_GROWING, *_CONTENT_ADDRESSED)})
 
-__all__ = [
-    "TASKS",
-    "Batch",
-    "Circuit",
-    "Operator",
-    "Step",
-    "Task",
-    "search_src",
-    "src_curve",
-    "src_declared",
-    "src_searched",
-]
+__all__ = ["TASKS", "Batch", "Circuit", "Operator", "Task", "search_src", "src_curve", "src_declared", "src_searched"]

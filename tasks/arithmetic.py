@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.counting import stops_at_equals, value
-from lengthlens.tasks.task import BEGIN, END, Circuit, Family, Ints, Operator, Task
+from lengthlens.tasks.task import BEGIN, END, Circuit, Operator, Task
 
 
 def add_step(a: str, b: str, a_before: str, b_before: str, sum_before: str) -> str:
@@ -103,28 +102,25 @@ def convolved(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _TwoNumbers(Task):
-    """A task on two numbers of n digits each."""
+    """A task on two numbers of n digits each, whose answer has one digit more."""
 
     symbols: tuple[str, ...] = DIGITS
 
     def input_length(self, scale: int) -> int:
         return 2 * scale
 
-    def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
-        return [inputs[:, :scale], self.marks[0], inputs[:, scale:], "="]
+    def answer_length(self, scale: int) -> int:
+        return scale + 2
 
 
-@dataclass(frozen=True)
 class Addition(_TwoNumbers):
     """Lowest digit first, end carry written. 653 + 049 = 0702: ``^ 3 5 6 + 9 4 0 = 2 0 7 0 $``."""
 
-    name: ClassVar[str] = "addition"
-    family: ClassVar[Family] = "position-addressed"
-    summary: ClassVar[str] = "the sum of two numbers of n digits, lowest digit first, end carry written"
-    marks: ClassVar[tuple[str, ...]] = ("+", "=")
-
-    def answer_length(self, scale: int) -> int:
-        return scale + 2
+    name = "addition"
+    family = "position-addressed"
+    summary = "the sum of two numbers of n digits, lowest digit first, end carry written"
+    marks = ("+", "=")
+    coupled_from = 1
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         return add(inputs[:, :scale], inputs[:, scale:])
@@ -134,53 +130,36 @@ class Addition(_TwoNumbers):
         a, b, written = k, scale + 1 + k, 2 * scale + 2 + k
         return Circuit.of(ADD, written - 1, a, b, a - 1, b - 1, written - 1)
 
-    def coupled_answer(self, scale: int) -> Ints:
-        return np.arange(1, scale + 3)
 
+class MultiplicationByDigit(_TwoNumbers):
+    """Lowest digit first; the second number has one digit. 27 × 6 = 162: ``^ 7 2 * 6 = 2 6 1 $``."""
 
-@dataclass(frozen=True)
-class MultiplicationByDigit(Task):
-    """Lowest digit first. 27 × 6 = 162: ``^ 7 2 * 6 = 2 6 1 $``."""
-
-    name: ClassVar[str] = "multiplication-by-digit"
-    family: ClassVar[Family] = "position-addressed"
-    summary: ClassVar[str] = "the product of a number of n digits and one digit, lowest digit first"
-    marks: ClassVar[tuple[str, ...]] = ("*", "=")
-    symbols: tuple[str, ...] = DIGITS
+    name = "multiplication-by-digit"
+    family = "position-addressed"
+    summary = "the product of a number of n digits and one digit, lowest digit first"
+    marks = ("*", "=")
+    coupled_from = 1
 
     def input_length(self, scale: int) -> int:
         return scale + 1
 
-    def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
-        return [inputs[:, :scale], "*", inputs[:, scale:], "="]
-
-    def answer_length(self, scale: int) -> int:
-        return scale + 2
-
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
-        columns = inputs[:, :scale] * inputs[:, scale:]
-        return carried(torch.nn.functional.pad(columns, (0, 1)))
+        return carried(torch.nn.functional.pad(inputs[:, :scale] * inputs[:, scale:], (0, 1)))
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         k = np.arange(1, scale + 3)
         written = scale + 3 + k
         return Circuit.of(MULTIPLY, written - 1, k, k - 1, scale + 2, written - 1)
 
-    def coupled_answer(self, scale: int) -> Ints:
-        return np.arange(1, scale + 3)
 
-
-@dataclass(frozen=True)
 class AdditionMsb(_TwoNumbers):
     """Highest digit first, nothing written down on the way. 653 + 049 = 0702: ``^ 6 5 3 + 0 4 9 = 0 7 0 2 $``."""
 
-    name: ClassVar[str] = "addition-msb"
-    family: ClassVar[Family] = "growing"
-    summary: ClassVar[str] = "the sum of two numbers of n digits, highest digit first"
-    marks: ClassVar[tuple[str, ...]] = ("+", "=")
-
-    def answer_length(self, scale: int) -> int:
-        return scale + 2
+    name = "addition-msb"
+    family = "growing"
+    summary = "the sum of two numbers of n digits, highest digit first"
+    marks = ("+", "=")
+    coupled_from = 0
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         return add(inputs[:, :scale].flip(1), inputs[:, scale:].flip(1)).flip(1)
@@ -195,18 +174,14 @@ class AdditionMsb(_TwoNumbers):
             steps.append(Circuit.of(operator, [first + scale + 1 - place], *sources[:, None]))
         return Circuit.join(*steps, Circuit.of(sum_digit(1, 2), [first + scale + 1], first, first))
 
-    def coupled_answer(self, scale: int) -> Ints:
-        return np.arange(scale + 2)
 
-
-@dataclass(frozen=True)
 class Multiplication(_TwoNumbers):
     """Lowest digit first, nothing written down on the way. 27 × 46 = 1242: ``^ 7 2 * 6 4 = 2 4 2 1 $``."""
 
-    name: ClassVar[str] = "multiplication"
-    family: ClassVar[Family] = "growing"
-    summary: ClassVar[str] = "the product of two numbers of n digits, lowest digit first"
-    marks: ClassVar[tuple[str, ...]] = ("*", "=")
+    name = "multiplication"
+    family = "growing"
+    summary = "the product of two numbers of n digits, lowest digit first"
+    marks = ("*", "=")
 
     def answer_length(self, scale: int) -> int:
         return 2 * scale + 1

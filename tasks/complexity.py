@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.task import Batch, Circuit, Ints, Task
+from lengthlens.tasks.task import Ints, Task
 
 UNSET = -1
 MAX_TABLE = 20_000_000  # entries of one dense operator table: beyond this the search would not end anyway
@@ -51,17 +51,12 @@ def src_curve(task: Task, n: int) -> list[int]:
     operators: set[str] = set()
     curve = []
     for scale in range(task.min_scale, task.checked_scale(n) + 1):
-        operators |= some_circuit(task, scale).used
+        words = None
+        if task.family == "content-addressed":  # one instance stands for all
+            words = task.words(task.sample(scale, 1, torch.Generator().manual_seed(scale)).tokens[0])
+        operators |= task.circuit(scale, words).used
         curve.append(len(operators))
     return curve
-
-
-def some_circuit(task: Task, scale: int) -> Circuit:
-    """The circuit at a scale; for a content-addressed task, that of one instance."""
-    if task.family != "content-addressed":
-        return task.circuit(scale)
-    tokens = task.sample(scale, 1, torch.Generator().manual_seed(scale)).tokens[0]
-    return task.circuit(scale, task.words(tokens))
 
 
 class Search(NamedTuple):
@@ -99,31 +94,21 @@ def search_src(task: Task, n: int, arity: int, max_instances: int = 20_000, max_
     the search for each number of operators.
     """
     scales = range(task.min_scale, task.checked_scale(n) + 1)
-    batches = {scale: task.every_instance(scale, max_instances) for scale in scales}
-    sampled = [scale for scale, batch in batches.items() if batch is None]
+    sampled = []
     problem = Problem(arity, len(task.vocab))
-    for scale, batch in batches.items():
-        if not problem.add(_columns(task, scale, batch or _sample(task, scale, max_instances // 10))):
-            return Search(
-                math.inf, math.inf, True, f"no choice of {arity} sources determines every answer token at n = {scale}"
-            )
+    for scale in scales:
+        batch = task.every_instance(scale, max_instances)
+        if batch is None:
+            sampled.append(str(scale))
+            batch = task.sample(scale, max_instances // 10, torch.Generator().manual_seed(scale))
+        if not problem.add((batch.tokens, task.prompt_length(scale) - 1)):
+            note = f"no choice of {arity} sources determines every answer token at n = {scale}"
+            return Search(math.inf, math.inf, True, note)
     found = cover(problem, max_nodes)
-    notes = [f"scales {', '.join(map(str, sampled))} sampled"] if sampled else []
-    if found.at_least < found.value:
-        notes.append(f"between {found.at_least} and {found.value}: the search was cut short")
-    return Search(found.value, found.at_least, not notes, "; ".join(notes))
-
-
-def _sample(task: Task, scale: int, rows: int) -> Batch:
-    return task.sample(scale, rows, torch.Generator().manual_seed(scale))
-
-
-def _columns(task: Task, scale: int, batch: Batch) -> tuple[torch.Tensor, int]:
-    """The instances, and the first query that writes the answer."""
-    return batch.tokens, task.prompt_length(scale) - 1
-
-
-# -- the search -------------------------------------------------------------------------------------------------
+    if not sampled:
+        return found
+    note = f"scales {', '.join(sampled)} sampled"
+    return found._replace(exact=False, note=f"{note}; {found.note}" if found.note else note)
 
 
 class Candidates(NamedTuple):
@@ -131,11 +116,6 @@ class Candidates(NamedTuple):
 
     codes: Ints  # [candidate, row]; rows are padded by repeating the last
     outputs: Ints  # [candidate, row]
-
-
-class Found(NamedTuple):
-    value: int
-    at_least: int
 
 
 class Problem:
@@ -152,7 +132,10 @@ class Problem:
         self.cut = False
 
     def add(self, instances: tuple[Tensor, int]) -> bool:
-        """Add every answer step of one scale; False if some step has no candidate at all."""
+        """Add every answer step of one scale, from its instances and the first query that writes the answer.
+
+        False if some step has no candidate at all.
+        """
         tokens, first_query = instances[0].numpy(), instances[1]
         for query in range(first_query, tokens.shape[1] - 1):
             candidates = self._candidates(tokens[:, : query + 1], tokens[:, query + 1])
@@ -200,24 +183,23 @@ class Problem:
 def stacked(tables: list[tuple[Ints, Ints]]) -> Candidates:
     """Tables of different lengths as one array, equal ones kept once."""
     tables = list({codes.tobytes() + outputs.tobytes(): (codes, outputs) for codes, outputs in tables}.values())
-    shape = (len(tables), max(len(codes) for codes, _ in tables))
-    codes, outputs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
-    for row, (code, output) in enumerate(tables):
-        codes[row, : len(code)], outputs[row, : len(code)] = code, output
-        codes[row, len(code) :], outputs[row, len(code) :] = code[-1], output[-1]
-    return Candidates(codes, outputs)
+    places = np.arange(max(len(codes) for codes, _ in tables))
+    rows = [np.minimum(places, len(codes) - 1) for codes, _ in tables]
+    return Candidates(*(np.stack([table[side][row] for table, row in zip(tables, rows)]) for side in (0, 1)))
 
 
-def cover(problem: Problem, max_nodes: int) -> Found:
+def cover(problem: Problem, max_nodes: int) -> Search:
     """The fewest operators that serve all steps: try one, then two, … each by depth-first search."""
     at_least = 1
     for operators in range(1, len(problem.steps) + 1):
         search = _DepthFirst(problem, operators, max_nodes)
         if search.solve(problem.steps):
-            return Found(operators, min(at_least, operators))
-        if not search.out_of_nodes and not problem.cut and at_least == operators:
+            break
+        if search.nodes > 0 and not problem.cut and at_least == operators:
             at_least = operators + 1
-    return Found(len(problem.steps), at_least)
+    exact = at_least >= operators
+    note = "" if exact else f"between {at_least} and {operators}: the search was cut short"
+    return Search(operators, min(at_least, operators), exact, note)
 
 
 class _DepthFirst:
@@ -228,21 +210,16 @@ class _DepthFirst:
         self.used = 0
         self.nodes = max_nodes
 
-    @property
-    def out_of_nodes(self) -> bool:
-        return self.nodes <= 0
-
     def solve(self, steps: list[Candidates]) -> bool:
         """Whether all `steps` can be served; on success the tables stay filled."""
         if not steps:
             return True
         self.nodes -= 1
-        if self.out_of_nodes:
+        if self.nodes <= 0:
             return False
         fits = [self._fits(step) for step in steps]  # each [operator, candidate]
         hardest = min(range(len(steps)), key=lambda k: int(fits[k].sum()))
-        rest = steps[:hardest] + steps[hardest + 1 :]
-        step = steps[hardest]
+        step, rest = steps[hardest], steps[:hardest] + steps[hardest + 1 :]
         return any(
             self._place(int(operator), step.codes[candidate], step.outputs[candidate], rest)
             for operator, candidate in zip(*fits[hardest].nonzero())
@@ -250,8 +227,7 @@ class _DepthFirst:
 
     def _fits(self, step: Candidates) -> NDArray[np.bool_]:
         """Which candidates agree with which tables; of the empty tables, all alike, only the first counts."""
-        open_tables = self.tables[: self.used + 1]
-        held = open_tables[:, step.codes]  # [operator, candidate, row]
+        held = self.tables[: self.used + 1, step.codes]  # [operator, candidate, row]
         return np.asarray(((held == UNSET) | (held == step.outputs)).all(-1))
 
     def _place(self, operator: int, codes: Ints, outputs: Ints, rest: list[Candidates]) -> bool:
@@ -260,35 +236,29 @@ class _DepthFirst:
         self.used = max(self.used, operator + 1)
         if self.solve(rest):
             return True
-        self.tables[operator, codes] = before
-        self.used = used
+        self.tables[operator, codes], self.used = before, used
         return False
 
 
-# -- as rows of plain values, for tables, JSON and figures --------------------------------------------------------
-
-
 def task_rows(tasks: Iterable[Task]) -> list[Row]:
-    """One row for each task: example at n = 4, vocabulary size, length as a formula, declared SRC at 4, 8 and 16."""
-    return [task_row(task) for task in tasks]
+    """One row for each task: example at n = 4, vocabulary size, length as a formula, declared SRC at 4, 8 and 16.
 
-
-def task_row(task: Task) -> Row:
-    """
     >>> from lengthlens.tasks import TASKS
-    >>> task_row(TASKS["addition"])["length"]
+    >>> task_rows([TASKS["addition"]])[0]["length"]
     '3n+5'
     """
-    example = task.sample(4, 1, torch.Generator().manual_seed(1)).tokens[0]
-    return {
-        "name": task.name,
-        "family": task.family,
-        "summary": task.summary,
-        "example": task.render(example),
-        "vocabulary": len(task.vocab),
-        "length": length_formula(task),
-        "src": {n: src_declared(task, n) for n in (4, 8, 16)},
-    }
+    return [
+        {
+            "name": task.name,
+            "family": task.family,
+            "summary": task.summary,
+            "example": task.render(task.sample(4, 1, torch.Generator().manual_seed(1)).tokens[0]),
+            "vocabulary": len(task.vocab),
+            "length": length_formula(task),
+            "src": {n: src_declared(task, n) for n in (4, 8, 16)},
+        }
+        for task in tasks
+    ]
 
 
 def length_formula(task: Task) -> str:
@@ -301,9 +271,8 @@ def src_rows(
     task: Task, max_scale: int, arity: int | None, report: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
     """One row for each scale: declared SRC and, if an arity is given, searched SRC and how sure it is."""
-    declared = src_curve(task, max_scale)
     rows: list[Row] = []
-    for scale, count in zip(range(task.min_scale, max_scale + 1), declared):
+    for scale, count in enumerate(src_curve(task, max_scale), task.min_scale):
         row: Row = {"task": task.name, "scale": scale, "declared": count}
         if arity is not None:
             report(f"n = {scale} of {max_scale}")

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
-from lengthlens.tasks.task import END, Circuit, Family, Ints, Operator, Task
+from lengthlens.tasks.task import END, Circuit, Operator, Task
 
 
 def value(token: str) -> int:
@@ -36,11 +35,14 @@ def whole_sum(modulus: int, arity: int) -> Operator:
 
 
 @dataclass(frozen=True)
-class _ChainOfThought(Task):
-    """Partial sums modulo the number of symbols. Step k reads x_k, n back, and the sum before it, itself."""
+class ModularSumCoT(Task):
+    """Running sum modulo 5. ``^ 3 4 1 = 3 2 3 $``. Step k reads x_k, n back, and the sum before it, itself."""
 
-    family: ClassVar[Family] = "position-addressed"
-    symbols: tuple[str, ...]
+    name = "modular-sum-cot"
+    family = "position-addressed"
+    summary = "the sum of every prefix modulo 5, as a chain of thought"
+    symbols: tuple[str, ...] = tuple("01234")  # as many as the modulus
+    coupled_from = 1
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         return inputs.cumsum(1) % len(self.symbols)
@@ -49,16 +51,24 @@ class _ChainOfThought(Task):
         k = np.arange(1, scale + 2)
         return Circuit.of(running_sum(len(self.symbols)), scale + k, k, scale + k)
 
-    def coupled_answer(self, scale: int) -> Ints:
-        return np.arange(1, scale + 2)
+
+@dataclass(frozen=True)
+class ParityCoT(ModularSumCoT):
+    """Running XOR. ``^ 1 0 1 = 1 1 0 $``."""
+
+    name = "parity-cot"
+    summary = "the parity of every prefix, as a chain of thought"
+    symbols: tuple[str, ...] = tuple("01")
 
 
 @dataclass(frozen=True)
-class _AnswerOnly(Task):
-    """The sum modulo the number of symbols, in one token."""
+class ModularSum(Task):
+    """The sum modulo 5, in one token. ``^ 3 4 1 = 3 $``."""
 
-    family: ClassVar[Family] = "growing"
-    symbols: tuple[str, ...]
+    name = "modular-sum"
+    family = "growing"
+    summary = "the sum of the string modulo 5, at once"
+    symbols: tuple[str, ...] = tuple("01234")  # as many as the modulus
 
     def answer_length(self, scale: int) -> int:
         return 2
@@ -73,36 +83,9 @@ class _AnswerOnly(Task):
 
 
 @dataclass(frozen=True)
-class ParityCoT(_ChainOfThought):
-    """Running XOR. ``^ 1 0 1 = 1 1 0 $``."""
-
-    name: ClassVar[str] = "parity-cot"
-    summary: ClassVar[str] = "the parity of every prefix, as a chain of thought"
-    symbols: tuple[str, ...] = ("0", "1")
-
-
-@dataclass(frozen=True)
-class ModularSumCoT(_ChainOfThought):
-    """Running sum modulo 5. ``^ 3 4 1 = 3 2 3 $``."""
-
-    name: ClassVar[str] = "modular-sum-cot"
-    summary: ClassVar[str] = "the sum of every prefix modulo 5, as a chain of thought"
-    symbols: tuple[str, ...] = ("0", "1", "2", "3", "4")
-
-
-@dataclass(frozen=True)
-class Parity(_AnswerOnly):
+class Parity(ModularSum):
     """XOR of all bits. ``^ 1 0 1 = 0 $``."""
 
-    name: ClassVar[str] = "parity"
-    summary: ClassVar[str] = "the parity of the string, at once"
-    symbols: tuple[str, ...] = ("0", "1")
-
-
-@dataclass(frozen=True)
-class ModularSum(_AnswerOnly):
-    """The sum modulo 5. ``^ 3 4 1 = 3 $``."""
-
-    name: ClassVar[str] = "modular-sum"
-    summary: ClassVar[str] = "the sum of the string modulo 5, at once"
-    symbols: tuple[str, ...] = ("0", "1", "2", "3", "4")
+    name = "parity"
+    summary = "the parity of the string, at once"
+    symbols: tuple[str, ...] = tuple("01")

@@ -15,15 +15,14 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.tasks.copying import COPY
-from lengthlens.tasks.task import BEGIN, END, Circuit, Family, Operator, Task
+from lengthlens.tasks.task import BEGIN, END, Circuit, Operator, Task
 
 
 @dataclass(frozen=True)
 class _ContentAddressed(Task):
     """A task whose circuit needs the instance; a subclass says its sources."""
 
-    family: ClassVar[Family] = "content-addressed"
-
+    family = "content-addressed"
     operator: ClassVar[Operator] = COPY  # writes every token of the answer
 
     @abstractmethod
@@ -41,8 +40,8 @@ class _ContentAddressed(Task):
 class Sort(_ContentAddressed):
     """Distinct numbers in increasing order. ``^ 7 3 5 = 3 5 7 $``. No scale above the number of symbols."""
 
-    name: ClassVar[str] = "sort"
-    summary: ClassVar[str] = "distinct numbers in increasing order"
+    name = "sort"
+    summary = "distinct numbers in increasing order"
     symbols: tuple[str, ...] = tuple(map(str, range(128)))
 
     @property
@@ -64,24 +63,18 @@ class Sort(_ContentAddressed):
         return [*sorted(range(1, scale + 1), key=lambda k: int(tokens[k])), scale + 1]
 
 
-TALLY = Operator("tally", 1, lambda token: {"=": ".", BEGIN: END}.get(token, "1"))
-
-
 @dataclass(frozen=True)
 class Count(_ContentAddressed):
     """As many ones as the queried letter occurs, in n slots. ``^ a c a ? a = 1 1 . $``."""
 
-    name: ClassVar[str] = "count"
-    summary: ClassVar[str] = "how often a letter occurs, in strokes, filled up to n"
-    marks: ClassVar[tuple[str, ...]] = ("?", "=", "1", ".")
+    name = "count"
+    summary = "how often a letter occurs, in strokes, filled up to n"
+    marks = ("?", "=", "1", ".")
     symbols: tuple[str, ...] = tuple("abcd")
-    operator: ClassVar[Operator] = TALLY
+    operator = Operator("tally", 1, lambda token: {"=": ".", BEGIN: END}.get(token, "1"))
 
     def input_length(self, scale: int) -> int:
         return scale + 1
-
-    def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
-        return [inputs[:, :scale], "?", inputs[:, scale:], "="]
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         found = (inputs[:, :scale] == inputs[:, scale:]).sum(1, keepdim=True)
@@ -94,31 +87,13 @@ class Count(_ContentAddressed):
 
 
 @dataclass(frozen=True)
-class Majority(_ContentAddressed):
-    """The bit that occurs more often; 1 if both do equally. ``^ 0 1 0 = 0 $``."""
-
-    name: ClassVar[str] = "majority"
-    summary: ClassVar[str] = "the more frequent bit, 1 in a tie"
-    symbols: tuple[str, ...] = ("0", "1")
-
-    def answer_length(self, scale: int) -> int:
-        return 2
-
-    def answer(self, inputs: Tensor, scale: int) -> Tensor:
-        return (2 * inputs.sum(1, keepdim=True) >= scale).long()
-
-    def sources(self, scale: int, tokens: list[str]) -> list[int]:
-        winner = "1" if 2 * tokens[1 : scale + 1].count("1") >= scale else "0"
-        return [tokens.index(winner), scale + 1]
-
-
-@dataclass(frozen=True)
 class Mode(_ContentAddressed):
     """The letter that occurs most often; the first of the alphabet in a tie. ``^ c a b c = c $``."""
 
-    name: ClassVar[str] = "mode"
-    summary: ClassVar[str] = "the most frequent letter, the first of the alphabet in a tie"
+    name = "mode"
+    summary = "the most frequent letter, the first of the alphabet in a tie"
     symbols: tuple[str, ...] = tuple("abcdefgh")
+    preference: ClassVar[int] = 1  # in a tie: the first symbol, or, with −1, the last
 
     def answer_length(self, scale: int) -> int:
         return 2
@@ -126,26 +101,36 @@ class Mode(_ContentAddressed):
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         counts = torch.zeros(len(inputs), len(self.symbols), dtype=torch.long, device=inputs.device)
         counts.scatter_add_(1, inputs, torch.ones_like(inputs))
-        first = torch.arange(len(self.symbols), 0, -1, device=inputs.device)
-        return (counts * (len(self.symbols) + 1) + first).argmax(1, keepdim=True)
+        places = torch.arange(len(self.symbols), device=inputs.device)
+        return (counts * len(self.symbols) - self.preference * places).argmax(1, keepdim=True)
 
     def sources(self, scale: int, tokens: list[str]) -> list[int]:
-        return [tokens.index(max(self.symbols, key=tokens[1 : scale + 1].count)), scale + 1]
+        winner = max(self.symbols[:: self.preference], key=tokens[1 : scale + 1].count)
+        return [tokens.index(winner), scale + 1]
 
 
 @dataclass(frozen=True)
-class _Neighbour(_ContentAddressed):
-    """The token beside the queried letter, which occurs once in the string."""
+class Majority(Mode):
+    """The bit that occurs more often; 1 if both do equally. ``^ 0 1 0 = 0 $``."""
 
+    name = "majority"
+    summary = "the more frequent bit, 1 in a tie"
+    symbols: tuple[str, ...] = ("0", "1")
+    preference = -1
+
+
+@dataclass(frozen=True)
+class Induction(_ContentAddressed):
+    """The letter right of the queried one, which occurs once in the string. ``^ c a b = a b $``."""
+
+    name = "induction"
+    summary = "the letter right of the queried one"
     symbols: tuple[str, ...] = tuple(ascii_lowercase)
     min_scale: int = 2
-    offset: ClassVar[int]
+    offset: ClassVar[int] = 1
 
     def input_length(self, scale: int) -> int:
         return scale + 1
-
-    def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
-        return [inputs[:, :scale], "=", inputs[:, scale:]]
 
     def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
         queried = torch.randint(len(self.symbols), (batch, 1), generator=generator, device=device)
@@ -170,19 +155,9 @@ class _Neighbour(_ContentAddressed):
         return [tokens.index(tokens[scale + 2]) + self.offset, scale + 1]
 
 
-@dataclass(frozen=True)
-class Induction(_Neighbour):
-    """The letter right of the queried one. ``^ c a b = a b $``."""
-
-    name: ClassVar[str] = "induction"
-    summary: ClassVar[str] = "the letter right of the queried one"
-    offset: ClassVar[int] = 1
-
-
-@dataclass(frozen=True)
-class AntiInduction(_Neighbour):
+class AntiInduction(Induction):
     """The letter left of the queried one. ``^ c a b = a c $``."""
 
-    name: ClassVar[str] = "anti-induction"
-    summary: ClassVar[str] = "the letter left of the queried one"
-    offset: ClassVar[int] = -1
+    name = "anti-induction"
+    summary = "the letter left of the queried one"
+    offset = -1

@@ -4,7 +4,7 @@ A *circuit* says which operator writes each answer token, and from which earlier
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -75,31 +75,21 @@ class Circuit:
         """One circuit with the steps of all parts, in the order of their queries."""
         operators = {operator.name: operator for part in parts for operator in part.operators}
         index = {name: k for k, name in enumerate(operators)}
-        width = max(part.sources.shape[1] for part in parts)
         query = np.concatenate([part.query for part in parts])
-        operator = np.concatenate(
-            [np.array([index[o.name] for o in part.operators], dtype=np.int64)[part.operator] for part in parts]
-        )
-        sources = np.concatenate(
-            [
-                np.pad(part.sources, ((0, 0), (0, width - part.sources.shape[1])), constant_values=UNUSED)
-                for part in parts
-            ]
-        )
+        operator = np.concatenate([np.array([index[o.name] for o in part.operators])[part.operator] for part in parts])
+        sources = np.full((len(query), max(part.sources.shape[1] for part in parts)), UNUSED)
+        for part, end in zip(parts, np.cumsum([len(part) for part in parts])):
+            sources[end - len(part) : end, : part.sources.shape[1]] = part.sources
         order = np.argsort(query, kind="stable")
         return cls(tuple(operators.values()), operator[order], query[order], sources[order])
-
-    @cached_property
-    def arity(self) -> Ints:
-        """The number of sources of each step, [step]."""
-        return np.array([o.arity for o in self.operators], dtype=np.int64)[self.operator]
 
     def __len__(self) -> int:
         return len(self.query)
 
     def __iter__(self) -> Iterator[Step]:
-        for query, operator, sources, arity in zip(self.query, self.operator, self.sources, self.arity):
-            yield Step(int(query), self.operators[operator].name, tuple(map(int, sources[:arity])))
+        for query, index, sources in zip(self.query, self.operator, self.sources):
+            operator = self.operators[index]
+            yield Step(int(query), operator.name, tuple(map(int, sources[: operator.arity])))
 
     @property
     def used(self) -> frozenset[str]:
@@ -107,15 +97,16 @@ class Circuit:
         return frozenset(self.operators[k].name for k in np.unique(self.operator))
 
     @property
-    def functions(self) -> Mapping[str, Operator]:
+    def functions(self) -> dict[str, Operator]:
         return {operator.name: operator for operator in self.operators}
 
     def run(self, tokens: list[str]) -> list[str]:
         """The answer that the circuit writes behind the prompt in `tokens`; it reads back what it wrote itself."""
-        written = list(tokens[: int(self.query[0]) + 1])
+        start, functions = int(self.query[0]) + 1, self.functions
+        written = tokens[:start]
         for step in self:
-            written.append(self.functions[step.operator].function(*(written[s] for s in step.sources)))
-        return written[int(self.query[0]) + 1 :]
+            written.append(functions[step.operator].function(*(written[s] for s in step.sources)))
+        return written[start:]
 
 
 @dataclass(frozen=True)
@@ -157,8 +148,7 @@ class Task(ABC):
     marks: ClassVar[tuple[str, ...]] = ("=",)
     min_scale: int = 1
     max_scale: int | None = None
-
-    # -- what a task must say ------------------------------------------------------------------------------------
+    coupled_from: ClassVar[int | None] = None  # where answer tokens belong with symbols in order: the first's index
 
     @abstractmethod
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
@@ -179,8 +169,15 @@ class Task(ABC):
         return scale + 1
 
     def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
-        """The prompt behind ``^``, in pieces: columns of ids [row, *], or the text of a mark."""
-        return [inputs, "="]
+        """The prompt behind ``^``, in pieces: columns of ids [row, *], or the text of a mark.
+
+        The first n symbols, the first mark, and the other symbols if there are any; an equals sign ends it or is that
+        mark: ``3 =``, ``3 + 4 =``, ``c a b = a``.
+        """
+        pieces: list[Tensor | str] = [inputs[:, :scale], self.marks[0]]
+        if inputs.shape[1] > scale:
+            pieces.append(inputs[:, scale:])
+        return pieces if self.marks[0] == "=" else [*pieces, "="]
 
     def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
         """The free symbols of random instances, [row, input]: all that the rest follows from."""
@@ -193,9 +190,11 @@ class Task(ABC):
 
     def coupled_answer(self, scale: int) -> Ints:
         """For each answer token the index, in its run of the prompt, of the symbol it belongs with. [answer]"""
-        raise UserError(f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each")
-
-    # -- vocabulary ----------------------------------------------------------------------------------------------
+        if self.coupled_from is None:
+            raise UserError(
+                f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each"
+            )
+        return self.coupled_from + np.arange(self.answer_length(scale))
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:
@@ -218,10 +217,11 @@ class Task(ABC):
 
     def prompt_length(self, scale: int) -> int:
         """The number of tokens before the answer, ``^`` included."""
-        return 1 + sum(width(piece) for piece in self.prompt(self._no_rows(scale), scale))
+        return 1 + sum(map(width, self._layout(scale)))
 
-    def _no_rows(self, scale: int) -> Tensor:
-        return torch.empty(0, self.input_length(scale), dtype=torch.long)
+    def _layout(self, scale: int) -> list[Tensor | str]:
+        """The pieces of a prompt, with no rows."""
+        return self.prompt(torch.empty(0, self.input_length(scale), dtype=torch.long), scale)
 
     def sample(
         self,
@@ -264,8 +264,7 @@ class Task(ABC):
 
     def _mixed(self, scales: Tensor, generator: torch.Generator | None) -> Batch:
         """One draw for each distinct scale, in increasing order; rows keep their places."""
-        longest = self.length(self.checked_scale(int(scales.max())))
-        shape = (len(scales), longest)
+        shape = (len(scales), self.length(self.checked_scale(int(scales.max()))))
         tokens = torch.full(shape, self.pad_id, device=scales.device)
         answer_mask = torch.zeros(shape, dtype=torch.bool, device=scales.device)
         for scale in scales.unique().tolist():
@@ -315,10 +314,9 @@ class Task(ABC):
 
         In the prompt, the place in the run of symbols; in the answer, the place of the symbol it belongs with.
         """
-        prompt = [BEGIN, *self.prompt(torch.zeros(1, self.input_length(scale), dtype=torch.long), scale)]
-        pieces = [torch.tensor([[self.ids[p]]]) if isinstance(p, str) else p for p in prompt]
         answer = torch.from_numpy(self.coupled_answer(self.checked_scale(scale)))
-        return torch.cat([self.run_index(torch.cat(pieces, 1))[0], answer])
+        any_row = self.assemble(torch.zeros(1, self.input_length(scale), dtype=torch.long), scale).tokens
+        return torch.cat([self.run_index(any_row[:, : -len(answer)])[0], answer])
 
     # -- text ----------------------------------------------------------------------------------------------------
 
@@ -347,14 +345,13 @@ class Task(ABC):
         if self.marks[0] not in words:
             raise UserError(f"an instance of task '{self.name}' has a '{self.marks[0]}', and {text!r} has none")
         scale = self.checked_scale(words.index(self.marks[0]) - 1)
-        tokens = torch.tensor([[self.ids[word] for word in words]])
-        prompt_length = self.prompt_length(scale)
-        if len(words) not in (prompt_length, self.length(scale)):
+        lengths = self.length(scale), self.prompt_length(scale)
+        if len(words) not in lengths:
             raise UserError(
-                f"an instance of task '{self.name}' at scale {scale} has {self.length(scale)} tokens "
-                f"({prompt_length} without its answer), not {len(words)}"
+                f"an instance of task '{self.name}' at scale {scale} has {lengths[0]} tokens "
+                f"({lengths[1]} without its answer), not {len(words)}"
             )
-        return self._checked(tokens, scale)
+        return self._checked(torch.tensor([[self.ids[word] for word in words]]), scale)
 
     def _checked(self, tokens: Tensor, scale: int) -> Batch:
         """The full instance, if `tokens` [1, pos] agree with what their own free symbols give."""
@@ -362,17 +359,15 @@ class Task(ABC):
         if not bool(self.valid(inputs, scale).all()):
             raise UserError(f"'{self.render(tokens[0])}' is not an instance of task '{self.name}': {self.summary}")
         full = self.assemble(inputs, scale)
-        wrong = (full.tokens[:, : tokens.shape[1]] != tokens)[0].nonzero()
-        if len(wrong):
-            place = int(wrong[0])
-            expected, got = self.vocab[int(full.tokens[0, place])], self.vocab[int(tokens[0, place])]
-            raise UserError(f"'{self.render(tokens[0])}': token {place} should be '{expected}', not '{got}'")
+        for place, (right, got) in enumerate(zip(self.words(full.tokens[0]), self.words(tokens[0]))):
+            if right != got:
+                raise UserError(f"'{self.render(tokens[0])}': token {place} should be '{right}', not '{got}'")
         return full
 
     def inputs_of(self, tokens: Tensor, scale: int) -> Tensor:
         """The free symbols of rows of ids: the prompt's payload, in order. [row, input]"""
         columns, at = [], 1
-        for piece in self.prompt(self._no_rows(scale), scale):
+        for piece in self._layout(scale):
             if not isinstance(piece, str):
                 columns.append(tokens[:, at : at + width(piece)])
             at += width(piece)
