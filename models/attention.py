@@ -25,13 +25,9 @@ class Placement:
     """What attention needs to know about positions in one forward pass, the same for every layer."""
 
     def __init__(self, scheme: PositionScheme, positions: Positions, temperature: Tensor | None) -> None:
-        acts = scheme.acts()
-        self.scheme = scheme
-        self.positions = positions
+        self.scheme, self.positions = scheme, positions
         self.temperature = temperature  # [query] or None: what every score of a query is multiplied by
-        self.rotates = "rotate" in acts
-        self.scores = "score" in acts
-        self.factors = "factor" in acts
+        self.rotates, self.scores, self.factors = (act in scheme.acts() for act in ("rotate", "score", "factor"))
 
 
 def log_temperature(length: int, train_ctx: int, device: torch.device) -> Tensor:
@@ -68,8 +64,7 @@ class Attention(nn.Module):
         self.W_O = nn.Parameter(torch.empty(cfg.n_heads, cfg.d_head, cfg.d_model))
         self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.zeros(cfg.n_heads, cfg.d_head)) for _ in range(3))
         self.b_O = nn.Parameter(torch.zeros(cfg.d_model))
-        self.hook_q, self.hook_k, self.hook_v = (HookPoint(), HookPoint(), HookPoint())  # [row, pos, head, d_head]
-        self.hook_z = HookPoint()  # [row, pos, head, d_head]
+        self.hook_q, self.hook_k, self.hook_v, self.hook_z = (HookPoint() for _ in range(4))  # [row, pos, head, d_head]
         self.hook_attn_scores = HookPoint()  # [row, head, query, key], −inf above the diagonal
         self.hook_pattern = HookPoint()  # [row, head, query, key], what values are mixed with
         self.hook_result = HookPoint()  # [row, pos, head, d_model]
@@ -90,74 +85,59 @@ class Attention(nn.Module):
     def forward(self, query_input: Tensor, key_input: Tensor, value_input: Tensor, placement: Placement) -> Tensor:
         """Inputs [row, pos, d_model], or [row, pos, head, d_model] if each head has its own; out as the former."""
         shared = query_input is key_input and key_input is value_input and query_input.dim() == 3
-        seen = self.explicit or watched(self.hook_attn_scores, self.hook_pattern)
         if shared and not watched(self.hook_q, self.hook_k, self.hook_v):
             q, k, v = self._joint(query_input)
-        else:
-            q, k, v = self._separate(query_input, key_input, value_input)
+        else:  # someone may look at them or change them
+            q = self.hook_q(per_head(query_input, self.W_Q, self.b_Q))
+            k = self.hook_k(per_head(key_input, self.W_K, self.b_K))
+            v = self.hook_v(per_head(value_input, self.W_V, self.b_V))
         if placement.rotates:
             q = self.hook_rot_q(placement.scheme.rotate(q, placement.positions))
             k = self.hook_rot_k(placement.scheme.rotate(k, placement.positions))
-        z = self._explicit(q, k, v, placement) if seen else self._fused(q, k, v, placement)
-        return self._output(self.hook_z(z))
-
-    # -- linear maps in and out ----------------------------------------------------------------------------------
-
-    def _separate(self, query_input: Tensor, key_input: Tensor, value_input: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values, [row, pos, head, d_head] each, where someone may look at or change them."""
-        return (
-            self.hook_q(per_head(query_input, self.W_Q, self.b_Q)),
-            self.hook_k(per_head(key_input, self.W_K, self.b_K)),
-            self.hook_v(per_head(value_input, self.W_V, self.b_V)),
-        )
-
-    def _joint(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The same in one product."""
-        weight = torch.cat((self.W_Q, self.W_K, self.W_V))  # [3 head, d_model, d_head]
-        bias = torch.cat((self.b_Q, self.b_K, self.b_V)).flatten()
-        qkv = affine(x, weight.transpose(0, 1).flatten(1), bias)
-        return qkv.view(*x.shape[:2], 3, *self.b_Q.shape).unbind(2)
-
-    def _output(self, z: Tensor) -> Tensor:
+        if self.explicit or watched(self.hook_attn_scores, self.hook_pattern):
+            z = self._mixed(q, k, v, placement, slice(0, q.shape[1]))
+        elif placement.scores or placement.factors:
+            z = self._in_blocks(q, k, v, placement)
+        else:
+            z = self._kernel(q, k, v, placement)
+        z = self.hook_z(z)
         if self.cfg.use_attn_result:
             result: Tensor = self.hook_result(torch.einsum("rphd,hdm->rphm", z, self.W_O))
             return result.sum(2) + self.b_O
         return affine(z.flatten(2), self.W_O.flatten(0, 1), self.b_O)
 
-    # -- scores, pattern, mix ------------------------------------------------------------------------------------
+    def _joint(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values in one product, [row, pos, head, d_head] each."""
+        weight = torch.cat((self.W_Q, self.W_K, self.W_V))  # [3 head, d_model, d_head]
+        bias = torch.cat((self.b_Q, self.b_K, self.b_V)).flatten()
+        qkv = affine(x, weight.transpose(0, 1).flatten(1), bias)
+        return qkv.view(*x.shape[:2], 3, *self.b_Q.shape).unbind(2)
 
-    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
-        queries = slice(0, q.shape[1])
-        scores = self.hook_attn_scores(self._scores(q, k, placement, queries))
-        pattern: Tensor = self.hook_pattern(self._reweighted(scores.softmax(-1), placement, queries))
-        return (pattern.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2)
-
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
-        if not (placement.scores or placement.factors):
-            return self._kernel(q, k, v, placement)
+    def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
         length = q.shape[1]
         step = max(1, self.block_elements // max(1, q.shape[0] * q.shape[2] * length))
-        blocks = [slice(start, min(start + step, length)) for start in range(0, length, step)]
         # The last block first: it is the largest, and what it frees fits all others. The other way round the
         # allocator finds no freed piece large enough for the next block, and memory grows without need.
-        parts = [
-            self._block(q, k[:, : queries.stop], v[:, : queries.stop], placement, queries)
-            for queries in reversed(blocks)
-        ]
+        blocks = [slice(start, min(start + step, length)) for start in reversed(range(0, length, step))]
+        parts = [self._mixed(q, k[:, : block.stop], v[:, : block.stop], placement, block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
 
     def _kernel(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
         """The scheme does not touch the scores: fused causal attention, linear in memory by itself."""
-        q, k, v = same_dtype(q, k, v)
+        q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a rotation leaves float32 beside bfloat16 values
         if placement.temperature is not None:
             q = q * placement.temperature[:, None, None].to(q.dtype)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale).transpose(1, 2)
 
-    def _block(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
-        """A block of queries with all keys up to its end."""
-        scores = self._scores(q, k, placement, queries)
-        pattern = self._reweighted(scores.softmax(-1), placement, queries)
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
+        """A block of queries with all keys up to its end: scores, pattern, mix of values."""
+        scores = self.hook_attn_scores(self._scores(q, k, placement, queries))
+        pattern: Tensor = scores.softmax(-1)
+        if placement.factors:
+            factor = placement.scheme.factor(self.layer, placement.positions, queries)
+            pattern = pattern if factor is None else pattern * factor
+        pattern = self.hook_pattern(pattern)
         return (pattern.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2)
 
     def _scores(self, q: Tensor, k: Tensor, placement: Placement, queries: slice) -> Tensor:
@@ -170,10 +150,6 @@ class Attention(nn.Module):
         if placement.temperature is not None:
             scores = scores * placement.temperature[queries, None]
         return scores.masked_fill(later(queries, scores.device), -math.inf)
-
-    def _reweighted(self, pattern: Tensor, placement: Placement, queries: slice) -> Tensor:
-        factor = placement.scheme.factor(self.layer, placement.positions, queries) if placement.factors else None
-        return pattern if factor is None else pattern * factor
 
 
 def per_head(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -188,11 +164,6 @@ def later(queries: slice, device: torch.device) -> Tensor:
     """True where the key comes after the query, [query, key]; keys end with the block."""
     query = torch.arange(queries.start, queries.stop, device=device)
     return torch.arange(queries.stop, device=device) > query[:, None]
-
-
-def same_dtype(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Under autocast a rotation leaves float32 beside bfloat16 values; a fused kernel wants one type."""
-    return q.to(v.dtype), k.to(v.dtype), v
 
 
 class Block(nn.Module):
@@ -218,13 +189,11 @@ class Block(nn.Module):
         resid_pre = self.hook_resid_pre(resid_pre)
         query, key, value = self._attention_inputs(resid_pre, embed_qk)
         attn_out = self.hook_attn_out(self.attn(query, key, value, placement))
-        if self.cfg.attn_only:
-            return self._resid_post(resid_pre + attn_out)
-        resid_mid = self.hook_resid_mid(resid_pre + attn_out)
-        mlp_in = self.hook_mlp_in(resid_mid.clone()) if self.cfg.use_hook_mlp_in else resid_mid
-        return self._resid_post(resid_mid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in))))
-
-    def _resid_post(self, residual: Tensor) -> Tensor:
+        residual = resid_pre + attn_out
+        if not self.cfg.attn_only:
+            resid_mid = self.hook_resid_mid(residual)
+            mlp_in = self.hook_mlp_in(resid_mid.clone()) if self.cfg.use_hook_mlp_in else resid_mid
+            residual = resid_mid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
         resid_post: Tensor = self.hook_resid_post(residual)
         return resid_post
 
@@ -233,8 +202,11 @@ class Block(nn.Module):
         cfg = self.cfg
         if embed_qk is not None and (cfg.use_attn_in or cfg.use_split_qkv_input):
             embed_qk = embed_qk[:, :, None]
-        if cfg.use_split_qkv_input:
-            q, k, v = (self.ln1(x) for x in self._split_inputs(resid_pre))
+        if cfg.use_split_qkv_input:  # a copy for each, under the names of TransformerLens 3 and of 4
+            outer = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
+            inner = (self.attn.hook_q_input, self.attn.hook_k_input, self.attn.hook_v_input)
+            copies = [i(o(repeat_heads(resid_pre, cfg.n_heads))) for o, i in zip(outer, inner)]
+            q, k, v = map(self.ln1, copies)
         else:
             shared = self.hook_attn_in(repeat_heads(resid_pre, cfg.n_heads)) if cfg.use_attn_in else resid_pre
             q = k = v = self.ln1(shared)
@@ -243,25 +215,18 @@ class Block(nn.Module):
         q_positioned = q + embed_qk
         return q_positioned, q_positioned if k is q else k + embed_qk, v
 
-    def _split_inputs(self, resid_pre: Tensor) -> tuple[Tensor, ...]:
-        """One copy for each of queries, keys and values, under the names of TransformerLens 3 and 4."""
-        outer = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
-        inner = (self.attn.hook_q_input, self.attn.hook_k_input, self.attn.hook_v_input)
-        return tuple(i(o(repeat_heads(resid_pre, self.cfg.n_heads))) for o, i in zip(outer, inner))
-
 
 def dead_hook(name: str, cfg: LensConfig) -> str | None:
     """The switch that a hook point of this name waits for, or None if it fires as things stand.
 
     A hook on a point that does not fire would silently do nothing.
     """
-    switches = {
-        ("hook_result",): ("use_attn_result", cfg.use_attn_result),
-        ("hook_q_input", "hook_k_input", "hook_v_input"): ("use_split_qkv_input", cfg.use_split_qkv_input),
-        ("hook_attn_in",): ("use_attn_in", cfg.use_attn_in and not cfg.use_split_qkv_input),
-        ("hook_mlp_in",): ("use_hook_mlp_in", cfg.use_hook_mlp_in),
+    split = ("use_split_qkv_input", cfg.use_split_qkv_input)
+    switches: dict[str, tuple[str, bool]] = {
+        **{f"hook_{part}_input": split for part in "qkv"},
+        "hook_result": ("use_attn_result", cfg.use_attn_result),
+        "hook_attn_in": ("use_attn_in", cfg.use_attn_in and not cfg.use_split_qkv_input),
+        "hook_mlp_in": ("use_hook_mlp_in", cfg.use_hook_mlp_in),
     }
-    for endings, (switch, on) in switches.items():
-        if name.rpartition(".")[2] in endings and not on:
-            return switch
-    return None
+    switch, on = switches.get(name.rpartition(".")[2], ("", True))
+    return None if on else switch

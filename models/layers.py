@@ -1,7 +1,7 @@
 """The parts of a block that do not know about positions: embedding, normalisation, MLP, unembedding."""
 
-import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,12 @@ def watched(*points: HookPoint) -> bool:
     Besides hooks of torch and TransformerLens this sees NNsight, which shadows a module's `forward`.
     """
     return any(
-        point._forward_hooks
-        or point._forward_pre_hooks
-        or point._backward_hooks
-        or point._backward_pre_hooks
-        or "forward" in point.__dict__
-        for point in points
+        p._forward_hooks
+        or p._forward_pre_hooks
+        or p._backward_hooks
+        or p._backward_pre_hooks
+        or "forward" in p.__dict__
+        for p in points
     )
 
 
@@ -37,14 +37,10 @@ def solu(x: Tensor) -> Tensor:
     return x * x.softmax(-1)
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
 ACT_FN: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
-    "gelu_new": gelu_tanh,
-    "gelu_fast": gelu_tanh,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_fast": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
     "silu": F.silu,
     "solu": solu,
@@ -89,22 +85,17 @@ class Norm(nn.Module):
     def __init__(self, cfg: LensConfig) -> None:
         super().__init__()
         kind = cfg.normalization_type
-        self.centred = kind in ("LN", "LNPre")
-        self.eps = cfg.eps
-        self.shape = (cfg.d_model,)
+        self.centred, self.eps, self.shape = kind in ("LN", "LNPre"), cfg.eps, (cfg.d_model,)
         self.w = nn.Parameter(torch.ones(cfg.d_model)) if kind in ("LN", "RMS") else None
         self.b = nn.Parameter(torch.zeros(cfg.d_model)) if kind == "LN" else None
         self.hook_scale = HookPoint()  # [row, pos, 1]
         self.hook_normalized = HookPoint()  # [row, pos, d_model]
 
     def forward(self, x: Tensor) -> Tensor:
-        if watched(self.hook_scale, self.hook_normalized):
-            return self._explicit(x)
-        if self.centred:
-            return F.layer_norm(x, self.shape, self.w, self.b, self.eps)
-        return F.rms_norm(x, self.shape, self.w, self.eps)
-
-    def _explicit(self, x: Tensor) -> Tensor:
+        if not watched(self.hook_scale, self.hook_normalized):
+            if self.centred:
+                return F.layer_norm(x, self.shape, self.w, self.b, self.eps)
+            return F.rms_norm(x, self.shape, self.w, self.eps)
         x = x - x.mean(-1, keepdim=True) if self.centred else x
         scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
         normalized: Tensor = self.hook_normalized(x / scale)
@@ -141,7 +132,3 @@ def initialise(module: nn.Module, std: float, generator: torch.Generator) -> Non
     for name, parameter in module.named_parameters():
         if name.rpartition(".")[2].startswith("W_") and not parameter.is_meta:
             nn.init.normal_(parameter, std=std, generator=generator)
-
-
-def default_std(d_model: int) -> float:
-    return 0.8 / math.sqrt(d_model)

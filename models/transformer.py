@@ -1,6 +1,7 @@
 """A decoder-only Transformer with any position embedding, under HookedTransformer's names."""
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
@@ -14,7 +15,7 @@ from transformer_lens.weight_processing import ProcessWeights
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.attention import Block, Placement, dead_hook, log_temperature
 from lengthlens.models.config import LensConfig, ModelConfig
-from lengthlens.models.layers import Embed, Unembed, default_std, initialise, make_norm, watched
+from lengthlens.models.layers import Embed, Unembed, initialise, make_norm, watched
 from lengthlens.models.schemes import Positions, PositionScheme, Sizes
 from lengthlens.models.tl_api import TokenNames, WeightNames
 from lengthlens.tasks import TASKS, Task
@@ -65,7 +66,7 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         if "embed_qk" in acts:
             # Not hook_pos_embed: TransformerLens would count it as a part of the residual stream.
             self.hook_qk_embed = HookPoint()  # [row, pos, d_model]
-        std = self.config.initializer_range or default_std(cfg.d_model)
+        std = self.config.initializer_range or 0.8 / math.sqrt(cfg.d_model)
         generator = torch.Generator().manual_seed(config.seed)
         for part in (self.embed, self.blocks, self.unembed):
             initialise(part, std, generator)
@@ -106,16 +107,19 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
             raise unknown("argument of a model", keyword, ARGUMENTS)
         if start_at_layer is None:
             tokens = self._checked_tokens(input)
-            residual, placement = self._embedded(tokens, scale)
+            positions = self._positions(tokens, scale)
+            residual = self._embedded(tokens, positions)
         else:
             residual = cast(Tensor, input)
-            known = (
-                tokens
-                if tokens is not None
-                else torch.zeros(residual.shape[:2], dtype=torch.long, device=residual.device)
-            )
-            placement = self._placement(self._positions(known, scale))
-        embed_qk = self._embed_qk(placement.positions)
+            no_tokens = torch.zeros(residual.shape[:2], dtype=torch.long, device=residual.device)
+            positions = self._positions(no_tokens if tokens is None else tokens, scale)
+        temperature = None
+        if self.config.score_scaling == "log":
+            temperature = log_temperature(residual.shape[1], self.config.train_ctx, residual.device)
+        placement = Placement(self.pos_embed, positions, temperature)
+        embed_qk = self.pos_embed.embed_qk(positions)
+        if embed_qk is not None and watched(self.hook_qk_embed):
+            embed_qk = self.hook_qk_embed(embed_qk.expand(len(residual), -1, -1).clone())
         for block in self.layers[start_at_layer:stop_at_layer]:
             residual = block(residual, placement, embed_qk)
         if stop_at_layer is not None:
@@ -142,12 +146,8 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
             query_mask = targets != self.task.pad_id
         if query_mask is not None:
             targets = targets.masked_fill(~query_mask, NO_TARGET)
-        loss = F.cross_entropy(
-            logits[:, :-1].flatten(0, 1),
-            targets.flatten(),
-            reduction="none" if per_token else "mean",
-            ignore_index=NO_TARGET,
-        )
+        predicted, reduction = logits[:, :-1].flatten(0, 1), "none" if per_token else "mean"
+        loss = F.cross_entropy(predicted, targets.flatten(), reduction=reduction, ignore_index=NO_TARGET)
         return loss.view(targets.shape) if per_token else loss
 
     def _checked_tokens(self, input: str | Sequence[str] | Tensor) -> Tensor:
@@ -157,15 +157,14 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
             raise UserError(f"tokens must be ids [row, pos], not {tokens.dtype} of shape {list(tokens.shape)}")
         return tokens
 
-    def _embedded(self, tokens: Tensor, scale: int | Tensor | None) -> tuple[Tensor, Placement]:
-        residual = self.hook_embed(self.embed(tokens))
-        positions = self._positions(tokens, scale)
+    def _embedded(self, tokens: Tensor, positions: Positions) -> Tensor:
+        residual: Tensor = self.hook_embed(self.embed(tokens))
         position = self.pos_embed.embed(positions)
-        if position is not None:
-            if watched(self.hook_pos_embed):  # a hook sees one vector per row, and may write into it
-                position = self.hook_pos_embed(position.expand_as(residual).clone())
-            residual = residual + position
-        return residual, self._placement(positions)
+        if position is None:
+            return residual
+        if watched(self.hook_pos_embed):  # a hook sees one vector per row, and may write into it
+            position = self.hook_pos_embed(position.expand_as(residual).clone())
+        return residual + position
 
     def _positions(self, tokens: Tensor, scale: int | Tensor | None) -> Positions:
         if isinstance(scale, int):
@@ -173,19 +172,6 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         if scale is not None and scale.shape not in (torch.Size([1]), tokens.shape[:1]):
             raise UserError(f"one scale for each of {len(tokens)} rows is needed, not shape {list(scale.shape)}")
         return self.pos_embed.positions(tokens, scale)
-
-    def _placement(self, positions: Positions) -> Placement:
-        temperature = None
-        if self.config.score_scaling == "log":
-            temperature = log_temperature(positions.tokens.shape[1], self.config.train_ctx, positions.tokens.device)
-        return Placement(self.pos_embed, positions, temperature)
-
-    def _embed_qk(self, positions: Positions) -> Tensor | None:
-        embed_qk = self.pos_embed.embed_qk(positions)
-        if embed_qk is not None and watched(self.hook_qk_embed):
-            hooked: Tensor = self.hook_qk_embed(embed_qk.expand(len(positions.tokens), -1, -1).clone())
-            return hooked
-        return embed_qk
 
     @torch.no_grad()
     def generate(self, prompt: str | Tensor, max_new_tokens: int, scale: int | Tensor | None = None) -> Tensor:
