@@ -17,7 +17,7 @@ from x_transformers.x_transformers import AlibiPositionalBias, CoPE
 
 from lengthlens.models.schemes import Sizes, make_scheme
 from lengthlens.models.schemes.absolute import sinusoid
-from lengthlens.models.schemes.distance_bias import alibi_slopes, t5_buckets
+from lengthlens.models.schemes.distance import alibi_slopes, t5_buckets
 from lengthlens.models.schemes.scheme import Positions, PositionScheme
 from lengthlens.tasks import TASKS
 

@@ -16,6 +16,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -24,8 +25,17 @@ import torch
 from lengthlens.errors import Registry, UserError, unknown
 from lengthlens.models.schemes.absolute import LearnedPositions, NoPosition, Shortformer, Sinusoidal
 from lengthlens.models.schemes.contextual import Cope, RpeSquare
-from lengthlens.models.schemes.distance_bias import T5, Alibi, Fire, KerpleLog, KerplePower, Relative
-from lengthlens.models.schemes.distance_vectors import Shaw, TransformerXL, Urpe
+from lengthlens.models.schemes.distance import (
+    T5,
+    Alibi,
+    Fire,
+    KerpleLog,
+    KerplePower,
+    Relative,
+    Shaw,
+    TransformerXL,
+    Urpe,
+)
 from lengthlens.models.schemes.ideal import Ideal
 from lengthlens.models.schemes.lbpe import FreeRelation, LearnedRelation
 from lengthlens.models.schemes.relation import Phi, Relation
@@ -80,18 +90,14 @@ class SchemeSpec:
     def __hash__(self) -> int:
         return hash(self.label)
 
-    # -- reading -------------------------------------------------------------------------------------------------
-
     @classmethod
     def of(cls, name: str, options: object = None) -> "SchemeSpec":
         """A scheme by name, with options by name (as texts, if need be); those not given have their defaults."""
         given = {} if options is None else options
         if not isinstance(given, Mapping):
             raise UserError(f"scheme_options must map names to values, not {given!r}")
-        read: dict[str, Any] = {}
-        for own in _read(name, given):
-            read |= dataclasses.asdict(own)
-        return cls(name, json.loads(json.dumps(read)))  # tuples become lists, as they do on disk
+        read = [dataclasses.asdict(own).items() for own in _filled(name, _kinds(name), given)]
+        return cls(name, json.loads(json.dumps(dict(chain(*read)))))  # tuples become lists, as they do on disk
 
     @classmethod
     def parse(cls, text: str) -> "SchemeSpec":
@@ -124,44 +130,20 @@ class SchemeSpec:
     def to_dict(self) -> dict[str, Any]:
         return {"scheme": self.name, "scheme_options": dict(self.options)}
 
-    # -- what it is ----------------------------------------------------------------------------------------------
-
     @property
     def scheme(self) -> type[PositionScheme]:
         """The class, without its wrapper."""
         return _classes(self.name)[0]
 
     @property
-    def wrapper(self) -> type[Wrapper] | None:
-        return _classes(self.name)[1]
-
-    @property
-    def family(self) -> str:
-        """The kind of scheme; for a wrapped one, its wrapper."""
-        return self.wrapper.prefix if self.wrapper else self.scheme.family
-
-    @property
-    def summary(self) -> str:
-        return f"{self.scheme.summary}; {self.wrapper.summary}" if self.wrapper else self.scheme.summary
-
-    @property
     def relation_in_words(self) -> str:
-        return self.wrapper.words(self.scheme) if self.wrapper else self.scheme.relation_in_words
-
-    @property
-    def learns_relation(self) -> bool:
-        """Whether the relation itself is learned, so that a trained scheme has `entries`."""
-        return self.scheme.learns_relation
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The options by name, as they are if nothing is said."""
-        return dict(SchemeSpec.of(self.name).options)
+        scheme, wrapper = _classes(self.name)
+        return wrapper.words(scheme) if wrapper else scheme.relation_in_words
 
     @property
     def label(self) -> str:
         """As tables and figures name it: with those of its options that are not the default. `parse` reads it."""
-        usual = self.defaults
+        usual = SchemeSpec.of(self.name).options
         return "/".join([self.name, *(f"{k}={v}" for k, v in self.options.items() if usual[k] != v)])
 
     def identity(self) -> dict[str, Any]:
@@ -170,7 +152,7 @@ class SchemeSpec:
         >>> sorted(SchemeSpec.of("ideal", {"other": "each"}).identity())
         ['table_scale']
         """
-        fields = [field for kind in _options(self.name) for field in dataclasses.fields(kind)]
+        fields = [field for kind in _kinds(self.name) for field in dataclasses.fields(kind)]
         later = {field.name: field.default for field in fields if field.metadata.get("later")}
         return {name: value for name, value in self.options.items() if name not in later or later[name] != value}
 
@@ -180,11 +162,11 @@ class SchemeSpec:
         >>> SchemeSpec.parse("relative/max_distance=3").build().phi(*torch.tensor([9, 2, 1]))
         tensor([3])
         """
-        sizes = sizes or Sizes()
-        inner, *own = _read(self.name, self.options)
-        if self.wrapper is None:
-            return self.scheme(sizes, inner, task)
-        return self.wrapper.wrap(self.scheme, sizes, own[0], inner, task)
+        scheme, wrapper = _classes(self.name)
+        inner, *own = _filled(self.name, _kinds(self.name), self.options)
+        if wrapper is None:
+            return scheme(sizes or Sizes(), inner, task)
+        return wrapper(sizes or Sizes(), own[0], task, scheme, inner)
 
 
 def make_scheme(
@@ -202,17 +184,17 @@ def scheme_for(
         if options:
             raise UserError(f"scheme '{scheme.name}' was given as an object, which has its options already")
         return scheme, ""
+
+    def built(task: Task) -> PositionScheme:
+        if isinstance(scheme, str):
+            return make_scheme(scheme, options, task)
+        return scheme(Sizes(), _filled(scheme.name, [scheme.Options], options)[0], task)
+
     try:
-        return _built(task, scheme, options), ""
+        return built(task), ""
     except UserError as refusal:
-        _built(TASKS["copy"], scheme, options)  # a wrong name or option is wrong for any task
+        built(TASKS["copy"])  # a wrong name or option is wrong for any task
         return None, str(refusal)
-
-
-def _built(task: Task, scheme: str | type[PositionScheme], options: Mapping[str, Any]) -> PositionScheme:
-    if isinstance(scheme, str):
-        return SchemeSpec.of(scheme, options).build(task)
-    return scheme(Sizes(), _filled(scheme.name, [scheme.Options], options)[0], task)
 
 
 def scheme_rows() -> list[dict[str, Any]]:
@@ -222,17 +204,20 @@ def scheme_rows() -> list[dict[str, Any]]:
     >>> row["acts"], row["relation"], row["options"]
     (['score'], 'min(i−j, max_distance)', {'max_distance': 128})
     """
-    return [
-        {
-            "name": spec.name,
-            "family": spec.family,
-            "summary": spec.summary,
-            "acts": spec.scheme.acts(),
-            "relation": spec.relation_in_words,
-            "options": spec.options,
-        }
-        for spec in map(SchemeSpec.of, scheme_names())
-    ]
+    rows = []
+    for spec in map(SchemeSpec.of, scheme_names()):
+        scheme, wrapper = _classes(spec.name)
+        rows.append(
+            {
+                "name": spec.name,
+                "family": wrapper.prefix if wrapper else scheme.family,
+                "summary": f"{scheme.summary}; {wrapper.summary}" if wrapper else scheme.summary,
+                "acts": scheme.acts(),
+                "relation": spec.relation_in_words,
+                "options": spec.options,
+            }
+        )
+    return rows
 
 
 RelationLike: TypeAlias = str | PositionScheme | Phi | Relation
@@ -256,8 +241,7 @@ def relation_of(relation: RelationLike) -> Relation:
     if plain == "i-j":
         return Relation(lambda i, j, n: i - j, "i−j", uses_scale=False)
     if plain == "(i,j)":
-        both: Phi = lambda i, j, n: torch.stack(torch.broadcast_tensors(i, j), -1)  # noqa: E731
-        return Relation(both, "(i, j)", uses_scale=False)
+        return Relation(lambda i, j, n: torch.stack(torch.broadcast_tensors(i, j), -1), "(i, j)", uses_scale=False)
     return SchemeSpec.parse(relation).build().relation()
 
 
@@ -275,60 +259,59 @@ def _classes(name: str) -> tuple[type[PositionScheme], type[Wrapper] | None]:
             raise unknown("scheme", name, scheme_names())
         return SCHEMES[name], None
     wrapper = WRAPPERS[prefix]
-    if ":" in inner:
-        # Twice the same says nothing new; and n counts tokens, which random positions do not.
-        raise UserError(
-            f"scheme '{name}' makes no sense: one wrapper at a time, "
-            "since a scale counts tokens and random positions do not"
-        )
-    reason = wrapper.refusal(SCHEMES[inner])
-    if reason is not None:
-        raise UserError(f"scheme '{name}' makes no sense: {reason} (that is '{inner}')")
+    if ":" in inner:  # twice the same would say nothing new
+        reason = "one wrapper at a time, since a scale counts tokens and random positions do not"
+        raise UserError(f"scheme '{name}' makes no sense: {reason}")
+    refusal = wrapper.refusal(SCHEMES[inner])
+    if refusal is not None:
+        raise UserError(f"scheme '{name}' makes no sense: {refusal} (that is '{inner}')")
     return SCHEMES[inner], wrapper
 
 
-def _options(name: str) -> list[type]:
+def _kinds(name: str) -> list[type]:
     """The `Options` of a scheme, and of its wrapper if it has one."""
-    scheme, wrapper = _classes(name)
-    return [scheme.Options, *([wrapper.Options] if wrapper else [])]
-
-
-def _read(name: str, given: Mapping[str, Any]) -> list[Any]:
-    """The same, filled from values by name."""
-    return _filled(name, _options(name), given)
+    return [each.Options for each in _classes(name) if each is not None]
 
 
 def _filled(name: str, kinds: Sequence[type], given: Mapping[str, Any]) -> list[Any]:
+    """The same, filled from values by name."""
     fields = {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
     for each in given:
         if each not in fields:
             raise unknown(f"option of scheme '{name}'", str(each), fields)
-    filled = []
-    for kind in kinds:
-        types = get_type_hints(kind)
-        own = [field for field in dataclasses.fields(kind) if field.name in given]
-        values = {
-            field.name: _value(
-                f"option '{field.name}' of scheme '{name}'", types[field.name], field.metadata, given[field.name]
-            )
-            for field in own
-        }
-        filled.append(kind(**values))
-    return filled
+    return [
+        kind(
+            **{
+                key: _value(name, fields[key], one, given[key])
+                for key, one in get_type_hints(kind).items()
+                if key in given
+            }
+        )
+        for kind in kinds
+    ]
 
 
-def _value(what: str, kind: Any, bounds: Mapping[str, float | None], value: Any) -> Any:
+def _value(scheme: str, field: "dataclasses.Field[Any]", kind: Any, value: Any) -> Any:
     """The value as one of the types that `kind` allows, within its bounds; else a sentence that says what it may be."""
+    what = f"option '{field.name}' of scheme '{scheme}'"
     if get_origin(kind) is Literal:
         if value in get_args(kind):
             return value
         raise unknown(what, str(value), get_args(kind))
     allowed = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+    low, high = field.metadata.get("at_least"), field.metadata.get("at_most")
     for one in allowed:
         found, read = _as(one, value)
-        if found and _within(read, bounds):
+        within = not isinstance(read, int | float) or ((low is None or read >= low) and (high is None or read <= high))
+        if found and within:
             return read
-    raise UserError(f"{what} must be {_in_words(allowed, bounds)}, not {value!r}")
+    bounds = {
+        (True, True): f" from {low} to {high}",
+        (True, False): f" of at least {low}",
+        (False, True): f" of at most {high}",
+        (False, False): "",
+    }[low is not None, high is not None]
+    raise UserError(f"{what} must be {' or '.join(KINDS[one] for one in allowed)}{bounds}, not {value!r}")
 
 
 def _as(kind: type, value: Any) -> tuple[bool, Any]:
@@ -350,20 +333,3 @@ def _as(kind: type, value: Any) -> tuple[bool, Any]:
         return False, None
     exact = text is not None or number == value  # 3.5 is no whole number, 3.0 is one
     return exact and math.isfinite(number), number
-
-
-def _within(value: Any, bounds: Mapping[str, float | None]) -> bool:
-    low, high = bounds.get("at_least"), bounds.get("at_most")
-    if not isinstance(value, (int, float)):
-        return True
-    return (low is None or value >= low) and (high is None or value <= high)
-
-
-def _in_words(allowed: tuple[type, ...], bounds: Mapping[str, float | None]) -> str:
-    words = " or ".join(KINDS[one] for one in allowed)
-    low, high = bounds.get("at_least"), bounds.get("at_most")
-    if low is not None and high is not None:
-        return f"{words} from {low} to {high}"
-    if low is not None:
-        return f"{words} of at least {low}"
-    return words if high is None else f"{words} of at most {high}"

@@ -1,6 +1,9 @@
 """Schemes around schemes: ``randomized:<scheme>`` and ``hinted:<scheme>``."""
 
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -8,27 +11,32 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, CodeTable
-from lengthlens.models.schemes.scheme import LARGEST, Anchorable, NoOptions, Positions, PositionScheme, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
 
+def joined(parts: Iterable[Tensor | None], join: Callable[[Tensor, Tensor], Tensor] = operator.add) -> Tensor | None:
+    """The sum (or what `join` makes) of those that are there."""
+    given = [part for part in parts if part is not None]
+    return reduce(join, given) if given else None
+
+
 class Wrapper(PositionScheme):
-    """A scheme that changes where another one, `inner`, acts from. Its options are its own and those of `inner`."""
+    """A scheme that changes where another one, `inner`, acts from. Its options are its own and those of `inner`.
+
+    It is made from the class of the inner scheme and that one's options. Where it has several `parts`, what they give
+    is added (factors are multiplied).
+    """
 
     prefix: str
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None, inner: PositionScheme) -> None:
+    def __init__(
+        self, sizes: Sizes, options: object, task: Task | None, scheme: type[PositionScheme], inner: object
+    ) -> None:
         super().__init__(sizes, options, task)
-        self.inner = inner
-        self.name = f"{self.prefix}:{inner.name}"
-        self.family = inner.family
-
-    @classmethod
-    def wrap(
-        cls, scheme: type[PositionScheme], sizes: Sizes, own: object, inner: object, task: Task | None
-    ) -> PositionScheme:
-        """The wrapper with `own` options around a `scheme` with the options `inner`."""
-        raise NotImplementedError
+        self.inner = scheme(sizes, inner, task)
+        self.name, self.family = f"{self.prefix}:{scheme.name}", scheme.family
+        self.relation_in_words = self.words(scheme)
 
     @classmethod
     def refusal(cls, scheme: type[PositionScheme]) -> str | None:
@@ -40,6 +48,10 @@ class Wrapper(PositionScheme):
         """The relation in words, around a scheme."""
         raise NotImplementedError
 
+    @property
+    def parts(self) -> list[PositionScheme]:
+        return [self.inner]
+
     def option_values(self) -> dict[str, Any]:
         return {**self.inner.option_values(), **asdict(self.options)}  # type: ignore[call-overload]
 
@@ -50,19 +62,19 @@ class Wrapper(PositionScheme):
         self.inner.anneal(progress)
 
     def embed(self, positions: Positions) -> Tensor | None:
-        return self.inner.embed(positions)
+        return joined(part.embed(positions) for part in self.parts)
 
     def embed_qk(self, positions: Positions) -> Tensor | None:
-        return self.inner.embed_qk(positions)
+        return joined(part.embed_qk(positions) for part in self.parts)
 
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
         return self.inner.rotate(x, positions)
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return self.inner.score(layer, positions, queries, q, k)
+        return joined(part.score(layer, positions, queries, q, k) for part in self.parts)
 
     def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
-        return self.inner.factor(layer, positions, queries)
+        return joined((part.factor(layer, positions, queries) for part in self.parts), operator.mul)
 
 
 class Randomized(Wrapper):
@@ -83,18 +95,15 @@ class Randomized(Wrapper):
 
     @dataclass(frozen=True)
     class Options:
-        # the published one; no longer sequence can be placed
-        range: int = option(2048, at_least=1, at_most=LARGEST)
+        range: int = option(2048, at_least=1, at_most=LARGEST)  # as published; no longer sequence can be placed
         seed: int = option(0, at_least=0, at_most=2**31)  # of the draws in evaluation
 
     options: Options
 
-    @classmethod
-    def wrap(
-        cls, scheme: type[PositionScheme], sizes: Sizes, own: object, inner: object, task: Task | None
-    ) -> PositionScheme:
-        assert isinstance(own, cls.Options)
-        return cls(sizes, own, task, scheme(replace(sizes, n_ctx=own.range), inner, task))
+    def __init__(
+        self, sizes: Sizes, options: Options, task: Task | None, scheme: type[PositionScheme], inner: object
+    ) -> None:
+        super().__init__(replace(sizes, n_ctx=options.range), options, task, scheme, inner)
 
     @classmethod
     def refusal(cls, scheme: type[PositionScheme]) -> str | None:
@@ -103,10 +112,6 @@ class Randomized(Wrapper):
     @classmethod
     def words(cls, scheme: type[PositionScheme]) -> str:
         return "(i, j), by rank" if scheme.family == "absolute" else "i−j, by rank"
-
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None, inner: PositionScheme) -> None:
-        super().__init__(sizes, options, task, inner)
-        self.relation_in_words = self.words(type(inner))
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         if self.inner.family == "absolute":
@@ -125,22 +130,18 @@ class Randomized(Wrapper):
                 f"scheme '{self.name}' draws positions from a range of {self.options.range} "
                 f"and cannot place a sequence of {length}"
             )
-        position = self._draw(length).to(tokens.device)[None]
-        return Positions(tokens, position, None, limit=self.options.range)
-
-    def _draw(self, length: int) -> Tensor:
-        """Positions in increasing order, [pos]. Drawn on the CPU, so that every device has the same."""
         generator = self.generator
         if not self.training:
             generator = torch.Generator(device="cpu").manual_seed(self.options.seed * 2**31 + length)
+        # Drawn on the CPU, so that every device has the same.
         drawn = torch.randperm(self.options.range, generator=generator, device="cpu")[:length]
-        return drawn.sort().values
+        return Positions(tokens, drawn.sort().values.to(tokens.device)[None], None, limit=self.options.range)
 
 
 class ScaleHinted(Wrapper):
     """Scale Hint: beside the distance i−j, a twin of the scheme with parameters of its own looks at i−j−n.
 
-    What the two give is added (factors are multiplied), so pairs that agree in both codes are treated alike.
+    Pairs that agree in both codes are treated alike.
     Example: ``hinted:relative`` with max_distance 3 has the codes (min(i−j, 3), clip(i−j−n, ±3)), and on copying, the
     key to read has the second code 0 at every scale.
     """
@@ -148,14 +149,17 @@ class ScaleHinted(Wrapper):
     prefix = "hinted"
     summary = "the same, and again with the distance counted from the scale"
     uses_scale = True
-    Options = NoOptions
 
-    @classmethod
-    def wrap(
-        cls, scheme: type[PositionScheme], sizes: Sizes, own: object, inner: object, task: Task | None
-    ) -> PositionScheme:
+    def __init__(
+        self, sizes: Sizes, options: object, task: Task | None, scheme: type[PositionScheme], inner: object
+    ) -> None:
+        super().__init__(sizes, options, task, scheme, inner)
         assert issubclass(scheme, Anchorable)
-        return cls(sizes, own, task, scheme(sizes, inner, task), scheme(sizes, inner, task, anchored=True))
+        self.anchored = scheme(sizes, inner, task, anchored=True)
+
+    @property
+    def parts(self) -> list[PositionScheme]:
+        return [self.inner, self.anchored]
 
     @classmethod
     def refusal(cls, scheme: type[PositionScheme]) -> str | None:
@@ -167,43 +171,12 @@ class ScaleHinted(Wrapper):
         assert issubclass(scheme, Anchorable)
         return f"({scheme.relation_in_words}, {scheme.anchored_in_words})"
 
-    inner: Anchorable
-
-    def __init__(
-        self, sizes: Sizes, options: object, task: Task | None, inner: Anchorable, anchored: Anchorable
-    ) -> None:
-        super().__init__(sizes, options, task, inner)
-        self.anchored = anchored
-        self.relation_in_words = self.words(type(inner))
-
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        plain = self.inner.phi(query_pos, key_pos, scale)
-        return torch.cat([plain, self.anchored.phi(query_pos, key_pos, scale)], -1)
+        return torch.cat([part.phi(query_pos, key_pos, scale) for part in self.parts], -1)
 
     def describe(self, code: Code) -> str:
         half = len(code) // 2
         return f"{self.inner.describe(code[:half])}; from the scale, {self.anchored.describe(code[half:])}"
 
     def tables(self) -> list[CodeTable]:
-        return [*self.inner.tables(), *self.anchored.tables()]
-
-    def embed(self, positions: Positions) -> Tensor | None:
-        return plus(self.inner.embed(positions), self.anchored.embed(positions))
-
-    def embed_qk(self, positions: Positions) -> Tensor | None:
-        return plus(self.inner.embed_qk(positions), self.anchored.embed_qk(positions))
-
-    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return plus(
-            self.inner.score(layer, positions, queries, q, k), self.anchored.score(layer, positions, queries, q, k)
-        )
-
-    def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
-        plain = self.inner.factor(layer, positions, queries)
-        anchored = self.anchored.factor(layer, positions, queries)
-        return None if plain is None or anchored is None else plain * anchored
-
-
-def plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """The sum of both, where there are both."""
-    return None if a is None or b is None else a + b
+        return [table for part in self.parts for table in part.tables()]

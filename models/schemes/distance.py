@@ -1,6 +1,7 @@
-"""Schemes that add a bias for each distance, the plain i−j or, in their anchored twin, i−j−n.
+"""Schemes for which a pair counts by its distance, the plain i−j or, in their anchored twin, i−j−n.
 
-One learned value for each distance or for a bucket of them, a fixed slope, or a function with few learned numbers.
+They add a bias: one learned value for each distance or for a bucket of them, a fixed slope, or a function with few
+learned numbers. Or the query meets a vector for the distance, or the pattern is multiplied by a factor.
 """
 
 import math
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from lengthlens.errors import UserError
+from lengthlens.models.schemes.absolute import sinusoid
 from lengthlens.models.schemes.relation import Code, CodeTable
 from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Family, Positions, Sizes, option
 from lengthlens.tasks import Task
@@ -96,8 +98,7 @@ class DistanceTable(Distanced):
 
     @dataclass(frozen=True)
     class Options:
-        # larger than any training length here: each distance has a value of its own
-        max_distance: int = option(128, at_least=1, at_most=LARGEST)
+        max_distance: int = option(128, at_least=1, at_most=LARGEST)  # beyond any training length here
 
     options: Options
 
@@ -121,7 +122,7 @@ class DistanceTable(Distanced):
         return f"distance {code[0]}{edge}"
 
 
-# -- tables and slopes -----------------------------------------------------------------------------------------------
+# -- a bias ----------------------------------------------------------------------------------------------------------
 
 
 class Relative(DistanceTable, DistanceBias):
@@ -168,8 +169,7 @@ class T5(DistanceBias):
     @dataclass(frozen=True)
     class Options:
         num_buckets: int = option(32, at_least=4, at_most=LARGEST)
-        # distances from here on share the last bucket
-        max_distance: int = option(128, at_least=2, at_most=LARGEST)
+        max_distance: int = option(128, at_least=2, at_most=LARGEST)  # distances from here on share a bucket
 
         def __post_init__(self) -> None:
             if self.max_distance <= self.num_buckets // 2:
@@ -215,14 +215,14 @@ def alibi_slopes(heads: int, rule: Literal["published", "transformer-lens"]) -> 
     >>> alibi_slopes(3, "published").tolist()
     [0.0625, 0.00390625, 0.25]
     """
+
+    def geometric(heads: int) -> Tensor:
+        return 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
+
     if rule == "transformer-lens":
-        return _geometric(heads)
+        return geometric(heads)
     power = 2 ** int(math.log2(heads))
-    return torch.cat([_geometric(power), _geometric(2 * power)[::2][: heads - power]])
-
-
-def _geometric(heads: int) -> Tensor:
-    return 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
+    return torch.cat([geometric(power), geometric(2 * power)[::2][: heads - power]])
 
 
 class Alibi(DistanceBias):
@@ -254,19 +254,7 @@ class Alibi(DistanceBias):
         return -self.slope[layer].view(-1, *[1] * distance.ndim) * distance.abs()
 
 
-# -- functions with few learned numbers ------------------------------------------------------------------------------
-
 LEAST = 0.01  # the published lower bound of KERPLE's parameters
-
-
-def positive(raw: Tensor) -> Tensor:
-    """A number above `LEAST` from any number."""
-    return LEAST + softplus(raw)
-
-
-def inverse_positive(value: Tensor) -> Tensor:
-    """The number that `positive` maps to a value, which must lie above `LEAST`."""
-    return torch.log(torch.expm1(value - LEAST))
 
 
 class _Kerple(DistanceBias):
@@ -274,17 +262,16 @@ class _Kerple(DistanceBias):
 
     def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task, anchored)
-        shape = (sizes.n_layers, sizes.n_heads)
-        self.raw_p = nn.Parameter(inverse_positive(torch.empty(shape).uniform_(0.05, 2)))  # the published start
-        self.raw_a = nn.Parameter(inverse_positive(torch.empty(shape).uniform_(0.05, 1)))
+        p, a = (torch.empty(sizes.n_layers, sizes.n_heads).uniform_(0.05, most) for most in (2, 1))  # as published
+        self.raw_p, self.raw_a = (nn.Parameter(torch.log(torch.expm1(start - LEAST))) for start in (p, a))
 
     def p(self) -> Tensor:
         """[layer, head]"""
-        return positive(self.raw_p)
+        return LEAST + softplus(self.raw_p)
 
     def a(self) -> Tensor:
         """[layer, head]"""
-        return positive(self.raw_a)
+        return LEAST + softplus(self.raw_a)
 
     def per_head(self, layer: int, ndim: int) -> tuple[Tensor, Tensor]:
         """p and a of each head, [head, 1 …] with `ndim` further dimensions."""
@@ -321,7 +308,7 @@ class Fire(Distanced):
     """f(ln(c·d+1) / ln(c·max(i, L)+1)), a small network f of the distance relative to the position (Li et al. 2024).
 
     c and the threshold L are learned, for each layer. Up to L the ratio depends on the distance alone, and beyond on
-    the query too; `relation uses what L is at the time.
+    the query too; the relation uses what L is at the time.
     """
 
     name = "fire"
@@ -367,3 +354,86 @@ class Fire(Distanced):
         ratio = torch.log1p(c * distance) / (torch.log1p(c * above) + 1e-6)  # 1e-6: c may become 0
         hidden = torch.relu(ratio[..., None] * self.W_in[layer] + self.b_in[layer])
         return (hidden @ self.W_out[layer]).movedim(-1, 1)
+
+
+# -- vectors, and a factor -------------------------------------------------------------------------------------------
+
+
+def pick(products: Tensor, place: Tensor) -> Tensor:
+    """From products with every vector, those at the place of each key.
+
+    `products` [row, head, query, vector], `place` [1|row, query, key]; out [row, head, query, key].
+    """
+    rows, heads = products.shape[:2]
+    return products.gather(3, place[:, None].expand(rows, heads, -1, -1))
+
+
+class Shaw(DistanceTable):
+    """A learned vector for each clipped distance, added to the key (Shaw et al. 2018); shared by heads."""
+
+    name = "shaw"
+    summary = "one learned vector per distance, clipped, added to keys"
+
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
+        self.vectors = nn.Parameter(torch.empty(sizes.n_layers, self.last + 1 - self.least, sizes.d_head))
+        nn.init.normal_(self.vectors, std=0.02)
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        vectors = self.vectors[layer].to(q.dtype)
+        if not self.anchored:
+            vectors = vectors[: positions.limit or queries.stop]  # no distance is longer than that
+        products = torch.einsum("bqhd,vd->bhqv", q, vectors)
+        return pick(products, self.place(self.distances(positions, queries)))
+
+
+class TransformerXL(Distanced):
+    """Sinusoids of the distance mapped to a key of their own, and learned queries u, v that all positions share.
+
+    The score of a pair is (q_i+u)·k_j + (q_i+v)·W_R r_{i−j}, over the square root of d_head (Dai et al. 2019). The
+    anchored twin has no u, since content needs no second one.
+    """
+
+    name = "xl"
+    summary = "queries meet mapped sinusoids of the distance, and two learned biases"
+    anchored_in_words = "i−j−n"
+
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
+        self.W_R = nn.Parameter(torch.empty(sizes.n_layers, sizes.n_heads, sizes.d_model, sizes.d_head))
+        nn.init.normal_(self.W_R, std=sizes.d_model**-0.5)
+        self.v = nn.Parameter(torch.zeros(sizes.n_heads, sizes.d_head))  # shared by layers, as published
+        self.u = None if anchored else nn.Parameter(torch.zeros(sizes.n_heads, sizes.d_head))
+        self.root = sizes.d_head**0.5  # queries arrive divided by it, u and v do not
+
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        return distance[..., None]
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        last = positions.limit or queries.stop
+        least = -positions.tokens.shape[1] if self.anchored else 0  # a scale larger than the sequence is none
+        every = torch.arange(least, last, device=q.device)
+        r = torch.einsum("tm,hmd->thd", sinusoid(every, self.sizes.d_model), self.W_R[layer]).to(q.dtype)
+        products = torch.einsum("bqhd,thd->bhqt", q + (self.v / self.root).to(q.dtype), r)
+        of_distance = pick(products, self.distances(positions, queries).clamp(least, last - 1) - least)
+        if self.u is None:
+            return of_distance
+        return of_distance + torch.einsum("hd,bkhd->bhk", (self.u / self.root).to(k.dtype), k)[:, :, None]
+
+
+class Urpe(DistanceTable):
+    """A learned factor for each head and distance, multiplied onto the pattern after the softmax (Luo et al. 2022).
+
+    All factors start at 1. Rows of the pattern no longer sum to one, which lets a head count.
+    """
+
+    name = "urpe"
+    summary = "one learned factor per distance, clipped, on the pattern after the softmax"
+
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
+        self.table = nn.Parameter(torch.ones(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
+
+    def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
+        table = self.table[layer]
+        return self.by_distance(lambda distance: table[:, self.place(distance)], positions, queries)
