@@ -16,7 +16,7 @@ from lengthlens.errors import UserError, unknown
 from lengthlens.models.attention import Block, Placement, dead_hook, log_temperature
 from lengthlens.models.config import LensConfig, ModelConfig
 from lengthlens.models.layers import Embed, Unembed, initialise, make_norm, watched
-from lengthlens.models.schemes import Positions, PositionScheme, Sizes
+from lengthlens.models.schemes import Positions, PositionScheme, Sizes, schemes_in
 from lengthlens.models.tl_api import TokenNames, WeightNames
 from lengthlens.tasks import TASKS, Task
 
@@ -74,7 +74,7 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
 
     def setup(self) -> None:
         """Names every module for TransformerLens; a scheme's name stays its own."""
-        names = [(module, module.name) for module in self.modules() if isinstance(module, PositionScheme)]
+        names = [(scheme, scheme.name) for scheme in schemes_in(self)]
         super().setup()
         for scheme, name in names:
             scheme.name = name

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes import PositionScheme
+from lengthlens.models.schemes import PositionScheme, schemes_in
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import device_of, evaluating, present_device, right_tokens
@@ -52,9 +52,8 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, config)
         self.data = torch.Generator().manual_seed(config.seed)
         self.draws = torch.Generator().manual_seed(config.seed)  # of schemes that draw positions
-        for module in self.model.modules():
-            if isinstance(module, PositionScheme):
-                module.generator = self.draws
+        for scheme in schemes_in(self.model):
+            scheme.generator = self.draws
         self.compiled: Any = torch.compile(self.model) if config.compile else self.model
         self.history: list[Metrics] = []
         self.step = 0

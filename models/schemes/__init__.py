@@ -1,7 +1,7 @@
 """Position embeddings: one class each, and what a name and its options stand for."""
 
 from lengthlens.models.schemes.relation import Relation
-from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes
+from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, schemes_in
 from lengthlens.models.schemes.spec import (
     SCHEMES,
     WRAPPERS,
@@ -24,4 +24,5 @@ __all__ = [
     "relation_of",
     "scheme_names",
     "scheme_rows",
+    "schemes_in",
 ]

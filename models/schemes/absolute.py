@@ -111,13 +111,9 @@ class Sinusoidal(PositionScheme):
 
     @dataclass(frozen=True)
     class Options:
-        # the published one, for token embeddings of about unit entries
-        amplitude: float = option(1.0, at_least=0)
+        amplitude: float = option(1.0, at_least=0)  # as published, for token embeddings of about unit entries
 
     options: Options
-
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
-        super().__init__(sizes, options, task)
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return pairs(query_pos + 0 * scale, key_pos)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lengthlens.models.schemes.relation import Code
 from lengthlens.models.schemes.scheme import LARGEST, Family, Positions, PositionScheme, Sizes, option
-from lengthlens.models.schemes.taskgiven import PlaceInRun
+from lengthlens.models.schemes.taskgiven import PositionIds, place_in_run
 from lengthlens.tasks import Task
 
 
@@ -31,8 +31,7 @@ class Cope(PositionScheme):
 
     @dataclass(frozen=True)
     class Options:
-        # positions from the last one on share a vector
-        max_position: int = option(64, at_least=2, at_most=LARGEST)
+        max_position: int = option(64, at_least=2, at_most=LARGEST)  # from the last one on they share a vector
 
     options: Options
 
@@ -52,8 +51,7 @@ class Cope(PositionScheme):
         gates = torch.where(seen, torch.einsum("bqhd,bkhd->bhqk", q, k).float().sigmoid(), 0)
         position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.options.max_position - 1)
         products = torch.einsum("bqhd,pd->bhqp", q, self.vectors[layer].to(q.dtype))
-        below = position.detach().floor().long()
-        above = position.detach().ceil().long()
+        below, above = position.detach().floor().long(), position.detach().ceil().long()
         part = position - below
         return products.gather(-1, below) * (1 - part) + products.gather(-1, above) * part
 
@@ -93,7 +91,7 @@ class RpeSquare(PositionScheme):
         self.table = nn.Parameter(torch.zeros(*heads, 2 * options.max_distance + 1))
         self.W_query = nn.Parameter(torch.randn(*heads, sizes.d_head, sizes.d_head) / sizes.d_head**0.5)
         self.W_key = nn.Parameter(torch.randn(*heads, sizes.d_head, sizes.d_head) / sizes.d_head**0.5)
-        self.places = None if task is None else PlaceInRun(task)
+        self.places = None if task is None else PositionIds(task, place_in_run)
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         last = self.options.max_distance

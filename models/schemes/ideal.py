@@ -5,8 +5,6 @@ Nothing is written by hand for a task: the codes follow from ``task.circuit(n)``
 
 import hashlib
 import math
-from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -16,7 +14,16 @@ from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, Ints, Relation
-from lengthlens.models.schemes.scheme import Family, NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys
+from lengthlens.models.schemes.scheme import (
+    Family,
+    NamedKeys,
+    Positions,
+    PositionScheme,
+    Recent,
+    Sizes,
+    option,
+    pooled_keys,
+)
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.task import UNUSED
 
@@ -93,8 +100,7 @@ class Ideal(PositionScheme):
     @dataclass(frozen=True)
     class Options:
         table_scale: int = option(20, at_least=1, at_most=200)  # beyond any training range here
-        # how keys without a value weigh: each by itself, or all as one
-        other: Literal["each", "one"] = option("each", later=True)
+        other: Literal["each", "one"] = option("each", later=True)  # keys without a value weigh each, or all as one
 
     options: Options
 
@@ -107,19 +113,25 @@ class Ideal(PositionScheme):
                 f"scheme 'ideal' needs sources that follow from position and scale, and in the content-addressed task "
                 f"'{task.name}' they depend on the instance's tokens"
             )
-        self.circuits = _Recent(task)
+        self.circuits = Recent(self._reads, KEPT_SCALES)
         self.catalogue: dict[KeyRole, int] = {}
         for scale in range(task.min_scale, max(options.table_scale, task.min_scale) + 1):
             if task.max_scale is None or scale <= task.max_scale:
-                for role in self.circuits.reads(scale).roles:
+                for role in self.circuits.at(scale).roles:
                     self.catalogue.setdefault(role, 1 + len(self.catalogue))
         self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, len(self.catalogue)))
 
-    # -- the relation --------------------------------------------------------------------------------------------
+    def _reads(self, scale: int) -> Reads:
+        assert self.task is not None
+        return reads_of(self.task.circuit(self.task.checked_scale(scale)))
 
     def code_of(self, role: KeyRole) -> int:
-        """The role's place in the table; beyond it, a number above all of those that depends on the role alone."""
-        return self.catalogue.get(role) or (1 << 40) + _digest(role)
+        """The role's place in the table; beyond it, a number above all of those that depends on the role alone.
+
+        Of 60 bits, so that two hardly ever meet, and the same in every process.
+        """
+        digest = hashlib.blake2b(f"{role.operator}\n{role.slots}".encode(), digest_size=8).digest()
+        return self.catalogue.get(role) or (1 << 40) + (int.from_bytes(digest) >> 4)
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         code = torch.full_like(query_pos + key_pos + scale, OTHER)
@@ -131,7 +143,7 @@ class Ideal(PositionScheme):
 
     def _codes(self, scale: int, query: Tensor, key: Tensor) -> Tensor:
         """Codes of pairs [pair] at one scale: a look-up among the pairs that are read, which are in order."""
-        reads = self.circuits.reads(scale)
+        reads = self.circuits.at(scale)
         width = 1 + max(int(reads.key.max()), int(key.max()))  # wide enough to tell all keys apart
         known, asked = reads.query * width + reads.key, query.cpu() * width + key.cpu()
         place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
@@ -141,7 +153,7 @@ class Ideal(PositionScheme):
     def describe(self, code: Code) -> str:
         if code[0] == OTHER:
             return "a key that the step does not read"
-        for role in (*self.catalogue, *self.circuits.roles()):
+        for role in (*self.catalogue, *(role for reads in self.circuits.kept.values() for role in reads.roles)):
             if self.code_of(role) == code[0]:
                 return f"slot {' and '.join(str(1 + slot) for slot in role.slots)} of '{role.operator}'"
         return f"a slot of an operator beyond scale {self.options.table_scale}"
@@ -151,18 +163,15 @@ class Ideal(PositionScheme):
 
     def _listed(self, scale: int) -> tuple[Ints, Ints]:
         """All pairs but those that the circuit reads have the code OTHER."""
-        reads = self.circuits.reads(scale)
+        reads = self.circuits.at(scale)
         return reads.query.numpy(), reads.key.numpy()
-
-    # -- the bias ------------------------------------------------------------------------------------------------
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         return positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
 
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]. Sparse: a step reads a handful of keys, however many there are."""
-        key = (queries.start, queries.stop)
-        place, role = positions.cached(key, lambda: self._entries(queries, scales))
+        place, role = positions.cached((queries.start, queries.stop), lambda: self._entries(queries, scales))
         shape = (self.sizes.n_heads, len(scales), queries.stop - queries.start, queries.stop)
         empty = self.table.new_zeros(shape[0], math.prod(shape[1:]))
         bias = empty.index_copy(1, place, self.table[layer][:, role]).view(shape).transpose(0, 1)
@@ -173,9 +182,12 @@ class Ideal(PositionScheme):
 
     def _entries(self, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
         """Of each pair that has a bias, its place in a block [scale, query, key], and in the table. [entry] each"""
+        assert self.task is not None
         found = []
-        for row, scale in enumerate(self._read(scales)):
-            reads = self.circuits.reads(scale)
+        # On the meta device there is no scale to read, and any will do.
+        meta = scales.device.type == "meta"
+        for row, scale in enumerate([self.task.min_scale] * len(scales) if meta else scales.tolist()):
+            reads = self.circuits.at(scale)
             place = self._rows(reads)
             inside = (reads.query >= queries.start) & (reads.query < queries.stop) & (place >= 0)
             query = row * (queries.stop - queries.start) + reads.query[inside] - queries.start
@@ -192,7 +204,7 @@ class Ideal(PositionScheme):
         return self.options.other == "one"
 
     def named_keys(self, query: Tensor, scale: int) -> NamedKeys:
-        reads = self.circuits.reads(scale)
+        reads = self.circuits.at(scale)
         within = torch.arange(len(reads.query)) - torch.searchsorted(reads.query, reads.query)  # place in its query
         shape = 1 + max(int(reads.query.max()), int(query.max())), 1 + int(within.max())
         key = torch.full(shape, -1)
@@ -203,36 +215,3 @@ class Ideal(PositionScheme):
         valued = torch.zeros(bias.shape, dtype=torch.bool)
         valued[:, :, reads.query, within] = place >= 0
         return NamedKeys(key[query], bias[:, :, query], valued[:, :, query])
-
-    def _read(self, scale: Tensor) -> list[int]:
-        """The scale of each row. On the meta device there is none to read, and any will do."""
-        assert self.task is not None
-        if scale.device.type == "meta":
-            return [self.task.min_scale] * len(scale)
-        scales: list[int] = scale.tolist()
-        return scales
-
-
-class _Recent:
-    """The reads of the circuits asked for last."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._kept: OrderedDict[Hashable, Reads] = OrderedDict()
-
-    def reads(self, scale: int) -> Reads:
-        if scale not in self._kept:
-            self._kept[scale] = reads_of(self._task.circuit(self._task.checked_scale(scale)))
-            if len(self._kept) > KEPT_SCALES:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(scale)
-        return self._kept[scale]
-
-    def roles(self) -> set[KeyRole]:
-        return {role for reads in self._kept.values() for role in reads.roles}
-
-
-def _digest(role: KeyRole) -> int:
-    """A number that depends on the role alone, the same in every process; of 60 bits, so that two hardly ever meet."""
-    text = f"{role.operator}\n{role.slots}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 4

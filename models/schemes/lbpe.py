@@ -4,7 +4,7 @@ Beside it, for comparison, a relation that is learned freely and is not made to 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -67,8 +67,7 @@ class LearnedRelation(PositionScheme):
         window: int = option(3, at_least=0, at_most=64)
         final_temperature: float = option(1.0, at_least=0.01)  # of the gates, reached at the end of training
         hidden: int = option(32, at_least=1, at_most=4096)  # means nothing here; kept for the same reason
-        # how keys without a value weigh: each by itself, or all as one
-        other: Literal["each", "one"] = option("each", later=True)
+        other: Literal["each", "one"] = option("each", later=True)  # keys without a value weigh each, or all as one
 
         def __post_init__(self) -> None:
             if self.variant == "mlp":
@@ -100,8 +99,6 @@ class LearnedRelation(PositionScheme):
     def weights(self, layers: slice = EVERY) -> Tensor:
         """What each head adds to the score where a form has a value. [layer, head, form, value]"""
         return len(self.forms) * self.gates(layers)[..., None] * self.bias[layers] * self.alive[layers]
-
-    # -- the bias ------------------------------------------------------------------------------------------------
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         return positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
@@ -136,8 +133,6 @@ class LearnedRelation(PositionScheme):
         used = (alive if self.pools_others else weights).flatten(0, 1).any(0)
         bias, valued = (part[:, :, None, used].expand(-1, -1, len(query), -1) for part in (weights, alive))
         return NamedKeys(key[:, used], bias, valued)
-
-    # -- the relation --------------------------------------------------------------------------------------------
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         """One component for each form that any head still uses."""
@@ -174,22 +169,13 @@ class LearnedRelation(PositionScheme):
         kinds = self.alive.flatten(0, 1).unique(dim=0)
         return [[Pointer(self.forms[f], v - self.options.window) for f, v in kind.nonzero().tolist()] for kind in kinds]
 
-    # -- after training ------------------------------------------------------------------------------------------
-
     def entries(self, threshold: float = 0.0) -> list[LearnedEntry]:
         """All (form, value) that add more than `threshold` to a head's score, or take it away; strongest first."""
-        gates, weights = self.gates().detach(), self.weights().detach()
-        found = [
-            LearnedEntry(
-                layer,
-                head,
-                self.forms[f],
-                v - self.options.window,
-                float(gates[layer, head, f]),
-                float(weights[layer, head, f, v]),
-            )
-            for layer, head, f, v in (weights.abs() > threshold).nonzero().tolist()
-        ]
+        gates, weights = self.gates().tolist(), self.weights().detach()
+        found = []
+        for layer, head, form, value in (weights.abs() > threshold).nonzero().tolist():
+            gate, bias = gates[layer][head][form], weights[layer, head, form, value].item()
+            found.append(LearnedEntry(layer, head, self.forms[form], value - self.options.window, gate, bias))
         return sorted(found, key=lambda entry: -abs(entry.bias))
 
     def in_words(self, threshold: float = 0.5) -> str:
@@ -224,21 +210,12 @@ class LearnedRelation(PositionScheme):
         strength = self.weights().detach().abs().amax((0, 1, 3))
         for form in strength.argsort().tolist():
             kept = self.alive[:, :, form].clone()
-            if not bool(kept.any()):
-                continue
             self.alive[:, :, form] = False
-            if not unchanged():
+            if kept.any() and not unchanged():
                 self.alive[:, :, form] = kept
-        words = f"surviving forms (|bias| > {threshold:g}) {self._surviving_in_words()}"
-        return Relation(self.phi, words, self.describe, of_head=self._phi_of)
-
-    def _surviving_in_words(self) -> str:
-        """The forms that still count with their values: ``i−j−n: 0; i−j: −1 0``."""
-        texts = [
-            f"{form.form}: {' '.join(str(int(v) - form.window) for v in form.counts.nonzero()[:, 0])}"
-            for form in self._coded()
-        ]
-        return "; ".join(texts) or "none"
+        values = {form.form: (form.counts.nonzero()[:, 0] - form.window).tolist() for form in self._coded()}
+        left = "; ".join(f"{form}: {' '.join(map(str, own))}" for form, own in values.items()) or "none"
+        return replace(self.relation(), words=f"surviving forms (|bias| > {threshold:g}) {left}")
 
 
 UNIT = 10.0  # positions are told to the network in tens, so that inputs of training are of order one

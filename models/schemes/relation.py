@@ -21,6 +21,7 @@ from lengthlens.errors import UserError
 Ints: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[Any]  # integers of 64 or 32 bits
 Code: TypeAlias = tuple[int, ...]
+Head: TypeAlias = tuple[int, int]  # (layer, head)
 Phi: TypeAlias = Callable[[Tensor, Tensor, Tensor], Any]  # (i, j, n) that broadcast to codes [*] or [*, component]
 
 MOST_FOLDED = 12
@@ -56,12 +57,7 @@ class Relation:
     component: int | None = None  # which component of a scheme's code this relation is, where it is only one
 
     def codes(
-        self,
-        query: ArrayLike,
-        key: ArrayLike,
-        scale: ArrayLike,
-        head: tuple[int, int] | None = None,
-        narrow: bool = False,
+        self, query: ArrayLike, key: ArrayLike, scale: ArrayLike, head: Head | None = None, narrow: bool = False
     ) -> Codes:
         """φ at positions that broadcast together, [*, component]; `narrow` asks for it in 32 bits, which is quicker."""
         kind = torch.int32 if narrow else torch.int64
@@ -73,13 +69,11 @@ class Relation:
             raise UserError(f"a relation gives integer codes, not {found.dtype} numbers")
         shape = np.broadcast_shapes(i.shape, j.shape, n.shape)
         if found.ndim <= len(shape):
-            found = found[..., None] if found.shape == shape else np.broadcast_to(found, shape)[..., None]
+            found = np.broadcast_to(found, shape)[..., None]
         found = np.broadcast_to(found, (*shape, found.shape[-1]))
         return found if narrow else found.astype(np.int64, copy=False)
 
-    def table(
-        self, queries: Sequence[int], keys: Sequence[int], scale: int, head: tuple[int, int] | None = None
-    ) -> Ints:
+    def table(self, queries: Sequence[int], keys: Sequence[int], scale: int, head: Head | None = None) -> Ints:
         """φ at every query and key, [query, key, component]."""
         return self.codes(np.array(queries, dtype=np.int64)[:, None], np.array(keys, dtype=np.int64), scale, head)
 
@@ -144,9 +138,8 @@ class Form(NamedTuple):
         >>> Form(1, -1, -1).says(0), Form(1, -1, -1).says(2), Form(0, 1, 0).says(0)
         ('i−j = n', 'i−j = n+2', 'j = 0')
         """
-        left = Form(self.query, self.key, 0, 0)
         right = Form(0, 0, -self.scale, value - self.constant)
-        return f"{left} = {right or 0}" if any(right) else f"{left} = 0"
+        return f"{Form(self.query, self.key, 0)} = {right if any(right) else 0}"
 
 
 def key_with(form: tuple[Any, Any, Any, Any], value: Any, query: Any, scale: Any) -> Any:
@@ -180,20 +173,16 @@ class Pointer(NamedTuple):
         return self.form.says(self.value)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class CodedForm:
     """A form coded by its small values: u where u counts, and OTHER elsewhere, which is window + 1."""
 
     form: Form
     counts: Tensor  # [value] from −window to window: which values have a code of their own
 
-    @property
-    def window(self) -> int:
-        return len(self.counts) // 2
-
-    @property
-    def other(self) -> int:
-        return self.window + 1
+    def __post_init__(self) -> None:
+        self.window = len(self.counts) // 2
+        self.other = self.window + 1
 
     def codes(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         """[*broadcast]"""
@@ -219,14 +208,11 @@ class CodedForm:
         def describe(code: Code) -> str:
             return self.says(code[0]) or f"a value of {self.form} outside its window"
 
-        return Relation(
-            lambda i, j, n: self.codes(i, j, n)[..., None],
-            str(self.form),
-            describe,
-            listed=listed,
-            background=(self.other,),
-            component=component,
-        )
+        def phi(i: Tensor, j: Tensor, n: Tensor) -> Tensor:
+            return self.codes(i, j, n)[..., None]
+
+        words, background = str(self.form), (self.other,)
+        return Relation(phi, words, describe, listed=listed, background=background, component=component)
 
 
 class LearnedEntry(NamedTuple):
@@ -308,7 +294,7 @@ class LevelledTable:
             self.table.values.copy_(torch.where(level, self.median, self.before))
         self.level = level
 
-    def alike(self, head: tuple[int, int] | None) -> Tensor:
+    def alike(self, head: Head | None) -> Tensor:
         """Which entries are alike, in a (layer, head) or in all heads. [entry]"""
         if head is None:
             return self.level.flatten(0, -2).all(0)
@@ -325,38 +311,30 @@ class LevelledTable:
         return f"{self.table.words}: {' '.join(map(str, stays.tolist())) or 'none'}"
 
 
-def prune_tables(phi: Phi, given: Sequence[CodeTable], unchanged: Callable[[], bool]) -> Relation:
+def pruned(phi: Phi, given: Sequence[CodeTable], unchanged: Callable[[], bool]) -> Relation:
     """Make entries alike, in place, that need not differ for `unchanged()` to stay true; the relation that is left.
 
     `phi` has one component for each table. First the largest threshold on the distance to the table's median, then
     whole tables, the weakest first.
     """
     tables = [LevelledTable(table) for table in given]
-    threshold = _level_all(tables, unchanged)
+    for threshold in (*sorted(THRESHOLDS, reverse=True), None):
+        for table in tables:
+            table.where(torch.zeros_like(table.level) if threshold is None else table.distance <= threshold)
+        if threshold is None or unchanged():
+            break
     for table in sorted(tables, key=lambda table: float(table.distance.max())):
         kept = table.level
         table.where(torch.ones_like(kept))
         if not unchanged():
             table.where(kept)
 
-    def of(head: tuple[int, int] | None) -> Phi:
+    def of(head: Head | None) -> Phi:
         def left(i: Tensor, j: Tensor, n: Tensor) -> Tensor:
             parts = phi(i, j, n).unbind(-1)
             return torch.stack([table.codes(part, table.alike(head).cpu()) for table, part in zip(tables, parts)], -1)
 
         return left
 
-    words = f"what stands out by more than {threshold:g} in {'; '.join(table.in_words() for table in tables)}"
+    words = f"what stands out by more than {threshold or 0:g} in {'; '.join(table.in_words() for table in tables)}"
     return Relation(of(None), words, of_head=lambda layer, head: of((layer, head)))
-
-
-def _level_all(tables: Sequence[LevelledTable], unchanged: Callable[[], bool]) -> float:
-    """Level all tables at the largest threshold that changes nothing; 0 if there is none, and nothing is levelled."""
-    for threshold in sorted(THRESHOLDS, reverse=True):
-        for table in tables:
-            table.where(table.distance <= threshold)
-        if unchanged():
-            return threshold
-    for table in tables:
-        table.where(torch.zeros_like(table.level))
-    return 0.0

@@ -90,10 +90,8 @@ def rope_frequencies(base: float, dim: int, device: torch.device | None = None) 
 class StretchOptions(RopeOptions):
     """Longer sequences are squeezed into the angles known from `original_length`, by a factor."""
 
-    # the longest sequence of training, in tokens
-    original_length: int = option(32, at_least=1, at_most=LARGEST)
-    # the factor; none: length / original_length, once beyond it
-    scaling: float | None = option(None, at_least=1)
+    original_length: int = option(32, at_least=1, at_most=LARGEST)  # the longest sequence of training, in tokens
+    scaling: float | None = option(None, at_least=1)  # the factor; none: length / original_length, once beyond it
 
 
 class _Stretched(Rope):
@@ -110,9 +108,7 @@ class _Stretched(Rope):
 
     def stretch(self, length: int) -> float:
         """The factor at a length."""
-        if self.options.scaling is not None:
-            return self.options.scaling
-        return max(1.0, length / self.options.original_length)
+        return self.options.scaling or max(1.0, length / self.options.original_length)
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         distance = query_pos - key_pos + 0 * scale
@@ -121,12 +117,9 @@ class _Stretched(Rope):
         # Without a task the length is not known; pairs of the same scale are of the same length all the same.
         scales, place = torch.unique(scale, return_inverse=True)
         if self.task is not None:
-            scales = torch.tensor([self._length(n) for n in scales.tolist()], device="cpu").to(place.device)
+            lengths = [max(self.task.length(n), self.options.original_length) for n in scales.tolist()]
+            scales = torch.tensor(lengths, device="cpu").to(place.device)
         return torch.stack([distance, scales[place] + 0 * distance], -1)
-
-    def _length(self, scale: int) -> int:
-        assert self.task is not None
-        return max(self.task.length(scale), self.options.original_length)
 
     def describe(self, code: Code) -> str:
         if len(code) == 1:

@@ -1,24 +1,16 @@
 """The contract of a position embedding: where it acts in the network, and which position pairs it treats alike."""
 
-import dataclasses
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.relation import (
-    Code,
-    CodeTable,
-    LearnedEntry,
-    Pointer,
-    Relation,
-    code_in_words,
-    prune_tables,
-)
+from lengthlens.models.schemes.relation import Code, CodeTable, LearnedEntry, Pointer, Relation, code_in_words, pruned
 from lengthlens.tasks import Task
 
 Made = TypeVar("Made")
@@ -48,8 +40,7 @@ def option(default: Any, at_least: float | None = None, at_most: float | None = 
     One that was added `later`, when runs had been stored without it, has a default that means what they did: at that
     value it is no part of a run's name, so that they are still found.
     """
-    bounds = {"at_least": at_least, "at_most": at_most}
-    return dataclasses.field(default=default, metadata={**bounds, "later": later})
+    return field(default=default, metadata={"at_least": at_least, "at_most": at_most, "later": later})
 
 
 def readable(numbers: Tensor) -> bool:
@@ -87,17 +78,29 @@ class Positions:
         assert self.scale is not None
         if len(self.scale) == 1 or not readable(self.scale):
             return make(self.scale)
-        distinct, of_row = self.cached("scales", self._distinct_scales)
+        distinct, of_row = self.cached("scales", lambda: torch.unique(self.scale, return_inverse=True))
         made = make(distinct)
         return made if len(distinct) == 1 else made[of_row]
-
-    def _distinct_scales(self) -> tuple[Tensor, Tensor]:
-        distinct, of_row = torch.unique(self.scale, return_inverse=True)
-        return distinct, of_row
 
     def distance(self, queries: slice) -> Tensor:
         """i−j for a block of queries and all keys up to the last of them. [1|row, query, key]"""
         return self.position[:, queries, None] - self.position[:, None, : queries.stop]
+
+
+class Recent(Generic[Made]):
+    """What `make` gives at a scale, remembered for the scales asked for last, `most` of them."""
+
+    def __init__(self, make: Callable[[int], Made], most: int) -> None:
+        self.make, self.most = make, most
+        self.kept: OrderedDict[int, Made] = OrderedDict()
+
+    def at(self, scale: int) -> Made:
+        if scale not in self.kept:
+            self.kept[scale] = self.make(scale)
+            if len(self.kept) > self.most:
+                self.kept.popitem(last=False)
+        self.kept.move_to_end(scale)
+        return self.kept[scale]
 
 
 class NamedKeys(NamedTuple):
@@ -153,8 +156,6 @@ class PositionScheme(nn.Module, ABC):
         # Schemes that draw at random in training draw from it; a trainer may put its own in its place.
         self.generator = torch.Generator(device="cpu").manual_seed(0)
 
-    # -- the relation --------------------------------------------------------------------------------------------
-
     @abstractmethod
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         """The code of each pair: integer tensors that broadcast together in, [*broadcast, component] out."""
@@ -185,7 +186,7 @@ class PositionScheme(nn.Module, ABC):
         A scheme with `tables` need not override it: entries that need not differ become alike.
         """
         tables = self.tables()
-        return prune_tables(self.phi, tables, unchanged) if tables else None
+        return pruned(self.phi, tables, unchanged) if tables else None
 
     def entries(self) -> list[LearnedEntry]:
         """What a learned relation consists of, strongest first; none if the relation is fixed."""
@@ -194,8 +195,6 @@ class PositionScheme(nn.Module, ABC):
     def named_keys(self, query: Tensor, scale: int) -> NamedKeys | None:
         """The keys that queries [query] name at a scale; None if it does not treat all but a few keys alike."""
         return None
-
-    # -- the network ---------------------------------------------------------------------------------------------
 
     def option_values(self) -> dict[str, Any]:
         """The options by name, defaults included: what `SchemeSpec.of` needs to make the same scheme again."""
@@ -257,11 +256,7 @@ class Anchorable(PositionScheme):
     def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task)
         self.anchored = anchored
-
-    @property
-    def in_words(self) -> str:
-        """The relation that it uses: its own, or that of the anchored twin."""
-        return self.anchored_in_words if self.anchored else self.relation_in_words
+        self.in_words = self.anchored_in_words if anchored else self.relation_in_words
 
     @abstractmethod
     def codes_at(self, query_pos: Tensor, key_pos: Tensor, anchor: Tensor) -> Tensor:
@@ -290,6 +285,11 @@ def pooled_keys(valued: Tensor, queries: slice) -> Tensor:
     other = ~valued & (key <= query) & (key > 0)
     number = other.sum(-1, keepdim=True).clamp(min=1)
     return torch.where(other, number.to(torch.get_default_dtype()).log(), 0)
+
+
+def schemes_in(model: nn.Module) -> list[PositionScheme]:
+    """The position embeddings of a model: a wrapper, and those inside it."""
+    return [module for module in model.modules() if isinstance(module, PositionScheme)]
 
 
 def scheme_of(model: object) -> PositionScheme | None:

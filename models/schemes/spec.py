@@ -23,25 +23,9 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 import torch
 
 from lengthlens.errors import Registry, UserError, unknown
-from lengthlens.models.schemes.absolute import LearnedPositions, NoPosition, Shortformer, Sinusoidal
-from lengthlens.models.schemes.contextual import Cope, RpeSquare
-from lengthlens.models.schemes.distance import (
-    T5,
-    Alibi,
-    Fire,
-    KerpleLog,
-    KerplePower,
-    Relative,
-    Shaw,
-    TransformerXL,
-    Urpe,
-)
-from lengthlens.models.schemes.ideal import Ideal
-from lengthlens.models.schemes.lbpe import FreeRelation, LearnedRelation
+from lengthlens.models.schemes import absolute, contextual, distance, ideal, lbpe, rotary, taskgiven
 from lengthlens.models.schemes.relation import Phi, Relation
-from lengthlens.models.schemes.rotary import Rope, RopeInterpolated, RopeNtk, RopeYarn
 from lengthlens.models.schemes.scheme import PositionScheme, Sizes
-from lengthlens.models.schemes.taskgiven import Abacus, Coupled
 from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Wrapper
 from lengthlens.tasks import TASKS, Task
 
@@ -50,9 +34,12 @@ SCHEMES: Registry[type[PositionScheme]] = Registry(
     {
         scheme.name: scheme
         for scheme in (
-            *(NoPosition, LearnedPositions, Sinusoidal, Shortformer, Rope, RopeInterpolated, RopeNtk, RopeYarn),
-            *(Alibi, T5, Relative, Shaw, TransformerXL, KerpleLog, KerplePower, Fire, Cope, Urpe),
-            *(Coupled, Abacus, RpeSquare, Ideal, LearnedRelation, FreeRelation),
+            *(absolute.NoPosition, absolute.LearnedPositions, absolute.Sinusoidal, absolute.Shortformer),
+            *(rotary.Rope, rotary.RopeInterpolated, rotary.RopeNtk, rotary.RopeYarn),
+            *(distance.Alibi, distance.T5, distance.Relative, distance.Shaw, distance.TransformerXL),
+            *(distance.KerpleLog, distance.KerplePower, distance.Fire, contextual.Cope, distance.Urpe),
+            *(taskgiven.Coupled, taskgiven.Abacus, contextual.RpeSquare),
+            *(ideal.Ideal, lbpe.LearnedRelation, lbpe.FreeRelation),
         )
     },
 )

@@ -1,39 +1,39 @@
 """Schemes whose position ids the task gives: positions that play the same part share an id, and so a learned vector."""
 
-from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code
-from lengthlens.models.schemes.scheme import LARGEST, Family, Positions, PositionScheme, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Family, Positions, PositionScheme, Recent, Sizes, option
 from lengthlens.tasks import Task
 
 KEPT_SCALES = 64
 
 
-class PositionIds(ABC):
-    """Position ids that follow from the scale, kept for the scales asked for lately."""
+def coupled_ids(task: Task, scale: int) -> Tensor:
+    """The task's coupling, from start 1. [pos]"""
+    with torch.device("cpu"):
+        return 1 + task.coupling(scale)
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self._kept: OrderedDict[int, Tensor] = OrderedDict()
 
-    @abstractmethod
-    def make(self, scale: int) -> Tensor:
-        """The ids of an instance of this scale. [pos]"""
+def place_in_run(task: Task, scale: int) -> Tensor:
+    """The place in the run of symbols. Which tokens are symbols follows from the scale, so any instance shows it."""
+    with torch.device("cpu"):
+        instance = task.sample(scale, 1, torch.Generator().manual_seed(0), "cpu")
+        return task.run_index(instance.tokens)[0]
 
-    def at(self, scale: int) -> Tensor:
-        """The same, from memory if asked for lately."""
-        if scale not in self._kept:
-            with torch.device("cpu"):
-                self._kept[scale] = self.make(scale)
-            if len(self._kept) > KEPT_SCALES:
-                self._kept.popitem(last=False)
-        return self._kept[scale]
+
+class PositionIds(Recent[Tensor]):
+    """Position ids [pos] that follow from the scale of a task, `ids_of(task, scale)`."""
+
+    def __init__(self, task: Task, ids_of: Callable[[Task, int], Tensor]) -> None:
+        super().__init__(partial(ids_of, task), KEPT_SCALES)
 
     def of_pairs(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         """The ids of both positions of each pair, [*broadcast, 2]. Behind the instance comes padding, whose id is 0."""
@@ -47,35 +47,21 @@ class PositionIds(ABC):
         return codes
 
 
-class CoupledIds(PositionIds):
-    """The task's coupling, from start 1."""
-
-    def make(self, scale: int) -> Tensor:
-        return 1 + self.task.coupling(scale)
-
-
-class PlaceInRun(PositionIds):
-    """The place in the run of symbols. Which tokens are symbols follows from the scale, so any instance shows it."""
-
-    def make(self, scale: int) -> Tensor:
-        instance = self.task.sample(scale, 1, torch.Generator(device="cpu").manual_seed(0), "cpu")
-        return self.task.run_index(instance.tokens)[0]
-
-
 class _TaskGiven(PositionScheme):
     """One learned vector for each position id. In training all ids are moved up by one random number per batch."""
 
     family: Family = "task-given"
     no_random = "its position ids are given by the task, and already moved at random in training"
     no_hint = "its position ids are given by the task, which knows the scale"
-    Ids: type[PositionIds]
+    ids_of: "staticmethod[[Task, int], Tensor]"
+    options: Any  # have `max_id`, the largest id that has a vector
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None, ids: int) -> None:
-        super().__init__(sizes, options, task)
+    def __init__(self, sizes: Sizes, options: Any, task: Task | None) -> None:
         if task is None:
             raise UserError(f"scheme '{self.name}' takes its position ids from a task: build the model for a task")
-        self.ids = self.Ids(task)
-        self.W_pos = nn.Parameter(torch.empty(ids, sizes.d_model))
+        super().__init__(sizes, options, task)
+        self.ids = PositionIds(task, self.ids_of)
+        self.W_pos = nn.Parameter(torch.empty(options.max_id + 1, sizes.d_model))
         nn.init.normal_(self.W_pos, std=0.02)
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
@@ -84,15 +70,14 @@ class _TaskGiven(PositionScheme):
     def describe(self, code: Code) -> str:
         return f"position id {code[1]} seen from {code[0]}"
 
-    def offset(self, largest: int) -> int:
-        """A random number from 0 to `largest` in training, 0 otherwise."""
-        if not self.training or largest == 0:
-            return 0
-        return int(torch.randint(largest + 1, (), generator=self.generator, device="cpu"))
-
-    def looked_up(self, ids: Tensor, bound: int) -> Tensor:
-        """The vectors of ids [row, pos], which are at most `bound`; refuses ids that have none."""
-        if bound >= len(self.W_pos) and ids.device.type != "meta":
+    def moved(self, ids: Tensor, most: int) -> Tensor:
+        """The vectors of ids [row, pos]; in training, those above 0 are moved up by a random number up to `most`."""
+        offset = 0
+        if self.training and most:
+            offset = int(torch.randint(most + 1, (), generator=self.generator, device="cpu"))
+        ids = torch.where(ids == 0, 0, ids + offset)
+        # No id is larger than the number of tokens and one, so that they need not be read as long as that has a vector.
+        if ids.shape[1] + 1 + offset >= len(self.W_pos) and ids.device.type != "meta":
             largest = int(ids.max())
             if largest >= len(self.W_pos):
                 raise UserError(
@@ -111,7 +96,7 @@ class Coupled(_TaskGiven):
 
     name = "coupled"
     summary = "one learned vector per position id that the task couples, added to the embedding"
-    Ids = CoupledIds
+    ids_of = staticmethod(coupled_ids)
     relation_in_words = "(coupled id of i, coupled id of j)"
     uses_scale = True
 
@@ -123,26 +108,19 @@ class Coupled(_TaskGiven):
     options: Options
 
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
-        super().__init__(sizes, options, task, options.max_id + 1)
-        self.ids.at(self.ids.task.min_scale)  # a task that couples nothing refuses here
+        super().__init__(sizes, options, task)
+        assert task is not None
+        self.ids.at(task.min_scale)  # a task that couples nothing refuses here
 
     def embed(self, positions: Positions) -> Tensor | None:
-        offset = self.offset(self.options.max_start - 1)
-        ids = self._ids(positions)
-        ids = torch.where(ids == 0, 0, ids + offset)
-        return self.looked_up(ids, bound=positions.tokens.shape[1] + 1 + offset)
-
-    def _ids(self, positions: Positions) -> Tensor:
-        """The ids of each row, cut or filled up with 0 to the length of the tokens. [1|row, pos]"""
         assert positions.scale is not None
         length, device = positions.tokens.shape[1], positions.tokens.device
-        if device.type == "meta":  # no scale to read there, and any ids will do
-            return torch.zeros(len(positions.scale), length, dtype=torch.long, device=device)
-        ids = torch.zeros(len(positions.scale), length, dtype=torch.long, device="cpu")
-        for row, scale in enumerate(positions.scale.tolist()):
+        ids = torch.zeros(len(positions.scale), length, dtype=torch.long, device="cpu")  # 0 behind the instance
+        # On the meta device there is no scale to read, and any ids will do.
+        for row, scale in enumerate([] if device.type == "meta" else positions.scale.tolist()):
             own = self.ids.at(scale)[:length]
             ids[row, : len(own)] = own
-        return ids.to(device)
+        return self.moved(ids.to(device), self.options.max_start - 1)
 
 
 class Abacus(_TaskGiven):
@@ -154,7 +132,7 @@ class Abacus(_TaskGiven):
 
     name = "abacus"
     summary = "one learned vector per place in a run of symbols, added to the embedding"
-    Ids = PlaceInRun
+    ids_of = staticmethod(place_in_run)
     relation_in_words = "(place of i in its run of symbols, place of j in its own)"
 
     @dataclass(frozen=True)
@@ -164,10 +142,6 @@ class Abacus(_TaskGiven):
 
     options: Options
 
-    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
-        super().__init__(sizes, options, task, options.max_id + 1)
-
     def embed(self, positions: Positions) -> Tensor | None:
-        offset = self.offset(self.options.max_offset)
-        ids = self.ids.task.run_index(positions.tokens)
-        return self.looked_up(torch.where(ids == 0, 0, ids + offset), bound=positions.tokens.shape[1] + offset)
+        assert self.task is not None
+        return self.moved(self.task.run_index(positions.tokens), self.options.max_offset)
