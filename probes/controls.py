@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from lengthlens.errors import unknown
+from lengthlens.errors import Registry
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.models.transformer import HookedModel, build
@@ -20,12 +19,8 @@ SHARP = 30.0  # a score at which softmax leaves e⁻³⁰ for every other key: n
 
 def untrained(config: ModelConfig) -> HookedModel:
     """The model of a config with its first weights."""
-    model = build(config)
-    model.eval()
+    model: HookedModel = build(config).eval()
     return model
-
-
-# -- shuffled labels -----------------------------------------------------------------------------------------
 
 
 class ShuffledTrainer(Trainer):
@@ -49,12 +44,8 @@ def trained_on_shuffled(config: RunConfig) -> HookedModel:
     trainer = ShuffledTrainer(replace(config, lengths="one"))
     while not trainer.done:
         trainer.advance()
-    model: HookedModel = trainer.model
-    model.eval()
+    model: HookedModel = trainer.model.eval()
     return model
-
-
-# -- by hand -------------------------------------------------------------------------------------------------
 
 
 def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
@@ -73,47 +64,26 @@ def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
     >>> model.task.render(model.generate("^ 7 3 =", 3)[0])
     '^ 7 3 = 7 3 $'
     """
-    if scheme not in BY_HAND:
-        raise unknown("scheme by hand", scheme, BY_HAND)
+    point = BY_HAND[scheme]
     task = TASKS["copy"]
-    tokens = len(task.vocab)
-    known = SchemeSpec.of(scheme).options
-    options = {"max_distance": max_distance} if "max_distance" in known else {}
-    config = ModelConfig(
-        task="copy",
-        scheme=scheme,
-        scheme_options=options,
-        n_layers=1,
-        n_heads=1,
-        d_model=2 * tokens,
-        d_head=tokens,
-        attn_only=True,
-        normalization_type=None,
-    )
-    model = build(config)
+    tokens, same = len(task.vocab), torch.eye(len(task.vocab))
+    options = {"max_distance": max_distance} if "max_distance" in SchemeSpec.of(scheme).options else {}
+    sizes: dict[str, Any] = {"n_layers": 1, "n_heads": 1, "d_model": 2 * tokens, "d_head": tokens}
+    model: HookedModel = build(
+        ModelConfig("copy", scheme, options, attn_only=True, normalization_type=None, **sizes)
+    ).eval()
+    written = same.clone()  # for each token that is read: itself, and ``$`` for ``=``
+    written[task.ids["="]] = same[task.ids["$"]]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        same = torch.eye(tokens)
         model.embed.W_E[:, :tokens] = same
         attention = model.layers[0].attn
         attention.W_V[0, :tokens] = same
-        attention.W_O[0, :, tokens:] = SHARP * next_token(same)
+        attention.W_O[0, :, tokens:] = SHARP * written
         model.unembed.W_U[tokens:] = same
-        BY_HAND[scheme](model.pos_embed)
-    model.eval()
+        point(model.pos_embed)
     return model
-
-
-def next_token(same: Tensor) -> Tensor:
-    """What copying writes for each token it reads, [token, token]: itself, and ``$`` for ``=``."""
-    task = TASKS["copy"]
-    written = same.clone()
-    written[task.ids["="]] = same[task.ids["$"]]
-    return written
-
-
-# How a scheme is told to give its score to the key n back, and to no other.
 
 
 def _every_role(scheme: Any) -> None:
@@ -130,8 +100,7 @@ def _form(scheme: Any) -> None:
     scheme.bias[..., back, scheme.options.window] = SHARP
 
 
-BY_HAND: dict[str, Callable[[Any], None]] = {
-    "ideal": _every_role,
-    "hinted:relative": _distance_from_scale,
-    "lbpe": _form,
-}
+# How a scheme is told to give its score to the key n back, and to no other.
+BY_HAND: Registry[Callable[[Any], None]] = Registry(
+    "scheme by hand", {"ideal": _every_role, "hinted:relative": _distance_from_scale, "lbpe": _form}
+)

@@ -26,16 +26,6 @@ class Interval(NamedTuple):
     seeds: int
 
 
-def upper_half(scales: Iterable[int]) -> list[int]:
-    """The scales from half of the largest on.
-
-    >>> upper_half(range(1, 11))
-    [5, 6, 7, 8, 9, 10]
-    """
-    scales = sorted(scales)
-    return [n for n in scales if 2 * n >= scales[-1]]
-
-
 def invariance_index(curve: Mapping[int, float]) -> float:
     """The invariance index ι: the slope of log complexity against log n on the upper half of the training range.
 
@@ -53,7 +43,7 @@ def invariance_index(curve: Mapping[int, float]) -> float:
     """
     if not curve:
         raise UserError("the invariance index needs a complexity at two scales at least, and none is given")
-    used = upper_half(curve)
+    used = [n for n in sorted(curve) if 2 * n >= max(curve)]
     if len(used) < 2:
         raise UserError(f"the invariance index needs two scales at least, and there is only n = {used[0]}")
     logs = np.log([max(1.0, float(curve[n])) for n in used])
@@ -69,7 +59,7 @@ def over_seeds(values: Iterable[float]) -> Interval:
     (0.752, 1.248, 3)
     """
     found = np.array([value for value in values if not np.isnan(value)])
-    if len(found) < 2:
-        return Interval(float(found.mean()) if len(found) else float("nan"), float("nan"), float("nan"), len(found))
-    half = stats.t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))
-    return Interval(float(found.mean()), float(found.mean() - half), float(found.mean() + half), len(found))
+    mean, half = float(found.mean()) if len(found) else float("nan"), float("nan")
+    if len(found) > 1:
+        half = float(stats.t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
+    return Interval(mean, mean - half, mean + half, len(found))

@@ -17,81 +17,15 @@ To add one from outside (torch is imported in `rows`, so that listing probes sta
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lengthlens.errors import Registry
 
 if TYPE_CHECKING:
-    import torch
-
-    from lengthlens.models.schemes.relation import Relation
-    from lengthlens.models.schemes.spec import RelationLike
-    from lengthlens.probes.subject import AnyModel, Subject
-    from lengthlens.tasks import Task
+    from lengthlens.probes.table import Context
 
 Row = dict[str, Any]  # columns of a study, by name
-
-
-class Context:
-    """One network while it is probed: what several probes need is computed once.
-
-    Probes draw instances from one `generator`, one after the other in the order of `PROBES`, after `exact`.
-    """
-
-    def __init__(
-        self,
-        model: "AnyModel",
-        task: "Task | None" = None,
-        train_max: int = 10,
-        *,
-        relation: "RelationLike | None" = None,
-        layers: Sequence[int] | None = None,
-        beyond: Sequence[int] = (),
-        generator: "torch.Generator | None" = None,
-    ) -> None:
-        """Arguments as of `lengthlens.probes.table.probe_model`."""
-        import torch
-
-        from lengthlens.probes.subject import subject_of, task_of
-
-        self.subject: Subject = subject_of(model)
-        self.task = task_of(model, task)
-        self.train_max, self.layers, self.beyond = train_max, layers, beyond
-        self.generator = generator or torch.Generator().manual_seed(0)
-        self._relation = relation
-
-    @property
-    def range(self) -> "tuple[Task, int]":
-        """The task, and the largest scale of training."""
-        return self.task, self.train_max
-
-    @cached_property
-    def exact(self) -> dict[int, float]:
-        """Exact match at every scale of the training range."""
-        from lengthlens.probes.subject import exact_by_scale, scales_up_to
-
-        scales = scales_up_to(self.task, self.train_max)
-        return exact_by_scale(self.subject, self.task, scales, generator=self.generator)
-
-    @cached_property
-    def coded(self) -> "tuple[Subject, Relation]":
-        """What codes are counted on, and the relation that gives them; see `lengthlens.probes.pruning.own_relation`."""
-        from lengthlens.probes.pruning import own_relation
-
-        return own_relation(self.subject, *self.range, self._relation)
-
-    @cached_property
-    def pruned(self) -> "tuple[Subject, Relation] | None":
-        """A copy without what answers in range do not need, and the relation left; None where nothing can go."""
-        from lengthlens.models.schemes.scheme import scheme_of
-        from lengthlens.probes.pruning import prune
-
-        own = self._relation is None and scheme_of(self.subject.model) is not None
-        if own and self.coded[0] is not self.subject:
-            return self.coded  # codes are counted on the pruned copy already
-        return prune(self.subject, *self.range)
 
 
 class Threshold(NamedTuple):
@@ -129,7 +63,7 @@ class Probe(ABC):
         return {threshold.column: threshold.default for threshold in self.thresholds}
 
     @abstractmethod
-    def rows(self, context: Context) -> list[Row]:
+    def rows(self, context: "Context") -> list[Row]:
         """The measurements of one network, as rows with columns of a study."""
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
@@ -149,9 +83,6 @@ def index_row(measure: str, curve: Mapping[int, float], about: Row) -> Row:
     return {"measure": measure, "scale": max(curve), "value": invariance_index(curve), **about}
 
 
-# -- the probes --------------------------------------------------------------------------------------------------
-
-
 class LrcProbe(Probe):
     """Measured LRC of each head and (rows without a layer) of all; r2: how position-only each head is."""
 
@@ -160,7 +91,7 @@ class LrcProbe(Probe):
     words = "how many position codes the heads use (measured LRC)"
     thresholds = (TOLERANCE,)
 
-    def rows(self, context: Context) -> list[Row]:
+    def rows(self, context: "Context") -> list[Row]:
         from lengthlens.probes.lrc import measured_lrc
 
         subject, relation = context.coded
@@ -185,7 +116,7 @@ class SrcProbe(Probe):
     words = "how many operators explain its steps (measured SRC)"
     thresholds = (INFLUENCE, FIDELITY)
 
-    def rows(self, context: Context) -> list[Row]:
+    def rows(self, context: "Context") -> list[Row]:
         from lengthlens.probes.src import measured_src_at
 
         subject, relation = context.coded
@@ -193,11 +124,11 @@ class SrcProbe(Probe):
             INFLUENCE.tried, subject, *context.range, relation=relation, generator=context.generator
         )
         usual, codes = found[INFLUENCE.tried.index(INFLUENCE.default)], {"relation": relation.words}
-        rows = by_scale("src", usual.curve, {**codes, **self.defaults})
-        rows += by_scale("signatures", usual.signatures(), {**codes, **self.defaults})
+        about = {**codes, **self.defaults}
+        rows = by_scale("src", usual.curve, about) + by_scale("signatures", usual.signatures(), about)
         for each, fidelity in product(found, FIDELITY.tried):
-            about = {**codes, "influence": each.threshold, "fidelity": fidelity}
-            rows.append(index_row("iota_src", each.curve_at(fidelity), about))
+            tried = {"influence": each.threshold, "fidelity": fidelity}
+            rows.append(index_row("iota_src", each.curve_at(fidelity), {**codes, **tried}))
         return rows
 
 
@@ -212,7 +143,7 @@ class TransferProbe(Probe):
     words = "how far readouts transfer between steps and scales"
     thresholds = (BAR,)
 
-    def rows(self, context: Context) -> list[Row]:
+    def rows(self, context: "Context") -> list[Row]:
         from lengthlens.probes.transfer import readout_transfer
 
         found = readout_transfer(
@@ -239,15 +170,14 @@ class PrunedProbe(Probe):
     factors = (2, 10)  # times the training range: where the copy is tried
     samples = 200  # instances of each
 
-    def rows(self, context: Context) -> list[Row]:
+    def rows(self, context: "Context") -> list[Row]:
         from lengthlens.probes.src import measured_src
         from lengthlens.probes.subject import exact_by_scale, reachable
 
         if context.pruned is None:
             return [{"measure": "pruned", "reason": "nothing to prune: no bias for each code"}]
-        subject, relation = context.pruned
+        (subject, relation), task, generator = context.pruned, context.task, context.generator
         about = {"relation": relation.words, "samples": self.samples, **self.defaults}
-        task, generator = context.task, context.generator
         curve = measured_src(subject, *context.range, relation=relation, generator=generator).curve
         far = reachable(subject, task, [factor * context.train_max for factor in self.factors])
         exact = exact_by_scale(subject, task, far, self.samples, generator)
@@ -270,7 +200,7 @@ class RelationProbe(Probe):
     name, measures = "relation", ("relation",)
     words = "the relation that was learned, where the scheme learns one"
 
-    def rows(self, context: Context) -> list[Row]:
+    def rows(self, context: "Context") -> list[Row]:
         from lengthlens.models.schemes.scheme import scheme_of
 
         own = scheme_of(context.subject.model)
@@ -278,18 +208,12 @@ class RelationProbe(Probe):
             return []
         subject, relation = context.pruned
         scheme = scheme_of(subject.model) or own
-        return [
-            {
-                "measure": "relation",
-                "layer": entry.layer,
-                "head": entry.head,
-                "value": round(entry.bias, 6),
-                "relation": relation.words,
-                "form": str(entry.form),
-                "form_value": entry.value,
-            }
-            for entry in scheme.entries()
-        ]
+        rows = []
+        for entry in scheme.entries():
+            form = {"form": str(entry.form), "form_value": entry.value, "value": round(entry.bias, 6)}
+            where = {"layer": entry.layer, "head": entry.head, "relation": relation.words}
+            rows.append({"measure": "relation", **where, **form})
+        return rows
 
 
 def _records(frame: Any) -> list[Row]:

@@ -11,19 +11,17 @@ one for each scale; without the first, one code at every scale.
 """
 
 import copy
-from collections.abc import Callable
-from typing import Any
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Relation
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike, relation_of
-from lengthlens.probes.subject import Subject, exact_by_scale, scales_up_to, subject_of, task_of
+from lengthlens.probes.subject import AnyModel, Subject, exact_by_scale, scales_up_to, subject_of, task_of
 from lengthlens.tasks import Task
 
 
 def own_relation(
-    model: Callable[..., Any] | Subject, task: Task, train_max: int, relation: RelationLike | None = None
+    model: AnyModel, task: Task, train_max: int, relation: RelationLike | None = None
 ) -> tuple[Subject, Relation]:
     """What to probe, and the relation it uses.
 
@@ -42,9 +40,7 @@ def own_relation(
     return pruned or (subject, scheme.relation())
 
 
-def prune(
-    model: Callable[..., Any] | Subject, task: Task | None = None, train_max: int = 10
-) -> tuple[Subject, Relation] | None:
+def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tuple[Subject, Relation] | None:
     """A copy of a trained model without what its answers in range do not need, and the relation that is left.
 
     Arguments:

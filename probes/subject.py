@@ -133,16 +133,10 @@ def exact_by_scale(
     return found
 
 
-def check_reachable(model: AnyModel, task: Task, scale: int) -> None:
-    """Refuse a scale that the task does not have or the model cannot process."""
-    exact_by_scale(model, task, [task.checked_scale(scale)], rows=1)
-
-
 def reachable(model: AnyModel, task: Task, scales: Sequence[int]) -> list[int]:
-    """Those of the scales that are not refused."""
-    found = []
+    """Those of the scales that the task has and the model can process."""
+    found: list[int] = []
     for scale in scales:
         with suppress(UserError):
-            check_reachable(model, task, scale)
-            found.append(scale)
+            found += exact_by_scale(model, task, [scale], rows=1)
     return found

@@ -5,19 +5,24 @@ training range: it says whether the rest means something.
 """
 
 import io
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pandas as pd
 import torch
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.relation import read_forms
+from lengthlens.models.schemes.relation import Relation, read_forms
+from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike
-from lengthlens.probes.probe import PROBES, Context, Probe, Row, by_scale, chosen
-from lengthlens.probes.subject import AnyModel, check_reachable, reachable
+from lengthlens.probes.invariance import THRESHOLD_COLUMNS
+from lengthlens.probes.probe import PROBES, Probe, Row, by_scale, chosen
+from lengthlens.probes.pruning import own_relation, prune
+from lengthlens.probes.subject import AnyModel, Subject, exact_by_scale, reachable, scales_up_to, subject_of, task_of
 from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accurate
 from lengthlens.runs.run import Run
 from lengthlens.runs.sweep import in_parallel
@@ -26,28 +31,53 @@ from lengthlens.tasks import Task
 FILE = "probes.parquet"
 EARLIER_RELATION = "relation.json"  # where the learned relation of a run was kept before it was a probe
 
-COLUMNS = {
-    "measure": "str",
-    "layer": "Int64",
-    "head": "Int64",
-    "readout": "str",
-    "fit_scale": "Int64",
-    "scale": "Int64",
-    "value": "float64",
-    "samples": "Int64",
-    "control": "float64",
-    "tolerance": "float64",
-    "influence": "float64",
-    "fidelity": "float64",
-    "bar": "float64",
-    "accurate": "bool",
-    "relation": "str",
-    "form": "str",
-    "form_value": "Int64",
-    "reason": "str",
-}
+COLUMNS = (
+    {"measure": "str", "layer": "Int64", "head": "Int64", "readout": "str", "fit_scale": "Int64", "scale": "Int64"}
+    | {"value": "float64", "samples": "Int64", "control": "float64"}
+    | dict.fromkeys(THRESHOLD_COLUMNS, "float64")
+    | {"accurate": "bool", "relation": "str", "form": "str", "form_value": "Int64", "reason": "str"}
+)
 
 Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Context:
+    """One network while it is probed: what several probes need is computed once.
+
+    Probes draw instances from one `generator`, one after the other in the order of `PROBES`, after `exact`.
+    """
+
+    subject: Subject
+    task: Task
+    train_max: int
+    generator: torch.Generator
+    layers: Sequence[int] | None = None  # of lrc and transfer; all, if None
+    beyond: Sequence[int] = ()  # scales beyond the training range at which transfer is tested, too
+    relation: RelationLike | None = None  # gives codes in the place of the model's own
+
+    @property
+    def range(self) -> tuple[Task, int]:
+        """The task, and the largest scale of training."""
+        return self.task, self.train_max
+
+    @cached_property
+    def exact(self) -> dict[int, float]:
+        """Exact match at every scale of the training range."""
+        return exact_by_scale(self.subject, self.task, scales_up_to(*self.range), generator=self.generator)
+
+    @cached_property
+    def coded(self) -> tuple[Subject, Relation]:
+        """What codes are counted on, and the relation that gives them; see `own_relation`."""
+        return own_relation(self.subject, *self.range, self.relation)
+
+    @cached_property
+    def pruned(self) -> tuple[Subject, Relation] | None:
+        """A copy without what answers in range do not need, and the relation left; None where nothing can go."""
+        own = self.relation is None and scheme_of(self.subject.model) is not None
+        if own and self.coded[0] is not self.subject:
+            return self.coded  # codes are counted on the pruned copy already
+        return prune(self.subject, *self.range)
 
 
 def probe_model(
@@ -64,8 +94,7 @@ def probe_model(
 ) -> pd.DataFrame:
     """What some of `PROBES` (all, if `measures` names none) say about a model, as rows with `COLUMNS`.
 
-    `relation` gives codes in the place of the model's own relation; `layers` are those of lrc and transfer; transfer is
-    tested at the scales `beyond` the training range, too.
+    `relation`, `layers` and `beyond` are those of `Context`.
 
     >>> from lengthlens.probes.controls import copy_by_hand
     >>> table = probe_model(copy_by_hand(), train_max=4, measures=["src"])
@@ -73,11 +102,12 @@ def probe_model(
     [1.0, 1.0, 1.0, 1.0]
     """
     generator = torch.Generator().manual_seed(seed)
-    context = Context(model, task, train_max, relation=relation, layers=layers, beyond=beyond, generator=generator)
-    return _table(context, chosen(measures), report or _silent)
+    context = Context(subject_of(model), task_of(model, task), train_max, generator, layers, beyond, relation)
+    return _table(context, chosen(measures), report)
 
 
-def _table(context: Context, probes: Sequence[Probe], tell: Report) -> pd.DataFrame:
+def _table(context: Context, probes: Sequence[Probe], report: Report | None) -> pd.DataFrame:
+    tell = report or (lambda text: None)
     tell("exact match in range")
     rows = by_scale("exact_match", context.exact, {})
     for probe in probes:
@@ -87,17 +117,10 @@ def _table(context: Context, probes: Sequence[Probe], tell: Report) -> pd.DataFr
     return pd.DataFrame([{**row, "accurate": accurate} for row in rows], columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def _silent(text: str) -> None:
-    pass
-
-
 def plain_rows(table: pd.DataFrame) -> list[Row]:
     """Rows as plain values, None where a column means nothing for a row."""
     rows = table.astype(object).where(table.notna(), None).to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in rows]
-
-
-# -- a run -------------------------------------------------------------------------------------------------------
 
 
 def probe_run(
@@ -119,33 +142,35 @@ def probe_run(
     """
     probes, default = chosen(measures), layers is None and beyond is None
     kept = stored(run) if default else None
-    done = [] if kept is None or again else kept_probes(kept)
-    left = [probe for probe in probes if probe not in done]
+    known = [] if kept is None else kept_probes(kept)
+    left = [probe for probe in probes if again or probe not in known]
     if kept is not None and not left:
         exact = kept[kept["measure"] == "exact_match"]
         _check_accurate(run, dict(zip(exact["scale"], exact["value"])), force)
         return _of_probes(kept, probes)
-    model, task, train_max = run.model(), run.config.task_object, run.config.train_max
-    for scale in beyond or ():
-        check_reachable(model, task, scale)
-    far = reachable(model, task, [2 * train_max]) if beyond is None else beyond
-    context = Context(model, task, train_max, layers=layers, beyond=far)
+    subject, config = Subject(run.model()), run.config
+    task, train_max = config.task_object, config.train_max
+    far = reachable(subject, task, [2 * train_max]) if beyond is None else beyond
+    exact_by_scale(subject, task, far, rows=1)  # refuses what cannot be processed
+    context = Context(subject, task, train_max, torch.Generator().manual_seed(0), layers, far)
     _check_accurate(run, context.exact, force)
-    found = _with_identity(run, _table(context, left, report or _silent))
+    found = _table(context, left, report)
+    identity: Row = {"run": run.id, "task": config.task, "scheme": config.scheme, "seed": config.seed}
+    for place, (name, value) in enumerate(identity.items()):
+        found.insert(place, name, value)
     if kept is not None:
         others = kept[~kept["measure"].isin(_measures(left))]
         found = pd.concat([others, found[found["measure"] != "exact_match"]], ignore_index=True)
     if default:
-        _keep(run, found, {*left, *(kept_probes(kept) if kept is not None else ())}, unkept)
+        found.attrs["probes"] = [name for name, probe in PROBES.items() if probe in left or probe in known]
+        try:
+            with run.locked(wait=True):
+                run.write(FILE, found.to_parquet(None, index=False))
+        except UserError as error:
+            if unkept is None:
+                raise
+            unkept(error)
     return _of_probes(found, probes)
-
-
-def _with_identity(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    config = run.config
-    identity: Row = {"run": run.id, "task": config.task, "scheme": config.scheme, "seed": config.seed}
-    for place, (name, value) in enumerate(identity.items()):
-        table.insert(place, name, value)
-    return table
 
 
 def _measures(probes: Sequence[Probe]) -> list[str]:
@@ -158,15 +183,12 @@ def _of_probes(table: pd.DataFrame, probes: Sequence[Probe]) -> pd.DataFrame:
 
 
 def _check_accurate(run: Run, exact: dict[int, float], force: bool) -> None:
-    worst = min(exact, key=lambda n: exact[n])
+    worst = min(exact, key=exact.__getitem__)
     if exact[worst] < ACCURATE and not force:
         raise UserError(
             f"run '{run.id}' ({run.status().status}) is not accurate in range, exact match {exact[worst]:.2f} at "
             f"n = {worst}, so its complexity says little: use --force to probe it all the same"
         )
-
-
-# -- on disk -----------------------------------------------------------------------------------------------------
 
 
 def stored(run: Run) -> pd.DataFrame | None:
@@ -181,17 +203,6 @@ def kept_probes(table: pd.DataFrame) -> list[Probe]:
     """The probes whose rows are in a kept table. One that found nothing is named beside the rows (not in old files)."""
     named, measured = table.attrs.get("probes", ()), set(table["measure"])
     return [probe for name, probe in PROBES.items() if name in named or measured & set(probe.measures)]
-
-
-def _keep(run: Run, table: pd.DataFrame, probes: set[Probe], unkept: Callable[[UserError], None] | None) -> None:
-    table.attrs["probes"] = [name for name, probe in PROBES.items() if probe in probes]
-    try:
-        with run.locked(wait=True):
-            run.write(FILE, table.to_parquet(None, index=False))
-    except UserError as error:
-        if unkept is None:
-            raise
-        unkept(error)
 
 
 def _converted(table: pd.DataFrame) -> pd.DataFrame:
@@ -220,11 +231,7 @@ def earlier_relation(run: Run) -> list[Row]:
     return rows
 
 
-# -- many runs ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Probed:
+class Probed(NamedTuple):
     """What became of one run: probed, left out because it cannot be, or failed; `reason` says why."""
 
     run: str
@@ -244,15 +251,20 @@ def probe_all(
 
     Runs that are not accurate are left out, since their complexity says little. A worker that dies is replaced.
     """
-    tell = report or (lambda outcome: None)
-    found = {run.id: Probed(run.id) for run in runs if is_probed(run)}
-    found |= {run.id: _left_out(run) for run in runs if run.id not in found and not is_ready(run)}
-    for done in found.values():
-        tell(done)
+    found: dict[str, Probed] = {}
+    for run in runs:
+        if is_probed(run):
+            found[run.id] = Probed(run.id)
+        elif not is_ready(run):
+            status = run.status()
+            reason = "it is not accurate in range" if status.has_model else f"it is {status.status}"
+            found[run.id] = Probed(run.id, "left out", reason)
     paths = {run.id: run.path.resolve() for run in runs if run.id not in found}
-    for name, outcome in in_parallel(_probe_one, paths, engine=engine, workers=workers, address=address):
+    measured = in_parallel(_probe_one, paths, engine=engine, workers=workers, address=address)
+    for name, outcome in itertools.chain(found.copy().items(), measured):
         found[name] = outcome
-        tell(outcome)
+        if report:
+            report(outcome)
     return [found[run.id] for run in runs]
 
 
@@ -268,12 +280,6 @@ def is_probed(run: Run) -> bool:
 def is_ready(run: Run) -> bool:
     """Whether a run has a model that is accurate in range, by its own evaluation."""
     return run.status().has_model and is_accurate(run.config, best_rows(run.evaluation()))
-
-
-def _left_out(run: Run) -> Probed:
-    status = run.status()
-    reason = "it is not accurate in range" if status.has_model else f"it is {status.status}"
-    return Probed(run.id, "left out", reason)
 
 
 def _probe_one(path: Path) -> Probed:

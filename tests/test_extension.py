@@ -13,8 +13,8 @@ from lengthlens.analyses.prediction import prediction
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import as_study
 from lengthlens.analyses.tables import Table, of_frame
-from lengthlens.probes.probe import PROBES, Context, Probe, Row, by_scale, index_row
-from lengthlens.probes.table import probe_run
+from lengthlens.probes.probe import PROBES, Probe, Row, by_scale, index_row
+from lengthlens.probes.table import Context, probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train

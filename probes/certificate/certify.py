@@ -25,8 +25,8 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.certificate.places import Places, check_scheme, settled_scale
-from lengthlens.probes.certificate.proof import leak_bound, proof, provable
+from lengthlens.probes.certificate.places import Places, settled_scale
+from lengthlens.probes.certificate.proof import leak_bound, proof
 from lengthlens.probes.certificate.search import RESERVE, Climb
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.runs.run import Run
@@ -41,7 +41,7 @@ SHORT_ROWS = 50  # instances of each length below the settled one, on which the 
 NOTHING_LONGER = "no longer length was asked for"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Certificate:
     """What is known about a model at lengths it was never run on."""
 
@@ -49,9 +49,9 @@ class Certificate:
     kind: Literal["proven", "conditional", "none"]
     limit: bool  # whether it ends there only because nothing longer was asked for
     reason: str  # in a sentence: what ends it, or why there is none
-    assumes: str  # what it rests on besides exact arithmetic; empty if nothing
+    assumes: str = ""  # what it rests on besides exact arithmetic; empty if nothing
     settled: int  # the scale from which on no new kinds of steps come
-    margin: float | None  # usual lead of the right logit, where it was computed
+    margin: float | None = None  # usual lead of the right logit, where it was computed
     worst: dict[int, float]  # the least margin by length: found, or for a proof, a bound for all lengths up to it
     weakest_step: str
     weakest_head: str
@@ -96,7 +96,7 @@ def certify(
     tell("kinds of steps")
     settled = settled_scale(model.pos_embed, task)
     leaks = {n: leak_at(model, task, settled, n).tolist() for n in LEAK_LENGTHS}
-    if provable(model):
+    if model.cfg.n_layers == 1 and model.cfg.attn_only and model.cfg.normalization_type is None:
         tell("proof")
         return proven(model, task, settled, max_length, leaks)
     return searched(model, task, settled, max_length, leaks, seed, tell)
@@ -104,10 +104,15 @@ def certify(
 
 def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
     """The task, if the theory covers it and the model."""
-    check_scheme(model.pos_embed)
-    if model.pos_embed.pools_others and model.config.score_scaling != "none":
+    scheme = model.pos_embed
+    if scheme.named_keys(torch.arange(1), scheme.task.min_scale if scheme.task else 1) is None:
         raise UserError(
-            f"scheme '{model.pos_embed.name}' with other=one can be certified without length-scaled scores only: with "
+            f"scheme '{scheme.name}' cannot be certified: only schemes such as lbpe and ideal name a bounded number of "
+            f"keys at each query and treat all others alike, whatever the length"
+        )
+    if scheme.pools_others and model.config.score_scaling != "none":
+        raise UserError(
+            f"scheme '{scheme.name}' with other=one can be certified without length-scaled scores only: with "
             "them, keys that weigh as one at one length do not at another"
         )
     if task is None:
@@ -125,19 +130,15 @@ def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
 
 
 def proven(model: HookedModel, task: Task, settled: int, limit: int, leaks: Leaks) -> Certificate:
-    found = proof(model, task, settled, limit)
-    step = found.weakest
-    outweighed = "from there on keys that are no sources can outweigh the one that is"
+    length, step, least = proof(model, task, settled, limit)
     return Certificate(
-        length=found.length,
-        kind="proven" if found.length else "none",
+        length=length,
+        kind="proven" if length else "none",
         limit=step is None,
-        reason=NOTHING_LONGER if step is None else outweighed,
-        assumes="",
+        reason="from there on keys that are no sources can outweigh the one that is" if step else NOTHING_LONGER,
         settled=settled,
-        margin=None,
-        worst={found.length: found.least} if found.length else {},
-        weakest_step="" if step is None else f"the step that writes '{task.vocab[int(step.target[0])]}'",
+        worst={length: least} if length else {},
+        weakest_step=f"the step that writes '{task.vocab[int(step.target[0])]}'" if step else "",
         weakest_head=leakiest(leaks),
         leak=leaks,
     )
@@ -146,8 +147,10 @@ def proven(model: HookedModel, task: Task, settled: int, limit: int, leaks: Leak
 def searched(
     model: HookedModel, task: Task, settled: int, limit: int, leaks: Leaks, seed: int, tell: Report
 ) -> Certificate:
-    def made(length: int, reason: str, assumes: str = "", climb: Climb | None = None, at: int = 0) -> Certificate:
-        weakest = climb.weakest[at] if climb and at else None
+    climb: Climb | None = None
+
+    def made(length: int, reason: str, assumes: str = "", at: int | None = None) -> Certificate:
+        found = climb.weakest if climb else {}
         return Certificate(
             length=length,
             kind="conditional" if length else "none",
@@ -156,54 +159,45 @@ def searched(
             assumes=assumes,
             settled=settled,
             margin=climb.usual if climb else None,
-            worst={n: found.margin for n, found in sorted(climb.weakest.items())} if climb else {},
-            weakest_step=weakest.step if weakest else "",
-            weakest_head=weakest.head if weakest else leakiest(leaks),
+            worst={n: weakest.margin for n, weakest in sorted(found.items())},
+            weakest_step=found[at].step if at else "",
+            weakest_head=found[at].head if at else leakiest(leaks),
             leak=leaks,
         )
 
     short = min(settled - 1, limit)
-    wrong = first_wrong(model, task, short, seed, tell)
-    if wrong is not None:
-        return made(0, f"at n = {wrong} the model itself is wrong on some of {SHORT_ROWS} instances")
+    for scale in range(task.min_scale, short + 1):
+        tell(f"the model at n = {scale}")
+        (score,) = exact_match(model, task, [scale], samples=SHORT_ROWS, seed=seed)
+        if score.exact_match < 1:
+            return made(0, f"at n = {scale} the model itself is wrong on some of {SHORT_ROWS} instances")
     assumes = f"up to n = {short} the model was run on {SHORT_ROWS} instances of each length"
     if short == limit:
         return made(limit, NOTHING_LONGER, assumes)
     climb, both = Climb(model, task, settled, seed, tell), f"n = {settled} and {settled + 1}"
     if climb.wrong:
-        return made(0, f"the model itself is wrong on {climb.wrong} of {climb.screened} instances of {both}", "", climb)
+        return made(0, f"the model itself is wrong on {climb.wrong} of {climb.screened} instances of {both}")
     assumes += f", and on {climb.screened} of {both}"
     if limit <= settled + 1:
-        return made(limit, NOTHING_LONGER, assumes, climb)
+        return made(limit, NOTHING_LONGER, assumes)
     length, failed = climb.up_to(settled + 1, limit)
-    tried = ", ".join(str(n) for n in sorted(climb.weakest) if n <= length)
-    if tried:
+    if tried := ", ".join(str(n) for n in sorted(climb.weakest) if n <= length):
         assumes += (
             f"; beyond, the worst leak was searched for and not proven to be the worst, at n = {tried}, "
             f"on {climb.steps} steps, the weakest among them, and each keeps {RESERVE:.0%} of the usual margin or more"
         )
     if failed is None:
-        return made(length, NOTHING_LONGER, assumes, climb, min(climb.weakest, key=climb.weakest.__getitem__))
+        return made(length, NOTHING_LONGER, assumes, min(climb.weakest, key=climb.weakest.__getitem__))
     margin = climb.weakest[failed].margin
     reason = f"at n = {failed} a leak was found that leaves a margin of {margin:.2f}, below {RESERVE:.0%} of the usual"
-    return made(length, reason, assumes, climb, failed)
+    return made(length, reason, assumes, failed)
 
 
 def leak_at(model: HookedModel, task: Task, settled: int, length: int) -> Tensor:
     """The most that can leak at a length, from all kinds of steps that there are. [layer, head]"""
     scales = (length,) if length < settled else (settled, settled + 1)
-    steps = [Places(model.pos_embed, task, scale) for scale in scales]
-    return torch.stack([leak_bound(model, task, each, length) for each in steps]).amax(0)
-
-
-def first_wrong(model: HookedModel, task: Task, last: int, seed: int, tell: Report) -> int | None:
-    """The least scale, up to `last`, at which the model itself errs."""
-    for scale in range(task.min_scale, last + 1):
-        tell(f"the model at n = {scale}")
-        (score,) = exact_match(model, task, [scale], samples=SHORT_ROWS, seed=seed)
-        if score.exact_match < 1:
-            return scale
-    return None
+    bounds = [leak_bound(model, task, Places(model.pos_embed, task, scale), length) for scale in scales]
+    return torch.stack(bounds).amax(0)
 
 
 def leakiest(leaks: Leaks) -> str:

@@ -42,15 +42,6 @@ class Named(NamedTuple):
         return self.key != NONE
 
 
-def check_scheme(scheme: PositionScheme) -> None:
-    """Refuse schemes under which the rest is not treated alike."""
-    if scheme.named_keys(torch.arange(1), scheme.task.min_scale if scheme.task else 1) is None:
-        raise UserError(
-            f"scheme '{scheme.name}' cannot be certified: only schemes such as lbpe and ideal name a bounded number of "
-            f"keys at each query and treat all others alike, whatever the length"
-        )
-
-
 class Places:
     """Instances of one scale, as a scheme sees them: the keys named at each position."""
 
@@ -63,7 +54,7 @@ class Places:
         self.first_answer = task.prompt_length(scale)
         query = torch.arange(self.length)
         named = scheme.named_keys(query, scale)
-        assert named is not None  # `check_scheme` was asked before
+        assert named is not None  # other schemes are refused before
         key, bias, valued = named
         marks = (~self.symbol).nonzero().T.expand(self.length, -1)
         key = torch.cat([key, marks, query[:, None]], 1)
@@ -122,8 +113,7 @@ def carried(position: Tensor, scale: int, to: int) -> Tensor:
     >>> carried(torch.tensor([1, 39, 41, 60, 82]), 40, 1000).tolist()
     [1, 999, 1001, 1500, 2002]
     """
-    part, offset = (position // scale), position % scale
-    near = scale // 4
+    part, offset, near = position // scale, position % scale, scale // 4
     middle = near + (offset - near) * (to - 2 * near) / (scale - 2 * near)
     inside = torch.where(offset <= near, offset, torch.where(offset >= scale - near, to - scale + offset, middle))
     return part * to + inside.long()

@@ -11,8 +11,9 @@ of such a quotient is found by Dinkelbach's method, head by head.
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,9 +26,6 @@ from lengthlens.tasks import Task
 ROUNDS = 8  # of the iteration, which converges quadratically; a bound holds after any of them
 MOST_CASES = 100_000  # combinations of tokens that a step may read
 FINE = 1.002  # ratio of the ends of a range of positions that is not halved any more
-
-
-# -- how much can leak -------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -50,11 +48,22 @@ def leak_bound(model: HookedModel, task: Task, steps: Places, length: int) -> Te
     """
     ends = torch.tensor([task.prompt_length(length) - 1, task.length(length) - 2])
     heat, number = temperature(model, ends), torch.log(ends + 2.0)
+    query, token = steps.answer_queries, torch.arange(len(task.vocab))
+    key, own = steps.named.key[query], steps.tokens[query][:, None]
+    occurs = torch.where(own < len(task.symbols), token < len(task.symbols), token == own)  # [query, token]
     bounds = []
     for layer in range(model.cfg.n_layers):
-        gaps, fades = _first_gaps(model, task, steps) if layer == 0 else _later_gaps(model, steps, layer)
-        kept = (gaps[..., None] * heat - fades[..., None] * number).amin(-1).exp().sum(-1)  # [head, case]
-        bounds.append((1 / (1 + kept)).amax(-1))
+        if layer == 0:
+            least, most = _first_scores(model, task, steps)
+        else:
+            least, most = torch.zeros(()), score_range(model, layer)[:, None, None, None]
+        gap = least + steps.named.bias[layer][:, query, None] - most  # [head, query, token or 1, name]
+        gap = gap.masked_fill((key < 0)[:, None], -math.inf)
+        pooled = steps.named.pooled[layer][:, query, None]
+        # Whether a named key loses weight against the rest as that grows in number.
+        fades = (pooled if model.pos_embed.pools_others else torch.ones_like(pooled)).to(gap.dtype)
+        kept = (gap[..., None] * heat - fades[..., None] * number).amin(-1).exp().sum(-1)  # [head, query, token or 1]
+        bounds.append(torch.where(occurs, 1 / (1 + kept), 0.0).amax((1, 2)))
     return torch.stack(bounds)
 
 
@@ -73,16 +82,10 @@ def score_table(model: HookedModel) -> Tensor:
     return q @ k.transpose(1, 2) / model.cfg.attn_scale
 
 
-def _fades(model: HookedModel, steps: Places, layer: int) -> Tensor:
-    """Whether a named key loses weight against the rest as that grows in number. [head, query, name]"""
-    pooled = steps.named.pooled[layer][:, steps.answer_queries]
-    return pooled if model.pos_embed.pools_others else torch.ones_like(pooled)
+def _first_scores(model: HookedModel, task: Task, steps: Places) -> tuple[Tensor, Tensor]:
+    """In layer 0, the least score of each named key and the largest of a symbol. [head, query, token, name or 1]
 
-
-def _first_gaps(model: HookedModel, task: Task, steps: Places) -> tuple[Tensor, Tensor]:
-    """δ of each named key in layer 0, for each answer query and each token that it may hold, and whether it fades.
-
-    [head, case, name] both.
+    For each answer query and each token that it may hold.
     """
     table, symbols, token = score_table(model), len(task.symbols), torch.arange(len(task.vocab))
     query = steps.answer_queries
@@ -90,22 +93,7 @@ def _first_gaps(model: HookedModel, task: Task, steps: Places) -> tuple[Tensor, 
     holds = steps.tokens[key.clamp(min=0)]  # of a mark; a symbol may be any
     lowest, highest = (table[..., :symbols].amin(-1)[:, None, :, None], table[..., :symbols].amax(-1)[:, None, :, None])
     score = torch.where((holds < symbols)[:, None], lowest, table[:, :, holds].transpose(1, 2))
-    score = torch.where((key == query[:, None])[:, None], table[:, token, token][:, None, :, None], score)
-    gap = score + steps.named.bias[0][:, query][:, :, None] - highest  # [head, query, token, name]
-    gap = gap.masked_fill((key < 0)[:, None], -math.inf)
-    own = steps.tokens[query][:, None]
-    fades = _fades(model, steps, 0)[:, :, None].expand(gap.shape)
-    case = torch.where(own < symbols, token < symbols, token == own)
-    return gap[:, case], fades[:, case].to(gap.dtype)
-
-
-def _later_gaps(model: HookedModel, steps: Places, layer: int) -> tuple[Tensor, Tensor]:
-    """δ of each named key in a layer behind a norm, at least, and whether it fades. [head, query, name] both"""
-    query = steps.answer_queries
-    bias = steps.named.bias[layer][:, query]
-    gap = bias - score_range(model, layer)[:, None, None]
-    gap = gap.masked_fill((steps.named.key[query] < 0)[None], -math.inf)
-    return gap, _fades(model, steps, layer).to(gap.dtype)
+    return torch.where((key == query[:, None])[:, None], table[:, token, token][:, None, :, None], score), highest
 
 
 def score_range(model: HookedModel, layer: int) -> Tensor:
@@ -116,20 +104,14 @@ def score_range(model: HookedModel, layer: int) -> Tensor:
     block, d = model.layers[layer], model.cfg.d_model
     if model.cfg.normalization_type is None:
         return torch.full((model.cfg.n_heads,), math.inf)
-    norm = block.ln1
-    scale = getattr(norm, "w", None)
-    scale = torch.ones(d) if scale is None else scale
-    shift = getattr(norm, "b", None)
-    shift = torch.zeros(d) if shift is None else shift
+    norm: Any = block.ln1
+    scale, shift = torch.ones(d) if norm.w is None else norm.w, torch.zeros(d) if norm.b is None else norm.b
     A, B = scale[:, None] * block.attn.W_Q, scale[:, None] * block.attn.W_K  # [head, d_model, d_head]
     a = torch.einsum("m,hmd->hd", shift, block.attn.W_Q) + block.attn.b_Q
     moved = math.sqrt(d) * torch.linalg.matrix_norm(A @ B.transpose(1, 2), 2)
     fixed = torch.linalg.vector_norm(torch.einsum("hd,hmd->hm", a, B), dim=-1)
     most: Tensor = 2 * math.sqrt(d) * (moved + fixed) / model.cfg.attn_scale
     return most
-
-
-# -- that answers are right --------------------------------------------------------------------------------------
 
 
 class ProofStep(NamedTuple):
@@ -143,21 +125,16 @@ class ProofStep(NamedTuple):
     target: Tensor  # [case]
 
 
-def provable(model: HookedModel) -> bool:
-    cfg = model.cfg
-    return cfg.n_layers == 1 and cfg.attn_only and cfg.normalization_type is None
-
-
 def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterator[ProofStep]:
     """The steps of one scale, with all combinations of tokens; if `seen` is given, one of each kind not in it."""
-    circuit = {step.query: step for step in task.circuit(places.scale)}
-    functions = task.circuit(places.scale).functions
+    circuit = task.circuit(places.scale)
+    steps = {step.query: step for step in circuit}
     for query, kind in zip(places.answer_queries.tolist(), places.types.tolist()):
-        if seen is not None and kind in seen:
-            continue
         if seen is not None:
+            if kind in seen:
+                continue
             seen.add(kind)
-        step = circuit[query]
+        step = steps[query]
         known = list(dict.fromkeys([*step.sources, query]))
         choices = [range(len(task.symbols)) if places.symbol[k] else [int(places.tokens[k])] for k in known]
         if math.prod(map(len, choices)) > MOST_CASES:
@@ -165,26 +142,16 @@ def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterat
                 f"a step of task '{task.name}' may read any of {MOST_CASES} combinations of tokens or more: too many"
             )
         cases = list(itertools.product(*choices))
-        key = places.named.key[query]
-        token = torch.full((len(cases), len(key)), -1)
-        target = []
-        for row, case in enumerate(cases):
-            held = dict(zip(known, case))
-            target.append(task.ids[functions[step.operator].function(*(task.vocab[held[s]] for s in step.sources))])
-            for name, position in enumerate(key.tolist()):
-                if position >= 0 and not places.symbol[position]:
-                    token[row, name] = places.tokens[position]
-                if position in held:
-                    token[row, name] = held[position]
-        exists = key >= 0
-        yield ProofStep(
-            query,
-            key[exists],
-            places.named.bias[0][:, query][:, exists],
-            places.named.pooled[0][:, query][:, exists],
-            token[:, exists],
-            torch.tensor(target),
-        )
+        function = circuit.functions[step.operator].function
+        held = [dict(zip(known, case)) for case in cases]
+        target = [task.ids[function(*(task.vocab[tokens[s]] for s in step.sources))] for tokens in held]
+        exists = places.named.key[query] >= 0
+        key = places.named.key[query][exists]
+        token = torch.where(places.symbol[key], -1, places.tokens[key]).repeat(len(cases), 1)
+        for position, column in zip(known, torch.tensor(cases).T):
+            token[:, key == position] = column[:, None]
+        bias, pooled = (part[0][:, query][:, exists] for part in (places.named.bias, places.named.pooled))
+        yield ProofStep(query, key, bias, pooled, token, torch.tensor(target))
 
 
 @torch.no_grad()
@@ -196,7 +163,6 @@ def least_lead(model: HookedModel, task: Task, step: ProofStep, first: Tensor, l
     heat = torch.stack([temperature(model, end).double() for end in (first, last)])  # [2, range]
     ends = torch.stack([first, last]).double()
     rest = (ends + 1 - len(step.key)).clamp(min=0)  # how many other keys
-    symbols, tokens = len(task.symbols), len(task.vocab)
     scores = score_table(model).double()  # [head, query token, key token]
     attn = model.layers[0].attn
     value = torch.einsum("tm,hmd->htd", model.embed.W_E, attn.W_V) + attn.b_V[:, None]
@@ -206,8 +172,9 @@ def least_lead(model: HookedModel, task: Task, step: ProofStep, first: Tensor, l
     right = step.target[:, None]
     lead = alone[own].gather(1, right) - alone[own]  # [case, logit]
     total = lead.double()[None].expand(len(first), -1, -1).clone()
-    any_symbol, as_one = torch.arange(tokens) < symbols, model.pos_embed.pools_others
-    possible = torch.where(step.token[..., None] < 0, any_symbol, torch.arange(tokens) == step.token[..., None])
+    token = torch.arange(len(task.vocab))
+    any_symbol = token < len(task.symbols)
+    possible = torch.where(step.token[..., None] < 0, any_symbol, token == step.token[..., None])
     for head in range(model.cfg.n_heads):
         gain = logits[head][:, step.target].T[:, None] - logits[head].T[None]  # [case, logit, token]
         named = scores[head][own][:, None] + step.bias[head][:, None]  # [case, name, token]
@@ -215,7 +182,7 @@ def least_lead(model: HookedModel, task: Task, step: ProofStep, first: Tensor, l
         low, high = _weights(named - top, heat)  # [range, case, name, token]
         other_low, other_high = _weights((scores[head][own] - top[..., 0])[:, None], heat)
         each, count = rest, torch.ones_like(rest)
-        if as_one:
+        if model.pos_embed.pools_others:
             count = (ends + 1 - (~step.pooled[head]).sum()).clamp(min=1)  # pooled keys
             each = rest / count
         share = torch.where(step.pooled[head], 1 / count[..., None], 1.0)[:, :, None, :, None]  # [2, range, 1, name, 1]
@@ -287,7 +254,9 @@ def proof(model: HookedModel, task: Task, settled: int, limit: int) -> Proof:
         if good < end:
             weakest, end = step, good
         least = min(least, lead)
-    return Proof(largest_scale(task, end, settled - 1, limit), weakest, least)
+    # The largest scale, from settled − 1 (which is certain) on, whose last query is not behind that position.
+    more = bisect_right(range(settled, limit + 1), end, key=lambda scale: task.length(scale) - 2)
+    return Proof(settled - 1 + more, weakest, least)
 
 
 def certain_up_to(model: HookedModel, task: Task, step: ProofStep, first: int, last: int) -> tuple[int, float]:
@@ -296,7 +265,7 @@ def certain_up_to(model: HookedModel, task: Task, step: ProofStep, first: int, l
     Ranges of positions are halved where the bound for all of a range at once fails.
     """
     least, at = math.inf, first
-    ends = [min(last, 2 * at)]
+    ends: list[int] = []
     while at <= last:
         end = ends.pop() if ends else min(last, 2 * at)
         lead = float(least_lead(model, task, step, torch.tensor([at]), torch.tensor([end])))
@@ -307,11 +276,3 @@ def certain_up_to(model: HookedModel, task: Task, step: ProofStep, first: int, l
         else:
             ends += [end, (at + end) // 2]
     return last, least
-
-
-def largest_scale(task: Task, position: int, low: int, high: int) -> int:
-    """The largest scale from `low`, which is taken for granted, to `high` whose last query is not behind a position."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if task.length(middle) - 2 <= position else (low, middle - 1)
-    return low

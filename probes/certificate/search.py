@@ -10,9 +10,9 @@ In layer 1 the other keys are taken from a bank: residual vectors of positions o
 their own. The adversary decides how often each occurs.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -37,9 +37,6 @@ SEARCHED = 64  # of all of those, how many the adversary works on: mostly the wo
 RESERVE = 0.2  # share of its usual margin that every step must keep: the search may have missed the worst
 RATIO = 4.0  # of the lengths that are tried
 FINE = 1.1  # ratio of the longest length that holds and the least that does not, when the search ends
-
-
-# -- steps at any length -----------------------------------------------------------------------------------------
 
 
 class Scene(NamedTuple):
@@ -119,21 +116,14 @@ class Game:
         self._bank_scene, self._bank_mixture = bank, mixture
         self._banks: dict[int, tuple[Tensor, Tensor]] = {}
 
-    # -- one step ------------------------------------------------------------------------------------------------
-
     def margins(self, steps: Scene, length: int, leak: Leak, cut: tuple[int, int] | None = None) -> Tensor:
         """By how much the right token's logit exceeds the best other one, [step]. Under `cut` (layer, head) the head's
         other keys are taken away."""
         x = self._first(steps, length, leak.tokens, cut[1] if cut and cut[0] == 0 else None)
+        last = x[:, 0]
         if len(self.blocks) > 1:
-            x = self._second(steps, length, x, leak.bank, cut[1] if cut and cut[0] == 1 else None)
-        else:
-            x = x[:, 0]
-        logits = self.model.unembed(self.model.ln_final(x)[None])[0]
-        right = logits.gather(1, steps.target[:, None])[:, 0]
-        others = logits.scatter(1, steps.target[:, None], -math.inf)
-        margins: Tensor = right - others.amax(1)
-        return margins
+            last = self._second(steps, length, x, leak.bank, cut[1] if cut and cut[0] == 1 else None)
+        return leads(self.model.unembed(self.model.ln_final(last)[None])[0], steps.target)
 
     def _first(self, steps: Scene, length: int, mixture: Tensor, cut: int | None) -> Tensor:
         """The residual stream behind layer 0 at every place, [step, place, d_model]."""
@@ -145,12 +135,11 @@ class Game:
         near = torch.einsum("spht,spnt->sphn", scores, steps.near) + steps.near_bias - steps.near_pooled * shared
         count = where + 1 - exists[:, :, 0].sum(-1)
         rest = (scores[..., : self.symbols] - shared) * heat
-        rest = rest + _rest_logits(count[..., None, None], mixture[:, :, None])
-        rest = _without(rest, cut, 2)
+        rest = _counted(rest, count[..., None, None], mixture[:, :, None], cut)
         pattern = torch.cat([near * heat, rest], -1).softmax(-1)
-        names = near.shape[-1]
-        by_token = torch.einsum("sphn,spnt->spht", pattern[..., :names], steps.near)
-        by_token = by_token + torch.nn.functional.pad(pattern[..., names:], (0, by_token.shape[-1] - self.symbols))
+        named, others = pattern.split([near.shape[-1], self.symbols], -1)
+        by_token = torch.einsum("sphn,spnt->spht", named, steps.near)
+        by_token = by_token + torch.nn.functional.pad(others, (0, by_token.shape[-1] - self.symbols))
         mixed = torch.einsum("spht,htm->spm", by_token, self.ov)
         return after(self.blocks[0], self.model.embed.W_E[steps.token] + mixed)
 
@@ -166,11 +155,10 @@ class Game:
         named = (named * heat).masked_fill(~steps.exists[:, None], -math.inf)
         rest = (torch.einsum("shd,bhd->shb", q[:, 0], bank_k) / scale - shared) * heat
         count = where + 1 - steps.exists.sum(1)
-        rest = _without(rest + _rest_logits(count[:, None, None], mixture[:, None]), cut, 1)
+        rest = _counted(rest, count[:, None, None], mixture[:, None], cut)
         pattern = torch.cat([named, rest], -1).softmax(-1)
-        places = named.shape[-1]
-        z = torch.einsum("shp,sphd->shd", pattern[..., :places], v)
-        z = z + torch.einsum("shb,bhd->shd", pattern[..., places:], bank_v)
+        to_named, to_bank = pattern.split([named.shape[-1], len(bank_k)], -1)
+        z = torch.einsum("shp,sphd->shd", to_named, v) + torch.einsum("shb,bhd->shd", to_bank, bank_v)
         return after(block, x[:, 0] + torch.einsum("shd,hdm->sm", z, block.attn.W_O))
 
     def _shared(self, where: Tensor, apart: Tensor) -> Tensor:
@@ -194,17 +182,9 @@ class Game:
         (scale,) = steps.scale.unique().tolist()
         return carried(steps.position, scale, length)
 
-    # -- the adversary -------------------------------------------------------------------------------------------
-
     def random_leak(self, steps: Scene) -> Leak:
-        shape = (*steps.token.shape, self.symbols)
-        bank = (len(steps.token), len(self._bank_scene.token))
-        return Leak(any_mixture(shape, self.generator), any_mixture(bank, self.generator))
-
-    @torch.no_grad()
-    def tried(self, steps: Scene, length: int) -> Tensor:
-        """Margins under a random leak, [step]: which steps are worth a search."""
-        return self.margins(steps, length, self.random_leak(steps))
+        shapes = (*steps.token.shape, self.symbols), (len(steps.token), len(self._bank_scene.token))
+        return Leak(*(any_mixture(shape, self.generator) for shape in shapes))
 
     def worst(self, steps: Scene, length: int, rounds: int = ROUNDS) -> tuple[Tensor, Leak]:
         """The least margin that was found for each step, [step], and the leak that gives it."""
@@ -219,7 +199,7 @@ class Game:
             for kept, now in zip(found, free):
                 kept[better] = now.detach()[better]
             optimizer.zero_grad()
-            margins.sum().backward()
+            margins.sum().backward(inputs=list(free))  # weights are constants here
             optimizer.step()
         return least, found
 
@@ -249,18 +229,16 @@ def after(block: Block, x: Tensor) -> Tensor:
     return out
 
 
-def _rest_logits(count: Tensor, mixture: Tensor) -> Tensor:
-    """The logarithm of how many of the other keys are of each kind."""
-    return count.clamp(min=FEW).log() + mixture.log_softmax(-1)
+def _counted(scores: Tensor, count: Tensor, mixture: Tensor, cut: int | None) -> Tensor:
+    """Scores [*, head, kind] of the other keys with the logarithm of how many are of each kind; none for a cut head."""
+    scores = scores + (count.clamp(min=FEW).log() + mixture.log_softmax(-1))
+    return scores if cut is None else scores.index_fill(-2, torch.tensor([cut]), -math.inf)
 
 
-def _without(scores: Tensor, head: int | None, dim: int) -> Tensor:
-    if head is None:
-        return scores
-    return scores.index_fill(dim, torch.tensor([head]), -math.inf)
-
-
-# -- the longest length that holds -------------------------------------------------------------------------------
+def leads(logits: Tensor, right: Tensor) -> Tensor:
+    """By how much the logit of the right token exceeds the best other one. [*, token] and [*] to [*]"""
+    right = right[..., None]
+    return logits.gather(-1, right)[..., 0] - logits.scatter(-1, right, -math.inf).amax(-1)
 
 
 class Weakest(NamedTuple):
@@ -290,30 +268,30 @@ class Climb:
     def up_to(self, first: int, limit: int) -> tuple[int, int | None]:
         """The largest length that holds, `first` taken for granted, and the least one that was seen not to."""
         reached, failed = first, None
-        with constant(self.model):
-            for length in lengths_between(first, limit):
-                if not self._holds(length):
-                    failed = length
-                    break
-                reached = length
-            while failed is not None and failed > FINE * reached + 1:
-                middle = round(math.sqrt(reached * failed))
-                reached, failed = (middle, failed) if self._holds(middle) else (reached, middle)
+        for length in lengths_between(first, limit):
+            if not self._holds(length):
+                failed = length
+                break
+            reached = length
+        while failed is not None and failed > FINE * reached + 1:
+            middle = round(math.sqrt(reached * failed))
+            reached, failed = (middle, failed) if self._holds(middle) else (reached, middle)
         return reached, failed
 
     def _holds(self, length: int) -> bool:
         self.tell(f"the worst leak at n = {length}")
         found = []
         for game, steps in self.games:
-            tried = game.tried(steps, length)
-            chosen = steps.rows(worth_a_search(tried, game.generator))
+            with torch.no_grad():
+                tried = game.margins(steps, length, game.random_leak(steps))
+            # For the adversary: three in four the worst under a random leak, the others any.
+            others = torch.randperm(len(tried), generator=game.generator)[: SEARCHED // 4]
+            chosen = steps.rows(torch.cat([tried.argsort()[: 3 * SEARCHED // 4], others]).unique())
             margins, leak = game.worst(chosen, length)
             at = margins.argmin()[None]
             found.append(self._in_words(game, chosen.rows(at), Leak(*(part[at] for part in leak)), length))
         self.weakest[length] = min(found)
         return self.weakest[length].margin >= RESERVE * self.usual
-
-    # -- steps ---------------------------------------------------------------------------------------------------
 
     def _game(self, scale: int, seed: int) -> tuple[Game, Scene]:
         """Steps at every answer query of instances of a scale, and an adversary with a bank of all other positions."""
@@ -334,13 +312,10 @@ class Climb:
         steps = scene(self.model, self.task, places, tokens, row, places.answer_queries[answer])
         return Game(self.model, self.task, bank, mixture, generator), steps
 
-    # -- words ---------------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def _in_words(self, game: Game, step: Scene, leak: Leak, length: int) -> Weakest:
-        heads = [(layer, h) for layer in range(self.model.cfg.n_layers) for h in range(self.model.cfg.n_heads)]
-        without = [float(game.margins(step, length, leak, cut)) for cut in heads]
-        layer, head = heads[max(range(len(heads)), key=without.__getitem__)]
+        heads = itertools.product(range(self.model.cfg.n_layers), range(self.model.cfg.n_heads))
+        layer, head = max(heads, key=lambda cut: float(game.margins(step, length, leak, cut)))
         scale = int(step.scale)
         number = int(step.position[0, 0]) + 2 - self.task.prompt_length(scale)
         token, total = self.task.vocab[int(step.target)], self.task.answer_length(scale)
@@ -376,8 +351,7 @@ def true_margins(model: HookedModel, tokens: Tensor, scale: int, first_answer: i
     margins = []
     for rows in tokens.split(BLOCK):
         logits = model(rows[:, :-1], torch.tensor([scale]))[:, first_answer - 1 :]
-        right = rows[:, first_answer:, None]
-        margins.append(logits.gather(2, right)[..., 0] - logits.scatter(2, right, -math.inf).amax(2))
+        margins.append(leads(logits, rows[:, first_answer:]))
     return torch.cat(margins)
 
 
@@ -390,24 +364,3 @@ def weak_steps(margins: Tensor, generator: torch.Generator) -> tuple[Tensor, Ten
     row = torch.cat([of_each, chance])
     place = torch.cat([of_all, (row * answers + torch.arange(answers)).flatten()]).unique()
     return place // answers, place % answers
-
-
-def worth_a_search(margins: Tensor, generator: torch.Generator) -> Tensor:
-    """Steps for the adversary: three in four the worst under a random leak, the others any. [step]"""
-    worst = margins.argsort()[: 3 * SEARCHED // 4]
-    others = torch.randperm(len(margins), generator=generator)[: SEARCHED // 4]
-    chosen: Tensor = torch.cat([worst, others]).unique()
-    return chosen
-
-
-@contextmanager
-def constant(model: HookedModel) -> Iterator[None]:
-    """Parameters as constants while the adversary's choices are being improved."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
