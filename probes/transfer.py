@@ -256,13 +256,9 @@ class _Readout:
     def _solve(self, X: Tensor, wanted: Tensor, absent: Tensor, classes: int) -> Tensor:
         raise NotImplementedError
 
-    def decision_function(self, X: Tensor) -> Tensor:
-        """Scores of X [fit, sample, feature], [fit, sample, class]."""
-        return X @ self.coef_.mT + self.intercept_[:, None]
-
     def predict(self, X: Tensor) -> Tensor:
-        """The class of each sample, [fit, sample]."""
-        return self.decision_function(X).argmax(-1)
+        """The class of each sample of X [fit, sample, feature], [fit, sample]."""
+        return (X @ self.coef_.mT + self.intercept_[:, None]).argmax(-1)
 
     def score(self, X: Tensor, y: Tensor) -> Tensor:
         """The share of samples [fit, sample, feature] that each fit gets right, [fit]."""
@@ -302,8 +298,7 @@ class BatchedLogistic(_Readout):
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(X.mT @ X / 2 + torch.diag_embed(penalty)))
         weights = X.new_zeros(len(X), X.shape[2], wanted.shape[2])
         ahead, momentum = weights, X.new_ones(len(X), 1, 1)
-        for iteration in range(1, self.max_iter + 1):
-            self.n_iter_ = iteration
+        for _ in range(self.max_iter):
             scores = (X @ ahead + absent[:, None]).unflatten(2, (-1, classes))
             surplus = scores.softmax(-1).flatten(2) - wanted  # [fit, sample, task·class]
             gradient = X.mT @ surplus + penalty[..., None] * ahead

@@ -182,9 +182,10 @@ def searched(
         return made(limit, NOTHING_LONGER, assumes)
     length, failed = climb.up_to(settled + 1, limit)
     if tried := ", ".join(str(n) for n in sorted(climb.weakest) if n <= length):
+        steps = sum(len(each.target) for _, each in climb.games)
         assumes += (
             f"; beyond, the worst leak was searched for and not proven to be the worst, at n = {tried}, "
-            f"on {climb.steps} steps, the weakest among them, and each keeps {RESERVE:.0%} of the usual margin or more"
+            f"on {steps} steps, the weakest among them, and each keeps {RESERVE:.0%} of the usual margin or more"
         )
     if failed is None:
         return made(length, NOTHING_LONGER, assumes, min(climb.weakest, key=climb.weakest.__getitem__))

@@ -12,7 +12,7 @@ their own. The adversary decides how often each occurs.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -127,7 +127,7 @@ class Game:
 
     def _first(self, steps: Scene, length: int, mixture: Tensor, cut: int | None) -> Tensor:
         """The residual stream behind layer 0 at every place, [step, place, d_model]."""
-        where = self._where(steps, length)
+        where = carried(steps.position, int(steps.scale[0]), length)  # [step, place], in the long sequence
         heat = temperature(self.model, where)[..., None, None]
         scores = self.qk[:, steps.token].permute(1, 2, 0, 3)  # [step, place, head, token]
         exists = steps.near_bias > -math.inf
@@ -146,7 +146,7 @@ class Game:
     def _second(self, steps: Scene, length: int, x: Tensor, mixture: Tensor, cut: int | None) -> Tensor:
         """The residual stream behind layer 1 at the query, [step, d_model]."""
         block, scale = self.blocks[1], self.model.cfg.attn_scale
-        where = self._where(steps, length)[:, 0]
+        where = carried(steps.position[:, 0], int(steps.scale[0]), length)
         heat = temperature(self.model, where)[:, None, None]
         q, k, v = projections(block, x)  # [step, place, head, d_head]
         bank_k, bank_v = self._bank(length)  # [bank, head, d_head]
@@ -177,22 +177,17 @@ class Game:
                 self._banks[length] = projections(self.blocks[1], x)[1:]
         return self._banks[length]
 
-    def _where(self, steps: Scene, length: int) -> Tensor:
-        """The positions in a sequence of scale `length`, [step, place]."""
-        (scale,) = steps.scale.unique().tolist()
-        return carried(steps.position, scale, length)
-
     def random_leak(self, steps: Scene) -> Leak:
         shapes = (*steps.token.shape, self.symbols), (len(steps.token), len(self._bank_scene.token))
         return Leak(*(any_mixture(shape, self.generator) for shape in shapes))
 
-    def worst(self, steps: Scene, length: int, rounds: int = ROUNDS) -> tuple[Tensor, Leak]:
+    def worst(self, steps: Scene, length: int) -> tuple[Tensor, Leak]:
         """The least margin that was found for each step, [step], and the leak that gives it."""
         free = Leak(*(part.requires_grad_() for part in self.random_leak(steps)))
         optimizer = torch.optim.Adam(free, lr=RATE)
         least = torch.full((len(steps.target),), math.inf)
         found = Leak(*(part.detach().clone() for part in free))
-        for _ in range(rounds + 1):
+        for _ in range(ROUNDS + 1):
             margins = self.margins(steps, length, free)
             better = margins.detach() < least
             least = torch.where(better, margins.detach(), least)
@@ -260,22 +255,18 @@ class Climb:
         self.usual = math.inf  # margin of most steps of short instances
         self.games: list[tuple[Game, Scene]] = [self._game(scale, seed) for scale in (settled, settled + 1)]
 
-    @property
-    def steps(self) -> int:
-        """How many steps were tried at each length."""
-        return sum(len(steps.target) for _, steps in self.games)
-
     def up_to(self, first: int, limit: int) -> tuple[int, int | None]:
-        """The largest length that holds, `first` taken for granted, and the least one that was seen not to."""
+        """The largest length that holds, `first` taken for granted, and the least one that was seen not to.
+
+        Lengths are tried in equal ratios up to one that does not hold, then between.
+        """
         reached, failed = first, None
-        for length in lengths_between(first, limit):
-            if not self._holds(length):
+        while reached < limit if failed is None else failed > FINE * reached + 1:
+            length = min(round(RATIO * reached), limit) if failed is None else round(math.sqrt(reached * failed))
+            if self._holds(length):
+                reached = length
+            else:
                 failed = length
-                break
-            reached = length
-        while failed is not None and failed > FINE * reached + 1:
-            middle = round(math.sqrt(reached * failed))
-            reached, failed = (middle, failed) if self._holds(middle) else (reached, middle)
         return reached, failed
 
     def _holds(self, length: int) -> bool:
@@ -321,18 +312,6 @@ class Climb:
         token, total = self.task.vocab[int(step.target)], self.task.answer_length(scale)
         words = f"n = {length}, the step that writes '{token}' where answer token {number} of {total} is at n = {scale}"
         return Weakest(float(game.margins(step, length, leak)), words, f"layer {layer} head {head}")
-
-
-def lengths_between(first: int, last: int) -> Iterator[int]:
-    """Lengths behind `first` in equal ratios, and `last`.
-
-    >>> list(lengths_between(10, 1000))
-    [40, 160, 640, 1000]
-    """
-    length = first
-    while (length := round(length * RATIO)) < last:
-        yield length
-    yield last
 
 
 def instances(task: Task, scale: int, rows: int, generator: torch.Generator) -> Tensor:
