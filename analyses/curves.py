@@ -1,7 +1,7 @@
 """Curves over the scale: exact match beyond the training range, and complexity inside it. And every cell as a row."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class Extrapolation(Finding):
 
     def figure(self, study: Study) -> Figure:
         found = mean_curves(measured(study.rows, "exact_match", "evaluate"))
-        return multiples(found, "lowest to highest seed")[0]
+        return exact_multiples(found, "lowest to highest seed")[0]
 
     def tables(self, study: Study) -> dict[str, Table]:
         caption = (
@@ -82,29 +82,35 @@ def cell_table(study: Study) -> pd.DataFrame:
 
 
 def multiples(
-    found: pd.DataFrame, band: str, extra: Sequence[Artist] = (), top: str = ""
+    found: pd.DataFrame, line: Callable[..., None], x: str, y: str, extra: Sequence[Artist], top: str = ""
 ) -> tuple[Figure, dict[str, Axes]]:
     """Small multiples of rows as `mean_curves` has them: the figure, and the axes of each task.
 
-    Lines that coincide lie on each other, the wider below, label `top` above all. `band` says in the legend what a
-    band is; `extra` is more of the legend.
+    `line` draws one scheme. Lines that coincide lie on each other, the wider below, label `top` above all. `x` and `y`
+    say what the axes are; `extra` is more of the legend.
     """
     labels = sorted(theme.in_order(found["label"]), key=lambda label: label != top)
     looks = theme.lines(labels)
+    figure, axes_of = theme.panels(found["task"], labels, x, y)
+    for task, axes in axes_of.items():
+        for k, label in enumerate(reversed(labels)):  # the first schemes on top
+            own = found[(found["task"] == task) & (found["label"] == label)]
+            line(axes, own, theme.stacked(looks[label], k, len(labels)))
+    theme.legend(figure, labels, extra)
+    return figure, axes_of
+
+
+def exact_multiples(
+    found: pd.DataFrame, band: str, extra: Sequence[Artist] = (), top: str = ""
+) -> tuple[Figure, dict[str, Axes]]:
+    """Exact match against length as `multiples`; `band` says in the legend what a band is."""
+    shaded = [Patch(color="0.93", label="training range"), Patch(color="0.75", label=band)]
     with theme.style():
-        figure, axes_of = theme.panels(found["task"], labels)
+        figure, axes_of = multiples(found, _exact_line, "length n", "exact match", [*shaded, *extra], top)
         for task, axes in axes_of.items():
-            own = found[found["task"] == task]
-            for k, label in enumerate(reversed(labels)):  # the first schemes on top
-                _exact_line(axes, own[own["label"] == label], theme.stacked(looks[label], k, len(labels)))
-            trained = own["train_max"].dropna()
+            trained = found.loc[found["task"] == task, "train_max"].dropna()
             known = int(trained.min()) if len(trained) else None  # shaded: where all runs were trained
             length_axis(axes, found["scale"].min(), found["scale"].max(), known)
-        for axes, left, bottom in theme.edges(axes_of):
-            axes.set_ylabel("exact match" if left else "")
-            axes.set_xlabel("length n" if bottom else "")
-        shaded = [Patch(color="0.93", label="training range"), Patch(color="0.75", label=band)]
-        theme.legend(figure, labels, [*shaded, *extra])
     return figure, axes_of
 
 
@@ -129,15 +135,9 @@ def plot_exact_match(rows: Sequence[Mapping[str, Any]], train_max: int, title: s
     with theme.style():
         figure = Figure(figsize=(theme.COLUMN * 1.2, 2.3), layout="constrained")
         axes = figure.subplots()
-        axes.fill_between(
-            lengths,
-            [row["exact_match_low"] for row in scored],
-            [row["exact_match_high"] for row in scored],
-            color=theme.BLUE,
-            alpha=0.25,
-            linewidth=0,
-        )
-        exact, no_end = ([row[name] for row in scored] for name in ("exact_match", "exact_match_no_end"))
+        names = ("exact_match", "exact_match_no_end", "exact_match_low", "exact_match_high")
+        exact, no_end, low, high = ([row[name] for row in scored] for name in names)
+        axes.fill_between(lengths, low, high, color=theme.BLUE, alpha=0.25, linewidth=0)
         axes.plot(lengths, exact, marker="o", color=theme.BLUE, label="exact match")
         axes.plot(lengths, no_end, "--", color=theme.ORANGE, label="without the end token")
         length_axis(axes, min([1, *lengths]), max([train_max, *lengths]), train_max)
@@ -172,7 +172,22 @@ class Growth(Finding):
         self.shows = f"Growth of {index.growth} with scale."
 
     def figure(self, study: Study) -> Figure:
-        return plot_growth(growth_curves(study, self.index.curve), declared(study, self.index), self.index)
+        """A panel for each task, a line for each scheme, a band from the lowest to the highest seed.
+
+        On the logarithmic axes ι is the slope of the right half of a line: flat is invariant, the diagonal grows as n
+        does. The count that the task's own circuit declares is drawn behind.
+        """
+        found, circuits = growth_curves(study, self.index.curve), declared(study, self.index)
+        extra: list[Artist] = [Line2D([], [], **DECLARED, label="declared by the task")] if len(circuits) else []
+        extra.append(Patch(color="0.75", label="lowest to highest seed"))
+        with theme.style():
+            figure, axes_of = multiples(found, _growth_line, "scales up to n", str(self.index.growth), extra)
+            for task, axes in axes_of.items():
+                own = circuits[circuits["task"] == task]
+                if len(own):
+                    axes.plot(own["scale"].astype(float), own["value"], **DECLARED, zorder=1.9)
+                _log_axes(axes, found, bottom=1.0 if len(circuits) else float(found["low"].min()))
+        return figure
 
 
 def growth_curves(study: Study, curve: str) -> pd.DataFrame:
@@ -186,32 +201,6 @@ def declared(study: Study, index: Index) -> pd.DataFrame:
     rows = study.table[study.table["measure"] == index.declared]
     rows = rows[(rows["scale"] <= rows["train_max"]).fillna(False)]
     return rows[["task", "scale", "value"]].drop_duplicates(["task", "scale"]).sort_values(["task", "scale"])
-
-
-def plot_growth(found: pd.DataFrame, circuits: pd.DataFrame, index: Index) -> Figure:
-    """A panel for each task, a line for each scheme, a band from the lowest to the highest seed; axes are logarithmic.
-
-    On them ι is the slope of the right half of a line: flat is invariant, the diagonal grows as n does. The count that
-    the task's own circuit declares is drawn behind.
-    """
-    labels = theme.in_order(found["label"])
-    looks = theme.lines(labels)
-    with theme.style():
-        figure, axes_of = theme.panels(found["task"], labels)
-        for task, axes in axes_of.items():
-            own = circuits[circuits["task"] == task]
-            if len(own):
-                axes.plot(own["scale"].astype(float), own["value"], **DECLARED)
-            for k, label in enumerate(reversed(labels)):
-                own = found[(found["task"] == task) & (found["label"] == label)]
-                _growth_line(axes, own, theme.stacked(looks[label], k, len(labels)))
-            _log_axes(axes, found, bottom=1.0 if len(circuits) else float(found["low"].min()))
-        for axes, left, bottom in theme.edges(axes_of):
-            axes.set_ylabel(str(index.growth) if left else "")
-            axes.set_xlabel("scales up to n" if bottom else "")
-        circuit = [Line2D([], [], **DECLARED, label="declared by the task")] if len(circuits) else []
-        theme.legend(figure, labels, [*circuit, Patch(color="0.75", label="lowest to highest seed")])
-    return figure
 
 
 def _growth_line(axes: Axes, own: pd.DataFrame, look: dict[str, Any]) -> None:

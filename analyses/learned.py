@@ -76,7 +76,54 @@ class LearnedRelations(Finding):
     shows = "What the heads of lbpe attend to, beside the relation of the task's circuit."
 
     def figure(self, study: Study) -> Figure:
-        return plot(study.once(learned).equations)
+        """A row for each run, a column for each equation: the strongest bias of any head; the circuit's are framed."""
+        found = study.once(learned).equations
+        circuits = {task: circuit_equations(task) for task in theme.tasks_in_order(found["task"])}
+        shown, rest = _columns(found, circuits)
+        runs = found[["task", "label", "seed", "run"]].drop_duplicates("run")
+        order = {task: k for k, task in enumerate(theme.tasks_in_order(runs["task"]))}
+        runs = runs.assign(place=runs["task"].map(order)).sort_values(["place", "label", "seed"])
+        values = found.pivot_table(index="run", columns="equation", values="bias").reindex(
+            index=runs["run"], columns=shown
+        )
+        with theme.style():
+            figure = Figure(figsize=(theme.PAGE, min(1.25 + 0.13 * len(runs), theme.PAGE_HEIGHT)), layout="constrained")
+            axes = figure.add_subplot()
+            # Colours are for tasks that have a relation to find; what is left elsewhere may be off the scale.
+            told = [bool(circuits[task]) for task in runs["task"]]
+            limit = _strongest(values[told] if any(told) else values)
+            ends = "both" if limit < _strongest(values) else "neither"
+            sns.heatmap(
+                values, ax=axes, cmap="PuOr_r", vmin=-limit, vmax=limit, linewidths=0.4, linecolor="white",
+                cbar_kws={
+                    "label": "bias on the score\n(attends to +, avoids −)", "extend": ends,
+                    "pad": 0.02, "aspect": 15, "shrink": 0.8,
+                },
+            )  # fmt: skip
+            axes.set_facecolor("0.95")
+            for y, task in enumerate(runs["task"]):
+                for equation in circuits[task]:
+                    if equation in shown:
+                        axes.add_patch(
+                            Rectangle((shown.index(equation), y), 1, 1, fill=False, edgecolor="black", linewidth=0.9)
+                        )
+            several = runs["label"].nunique() > 1
+            names = [
+                f"{theme.literal(row['task'])}{', ' + theme.shown(row['label']) if several else ''}, seed {row['seed']}"
+                for row in records(runs)
+            ]
+            axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0)
+            axes.set_xticks(
+                np.arange(len(shown)) + 0.5,
+                list(map(theme.literal, shown)),
+                rotation=40,
+                ha="right",
+                rotation_mode="anchor",
+            )
+            axes.tick_params(length=0)
+            more = f"; {rest} weaker equations are left out" if rest else ""
+            axes.set(ylabel="", xlabel=f"a key j, seen from query i at scale n; framed: the circuit's own{more}")
+        return figure
 
     def tables(self, study: Study) -> dict[str, Table]:
         caption = (
@@ -121,54 +168,6 @@ def _cell(task: str, scheme: str, part: pd.DataFrame) -> dict[str, object]:
         "found": int(sum(needed <= each for each in per_seed)) if needed else pd.NA,
         "seeds": seeds,
     }
-
-
-def plot(found: pd.DataFrame) -> Figure:
-    """A row for each run, a column for each equation: the strongest bias of any head; the circuit's own are framed."""
-    circuits = {task: circuit_equations(task) for task in theme.tasks_in_order(found["task"])}
-    shown, rest = _columns(found, circuits)
-    runs = found[["task", "label", "seed", "run"]].drop_duplicates("run")
-    order = {task: k for k, task in enumerate(theme.tasks_in_order(runs["task"]))}
-    runs = runs.assign(place=runs["task"].map(order)).sort_values(["place", "label", "seed"])
-    values = found.pivot_table(index="run", columns="equation", values="bias").reindex(index=runs["run"], columns=shown)
-    with theme.style():
-        figure = Figure(figsize=(theme.PAGE, min(1.25 + 0.13 * len(runs), theme.PAGE_HEIGHT)), layout="constrained")
-        axes = figure.add_subplot()
-        # Colours are for the tasks that have a relation to find; what is left of them elsewhere may be off the scale.
-        told = [bool(circuits[task]) for task in runs["task"]]
-        limit = _strongest(values[told] if any(told) else values)
-        ends = "both" if limit < _strongest(values) else "neither"
-        sns.heatmap(
-            values, ax=axes, cmap="PuOr_r", vmin=-limit, vmax=limit, linewidths=0.4, linecolor="white",
-            cbar_kws={
-                "label": "bias on the score\n(attends to +, avoids −)", "extend": ends,
-                "pad": 0.02, "aspect": 15, "shrink": 0.8,
-            },
-        )  # fmt: skip
-        axes.set_facecolor("0.95")
-        for y, task in enumerate(runs["task"]):
-            for equation in circuits[task]:
-                if equation in shown:
-                    axes.add_patch(
-                        Rectangle((shown.index(equation), y), 1, 1, fill=False, edgecolor="black", linewidth=0.9)
-                    )
-        several = runs["label"].nunique() > 1
-        names = [
-            f"{theme.literal(row['task'])}{', ' + theme.shown(row['label']) if several else ''}, seed {row['seed']}"
-            for row in records(runs)
-        ]
-        axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0)
-        axes.set_xticks(
-            np.arange(len(shown)) + 0.5,
-            list(map(theme.literal, shown)),
-            rotation=40,
-            ha="right",
-            rotation_mode="anchor",
-        )
-        axes.tick_params(length=0)
-        more = f"; {rest} weaker equations are left out" if rest else ""
-        axes.set(ylabel="", xlabel=f"a key j, seen from query i at scale n; framed: the circuit's own{more}")
-    return figure
 
 
 def _strongest(values: pd.DataFrame) -> float:

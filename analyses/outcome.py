@@ -61,7 +61,31 @@ class VerdictAndOutcome(Finding):
     shows = "The verdict before training against what training gave."
 
     def figure(self, study: Study) -> Figure:
-        return plot(study.once(outcome))
+        """The confusion table as a picture: runs by verdict (rows) and outcome (columns); contradictions are framed."""
+        found = study.once(outcome).confusion
+        share = found.div(found.sum(axis=1).clip(lower=1), axis=0)
+        with theme.style():
+            height = 0.85 + 0.3 * len(found)
+            figure = Figure(figsize=(theme.COLUMN, height), layout="constrained")
+            axes = figure.add_subplot()
+            axes.imshow(
+                share.to_numpy(float), cmap="Greys", vmin=0, vmax=2.4, aspect="auto"
+            )  # never too dark for black
+            for y, verdict in enumerate(found.index):
+                for x, what in enumerate(found.columns):
+                    count = int(found.loc[verdict, what])
+                    axes.text(x, y, str(count), ha="center", va="center", color="black" if count else "0.6")
+                    if (verdict, what) in CONTRADICTIONS:
+                        frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False, edgecolor=theme.VERMILION)
+                        axes.add_patch(frame)
+            axes.set_xticks(np.arange(len(found.columns)), [textwrap.fill(name, 14) for name in found.columns])
+            totals = found.sum(axis=1)
+            axes.set_yticks(np.arange(len(found)), [f"{name}\n({totals[name]} runs)" for name in found.index])
+            axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+            for side in axes.spines.values():
+                side.set_visible(False)
+            axes.set_xlabel("framed: contradicts the verdict", color=theme.VERMILION, fontsize=6.5)
+        return figure
 
     def tables(self, study: Study) -> dict[str, Table]:
         found = study.once(outcome)
@@ -128,32 +152,6 @@ def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
     beyond = [f"exact match at {FACTORS[0]}×", f"at {FACTORS[1]}×", first.short]
     names = ["task", "scheme", "verdict", "outcome", "seeds", "of", "in range", *beyond, "reasons"]
     return pd.DataFrame(rows, columns=names)
-
-
-def plot(outcomes: Outcome) -> Figure:
-    """The confusion table as a picture: runs by verdict (rows) and outcome (columns); contradictions are framed."""
-    found = outcomes.confusion
-    share = found.div(found.sum(axis=1).clip(lower=1), axis=0)
-    with theme.style():
-        height = 0.85 + 0.3 * len(found)
-        figure = Figure(figsize=(theme.COLUMN, height), layout="constrained")
-        axes = figure.add_subplot()
-        axes.imshow(share.to_numpy(float), cmap="Greys", vmin=0, vmax=2.4, aspect="auto")  # never too dark for black
-        for y, verdict in enumerate(found.index):
-            for x, what in enumerate(found.columns):
-                count = int(found.loc[verdict, what])
-                axes.text(x, y, str(count), ha="center", va="center", color="black" if count else "0.6")
-                if (verdict, what) in CONTRADICTIONS:
-                    frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False, edgecolor=theme.VERMILION)
-                    axes.add_patch(frame)
-        axes.set_xticks(np.arange(len(found.columns)), [textwrap.fill(name, 14) for name in found.columns])
-        totals = found.sum(axis=1)
-        axes.set_yticks(np.arange(len(found)), [f"{name}\n({totals[name]} runs)" for name in found.index])
-        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-        for side in axes.spines.values():
-            side.set_visible(False)
-        axes.set_xlabel("framed: contradicts the verdict", color=theme.VERMILION, fontsize=6.5)
-    return figure
 
 
 # -- all verdicts ----------------------------------------------------------------------------------------------

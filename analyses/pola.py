@@ -51,7 +51,32 @@ class LinearAttention(Finding):
     )
 
     def figure(self, study: Study) -> Figure:
-        return plot_study(study.once(from_study))
+        """All targets of a study: above the error, below the complexity; lines are predicted, marks are trained."""
+        wide = study.once(from_study)
+        targets = list(wide["target"].unique())
+        with theme.style():
+            width = theme.PAGE if len(targets) > 2 else theme.COLUMN * 1.4
+            figure = Figure(figsize=(width, 3.3), layout="constrained")
+            grid = figure.subplots(2, len(targets), squeeze=False, sharex=True)
+            for k, target in enumerate(targets):
+                own = wide[wide["target"] == target]
+                _error(grid[0, k], own)
+                _complexity(grid[1, k], own)
+                grid[0, k].set_title(theme.literal(target), fontsize=7)
+                grid[1, k].set_xlabel("scale n")
+                for axes in grid[:, k]:
+                    axes.axvspan(0, own["train_max"].max(), color="0.94", zorder=0, linewidth=0)
+                    axes.set_xlim(0, own["scale"].max() * 1.02)
+                    axes.set_ylabel("" if k else axes.get_ylabel())
+            grid[0, 0].set_ylabel("error / energy")
+            grid[1, 0].set_ylabel("LRC")
+            figure.legend(
+                handles=_legend(wide, plain=True),
+                loc="outside lower center",
+                ncols=5 if width == theme.PAGE else 3,
+                handlelength=2.6,
+            )
+        return figure
 
     def tables(self, study: Study) -> dict[str, Table]:
         caption = (
@@ -91,34 +116,6 @@ def finding(wide: pd.DataFrame) -> pd.DataFrame:
             row[name.replace("_error", "")] = end[name] / end["target_energy"] if name in part else np.nan
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def plot_study(wide: pd.DataFrame) -> Figure:
-    """All targets of a study: above the error, below the complexity; lines are predicted, marks are trained."""
-    targets = list(wide["target"].unique())
-    with theme.style():
-        width = theme.PAGE if len(targets) > 2 else theme.COLUMN * 1.4
-        figure = Figure(figsize=(width, 3.3), layout="constrained")
-        grid = figure.subplots(2, len(targets), squeeze=False, sharex=True)
-        for k, target in enumerate(targets):
-            own = wide[wide["target"] == target]
-            _error(grid[0, k], own)
-            _complexity(grid[1, k], own)
-            grid[0, k].set_title(theme.literal(target), fontsize=7)
-            grid[1, k].set_xlabel("scale n")
-            for axes in grid[:, k]:
-                axes.axvspan(0, own["train_max"].max(), color="0.94", zorder=0, linewidth=0)
-                axes.set_xlim(0, own["scale"].max() * 1.02)
-                axes.set_ylabel("" if k else axes.get_ylabel())
-        grid[0, 0].set_ylabel("error / energy")
-        grid[1, 0].set_ylabel("LRC")
-        figure.legend(
-            handles=_legend(wide, plain=True),
-            loc="outside lower center",
-            ncols=5 if width == theme.PAGE else 3,
-            handlelength=2.6,
-        )
-    return figure
 
 
 def _complexity(axes: Axes, table: pd.DataFrame) -> None:

@@ -14,8 +14,8 @@ of the same task included, which no honest prediction could; that makes them har
 Intervals are of a bootstrap over whole cells (`lengthlens.analyses.statistics`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +26,9 @@ from sklearn.linear_model import LogisticRegression
 from lengthlens.analyses import theme
 from lengthlens.analyses.statistics import (
     Estimate,
+    Statistic,
     auc,
     balanced_accuracy,
-    columns,
     difference,
     estimate,
     kendall,
@@ -49,6 +49,7 @@ from lengthlens.analyses.table import (
 )
 
 Frame = pd.DataFrame
+Row = dict[str, Any]
 STRATA = ("task", "scheme", "family", "verdict", "cell")
 
 # Where all runs of a stratum share a base rate, leaving out each run's own outcome would turn it upside down.
@@ -89,14 +90,10 @@ def predictors() -> dict[str, Predictor]:
     return {**{each.index: Predictor(each.label, "measure", -1) for each in indices()}, **BASELINES}
 
 
-def labels() -> dict[str, str]:
-    return {name: predictor.label for name, predictor in predictors().items()}
-
-
-def scores(runs: pd.DataFrame, name: str, factor: int) -> "pd.Series[float]":
+def scores(runs: Frame, name: str, factor: int) -> "pd.Series[float]":
     """What a predictor says of each run, higher for "will extrapolate"; missing where it says nothing.
 
-    A content-addressed task has no verdict on positions. Base rates are in the columns of `with_base_rates`.
+    A content-addressed task has no verdict on positions. Base rates are in columns family_rate_2, scheme_rate_2, …
     """
     if name == "verdict":
         return runs["verdict"].map(SIDES).astype(float)
@@ -104,36 +101,20 @@ def scores(runs: pd.DataFrame, name: str, factor: int) -> "pd.Series[float]":
     return predictors()[name].sign * runs[column].astype(float)
 
 
-def with_base_rates(runs: pd.DataFrame, factors: Sequence[int]) -> pd.DataFrame:
-    """The runs with columns family_rate_2, scheme_rate_2, …: exact match of the others, at each of the factors.
+def others_mean(values: "pd.Series[float]", group: "pd.Series[str]") -> "pd.Series[float]":
+    """For each run the mean over the other runs of its group; that of all other runs if its group has no other.
 
-    >>> runs = pd.DataFrame({"family": ["rotary"] * 3, "scheme": ["rope"] * 3, "exact_2": [1.0, 0.0, 0.5]})
-    >>> with_base_rates(runs, [2])["family_rate_2"].tolist()
+    >>> others_mean(pd.Series([1.0, 0.0, 0.5]), pd.Series(["rotary"] * 3)).tolist()
     [0.25, 0.75, 0.5]
     """
-    rates = {
-        f"{name}_rate_{factor}": others_mean(runs[f"exact_{factor}"], runs[name])
-        for name in BASE_RATES
-        for factor in factors
-    }
-    return runs.assign(**rates)
 
+    def without_own(groups: Any) -> "pd.Series[float]":
+        others = (groups.transform("count") - values.notna()).astype(float)
+        mean: pd.Series[float] = (groups.transform("sum") - values.fillna(0)) / others.where(others > 0)
+        return mean
 
-def others_mean(values: "pd.Series[float]", group: "pd.Series[str]") -> "pd.Series[float]":
-    """For each run the mean over the other runs of its group; that of all other runs if its group has no other."""
-
-    def without_own(total: "pd.Series[float]", count: "pd.Series[int]") -> "pd.Series[float]":
-        others = (count - values.notna()).astype(float)
-        return (total - values.fillna(0)) / others.where(others > 0)
-
-    grouped = values.groupby(group)
-    own = without_own(grouped.transform("sum"), grouped.transform("count"))
-    everyone = pd.Series(0, index=values.index)
-    overall = without_own(everyone + values.sum(), everyone + values.count())
+    own, overall = (without_own(values.groupby(by)) for by in (group, pd.Series(0, index=values.index)))
     return own.fillna(overall).round(12)  # rounding: sums in another order are not another value
-
-
-# -- the finding ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -150,31 +131,51 @@ class Prediction:
     held_out: Frame  # predictors on the tasks held out, and on the others
     sensitivity: Frame  # AUC at each of the thresholds that ι was stored at
     both_ways: Frame  # cells of which some seeds extrapolate and some do not
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
     @property
     def headline(self) -> str:
         """The finding in one sentence, with its interval."""
-        return headline(self)
+        first = records(self.predictors[self.predictors["factor"] == FACTORS[0]])
+        ours = first[0]
+        size = f"{ours['runs']} runs in {ours['groups']} cells of task and scheme, all accurate in range"
+        if np.isnan(ours["auc"]):
+            why = ours["note"] or "it is not defined"
+            return f"Whether {ours['label']} predicts extrapolation cannot be said from {size}: {why}."
+        baselines = [row for row in first if row["kind"] != "measure" and not np.isnan(row["auc"])]
+        best = max(baselines, key=lambda row: float(row["auc"]), default=None)
+        return (
+            f"Over {size}, {ours['label']} tells the {ours['extrapolating']} that extrapolate from the rest "
+            f"with AUC {_in_words(ours)}"
+            + (f"; the best baseline, {best['label']}, reaches {_in_words(best)}." if best else ".")
+        )
+
+
+def _in_words(row: Row) -> str:
+    """The AUC with its interval: "0.971 (0.934 to 0.998)"."""
+    ends = "no interval" if np.isnan(row["auc_low"]) else f"{row['auc_low']:.3f} to {row['auc_high']:.3f}"
+    return f"{row['auc']:.3f} ({ends})"
 
 
 def prediction(study: Study) -> Prediction:
     """Everything about ι and extrapolation in a study."""
     runs = usable(study.runs)
-    runs = with_base_rates(runs.assign(family=runs["scheme"].map(theme.family)), FACTORS)
-    runs["cell"] = runs["task"] + " " + runs["label"]
+    runs = runs.assign(family=runs["scheme"].map(theme.family), cell=runs["task"] + " " + runs["label"])
+    for name in BASE_RATES:
+        for factor in FACTORS:
+            runs[f"{name}_rate_{factor}"] = others_mean(runs[f"exact_{factor}"], runs[name])
     if not runs[measures()].notna().any().any():
         raise MissingError("no run that is accurate in range was probed: it takes `lengthlens probe --all`")
     return Prediction(
         runs=runs,
         predictors=pd.concat([compared(runs, factor) for factor in FACTORS], ignore_index=True),
-        versus=versus(runs),
-        within=within(runs),
-        ranks=ranks(runs),
+        versus=pd.DataFrame(versus(runs)),
+        within=pd.DataFrame(within(runs)),
+        ranks=pd.DataFrame(ranks(runs)),
         left_out=left_out(runs),
-        added=added(runs),
+        added=pd.DataFrame(added(runs)),
         held_out=by_held_out(runs, study.held_out),
-        sensitivity=sensitivity(study.rows, runs),
+        sensitivity=pd.DataFrame(sensitivity(study.rows, runs)),
         both_ways=both_ways(runs),
         notes=notes(study.runs, runs, study.held_out),
     )
@@ -194,88 +195,71 @@ def known(runs: Frame, names: Sequence[str], factor: int = FACTORS[0]) -> Frame:
     return found.assign(positive=found["positive"].astype(bool))
 
 
+def stated(own: Frame, statistic: Statistic, name: str, note: str = "") -> Row:
+    """How many runs of how many cells, how many of them extrapolate, a statistic of them with its interval, a note."""
+    found = estimate(statistic, own["cell"])
+    size = {"runs": len(own), "groups": own["cell"].nunique(), "extrapolating": int(own["positive"].sum())}
+    return {**size, **found.columns(name), "note": note or found.note}
+
+
 def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
     """Every predictor: AUC, Spearman and Kendall, each with its interval."""
-    return pd.DataFrame([{"factor": factor, **judged(runs, name, factor)} for name in predictors()])
-
-
-def judged(runs: Frame, name: str, factor: int) -> dict[str, Any]:
-    own = known(runs, [name], factor)
-    score, groups = own[f"score_{name}"], own["cell"]
-    apart = estimate(auc(score, own["positive"]), groups) if len(own) else Estimate(np.nan)
-    row = {
-        "predictor": name,
-        "label": predictors()[name].label,
-        "kind": predictors()[name].kind,
-        "runs": len(own),
-        "groups": groups.nunique(),
-        "extrapolating": int(own["positive"].sum()),
-        **columns("auc", apart),
-    }
-    for label, statistic in (("spearman", spearman), ("kendall", kendall)):
-        found = estimate(statistic(score, own["exact"]), groups) if len(own) else Estimate(np.nan)
-        row |= columns(label, found)
-    constant = (
-        f"all {len(own)} runs have the same {predictors()[name].label}" if len(own) > 1 and score.nunique() == 1 else ""
-    )
-    why = "; ".join(text for text in (why_undefined(own["positive"]), constant, apart.note) if text)
-    return {**row, "note": f"no run has '{name}'" if own.empty else why}
-
-
-def versus(runs: Frame) -> Frame:
-    """How much higher the AUC of each measure is than that of each baseline, on the runs that have both."""
     rows = []
+    for name, (label, kind, _) in predictors().items():
+        own = known(runs, [name], factor)
+        score = own[f"score_{name}"]
+        row: Row = {"factor": factor, "predictor": name, "label": label, "kind": kind}
+        row |= stated(own, auc(score, own["positive"]), "auc")
+        for statistic in (spearman, kendall):
+            row |= estimate(statistic(score, own["exact"]), own["cell"]).columns(statistic.__name__)
+        constant = f"all {len(own)} runs have the same {label}" if len(own) > 1 and score.nunique() == 1 else ""
+        why = "; ".join(text for text in (why_undefined(own["positive"]), constant, row["note"]) if text)
+        rows.append({**row, "note": f"no run has '{name}'" if own.empty else why})
+    return pd.DataFrame(rows)
+
+
+def versus(runs: Frame) -> Iterator[Row]:
+    """How much higher the AUC of each measure is than that of each baseline, on the runs that have both."""
     for measure in measures():
         for baseline in BASELINES:
             own = known(runs, [measure, baseline])
             mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, baseline))
-            found = estimate(difference(mine, theirs), own["cell"]) if len(own) else Estimate(np.nan)
-            row = {"measure": measure, "baseline": baseline, "runs": len(own), **columns("difference", found)}
-            rows.append({**row, "note": why_undefined(own["positive"]) or found.note})
-    return pd.DataFrame(rows)
+            found = stated(own, difference(mine, theirs), "difference", why_undefined(own["positive"]))
+            yield {"measure": measure, "baseline": baseline, **found}
 
 
 # -- within tasks, schemes, verdicts -----------------------------------------------------------------------------
 
 
-def within(runs: Frame) -> Frame:
+def within(runs: Frame) -> Iterator[Row]:
     """AUC over those pairs only that share their task (scheme, family, verdict, cell).
 
     Within a task no task effect can help; within a scheme the scheme's own relation cannot; within a cell only the
     seed differs.
     """
-    rows = []
     for name in predictors():
         own = known(runs, [name])
         for stratum in STRATA:
-            statistic = auc(own[f"score_{name}"], own["positive"], own[stratum])
-            found = estimate(statistic, own["cell"]) if len(own) else Estimate(np.nan)
+            row = stated(own, auc(own[f"score_{name}"], own["positive"], own[stratum]), "auc")
             mixed = own.groupby(stratum)["positive"].transform("nunique") == 2
-            row = {"predictor": name, "within": stratum, "strata": own.loc[mixed, stratum].nunique()}
-            note = found.note
             if not mixed.any():
-                note = f"no {stratum} has runs that extrapolate and runs that do not"
+                row["note"] = f"no {stratum} has runs that extrapolate and runs that do not"
             elif stratum in SAME_BY_CONSTRUCTION.get(name, ()):
-                found, note = Estimate(0.5, 0.5, 0.5), "the same for all that is compared, by construction"
-            rows.append({**row, "runs": int(mixed.sum()), **columns("auc", found), "note": note})
-    return pd.DataFrame(rows)
+                row |= Estimate(0.5, 0.5, 0.5).columns("auc")
+                row["note"] = "the same for all that is compared, by construction"
+            size = {"strata": own.loc[mixed, stratum].nunique(), "runs": int(mixed.sum())}
+            yield {"predictor": name, "within": stratum, **row, **size}
 
 
-def ranks(runs: Frame) -> Frame:
+def ranks(runs: Frame) -> Iterator[Row]:
     """Spearman of each measure with exact match beyond, among the runs of each task and of each scheme."""
-    rows = []
     for name in measures():
         own = known(runs, [name])
         for by in ("task", "scheme"):
             for group, part in own.groupby(by):
-                found = estimate(spearman(part[f"score_{name}"], part["exact"]), part["cell"])
-                constant = "all runs alike" if np.isnan(found.value) else found.note
-                rows.append(
-                    {"predictor": name, "by": by, "name": group, "runs": len(part)}
-                    | {"extrapolating": int(part["positive"].sum()), **columns("spearman", found), "note": constant}
-                )
-    names = ["predictor", "by", "name", "runs", "extrapolating", *columns("spearman", Estimate(0)), "note"]
-    return pd.DataFrame(rows, columns=names)
+                row = stated(part, spearman(part[f"score_{name}"], part["exact"]), "spearman")
+                alike = {"note": "all runs alike"} if np.isnan(row["spearman"]) else {}
+                yield {"predictor": name, "by": by, "name": group, **row, **alike}
 
 
 def both_ways(runs: Frame) -> Frame:
@@ -297,31 +281,26 @@ def both_ways(runs: Frame) -> Frame:
 
 def left_out(runs: Frame) -> Frame:
     """For each task: a threshold chosen on all other tasks, and how well it does on this one; last, all together."""
-    rows = [row for name in predictors() for row in _left_out(runs, name)]
     names = ["predictor", "task", "runs", "extrapolating", "threshold"]
-    return pd.DataFrame(rows, columns=[*names, *columns("balanced_accuracy", Estimate(0)), "note"])
+    rows = [row for name in predictors() for row in _left_out(runs, name)]
+    return pd.DataFrame(rows, columns=[*names, *Estimate(0).columns("balanced_accuracy"), "note"])
 
 
-def _left_out(runs: Frame, name: str) -> list[dict[str, Any]]:
+def _left_out(runs: Frame, name: str) -> Iterator[Row]:
     own = known(runs, [name])
     if own["task"].nunique() < 2:
-        return []
-    rows, called = [], pd.Series(False, index=own.index)
+        return
+    called = pd.Series(False, index=own.index)
     for task, part in own.groupby("task"):
         others = own[own["task"] != task]
         threshold = best_threshold(others[f"score_{name}"].to_numpy(), others["positive"].to_numpy())
         called[part.index] = part[f"score_{name}"] > threshold
-        found = estimate(balanced_accuracy(called[part.index], part["positive"]), part["cell"])
-        one = "one class only: the share called right" if part["positive"].nunique() < 2 else found.note
-        row = {"predictor": name, "task": task, "threshold": predictors()[name].sign * threshold, "note": one}
-        rows.append({**row, **_size(part), **columns("balanced_accuracy", found)})
-    found = estimate(balanced_accuracy(called, own["positive"]), own["cell"])
-    rows.append({"predictor": name, "task": "all", **_size(own), **columns("balanced_accuracy", found)})
-    return [{"threshold": np.nan, "note": found.note, **row} for row in rows]
-
-
-def _size(part: Frame) -> dict[str, int]:
-    return {"runs": len(part), "extrapolating": int(part["positive"].sum())}
+        right = balanced_accuracy(called[part.index], part["positive"])
+        one = "one class only: the share called right" if part["positive"].nunique() < 2 else ""
+        row = {"predictor": name, "task": task, "threshold": predictors()[name].sign * threshold}
+        yield {**row, **stated(part, right, "balanced_accuracy", one)}
+    right = balanced_accuracy(called, own["positive"])
+    yield {"predictor": name, "task": "all", **stated(own, right, "balanced_accuracy")}
 
 
 def best_threshold(score: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
@@ -339,43 +318,32 @@ def best_threshold(score: NDArray[np.float64], positive: NDArray[np.bool_]) -> f
     return float(between[best[(len(best) - 1) // 2]])
 
 
-# -- beyond the verdict ------------------------------------------------------------------------------------------
-
-
-def added(runs: Frame) -> Frame:
+def added(runs: Frame) -> Iterator[Row]:
     """What each measure adds to the verdict before training, in three ways.
 
     The AUC among runs with the same verdict (½ if the measure adds nothing). And a logistic regression of
     "extrapolates" on the verdict alone and on verdict and ι, each fitted on all tasks but one and judged on that one:
     the gain in AUC, and the gain in log loss per run (in nats; positive if ι helps).
     """
-    rows = []
     for name in measures():
         own = known(runs, [name, "verdict"])
-        about = {"predictor": name, "runs": len(own), "groups": own["cell"].nunique()}
         same = auc(own[f"score_{name}"], own["positive"], own["verdict"])
-        mixed = own.groupby("verdict")["positive"].transform("nunique") == 2 if len(own) else own["positive"]
-        found = estimate(same, own["cell"]) if len(own) else Estimate(np.nan)
-        note = found.note if mixed.any() else "every verdict has one outcome only, so there is nothing left to tell"
-        rows.append({**about, "what": "AUC among the same verdict", **columns("value", found), "note": note})
-        for what, (gain, why) in _gains(own, name).items():
-            rows.append({**about, "what": what, **columns("value", gain), "note": why or gain.note})
-    return pd.DataFrame(rows)
+        mixed = (own.groupby("verdict")["positive"].nunique() == 2).any()
+        one = "" if mixed else "every verdict has one outcome only, so there is nothing left to tell"
+        yield {"predictor": name, "what": "AUC among the same verdict", **stated(own, same, "value", one)}
+        alone_task = "one task only, so none can be left out" if own["task"].nunique() < 2 else ""
+        why = why_undefined(own["positive"]) or alone_task
+        gains = [mean(np.full(len(own), np.nan))] * 2 if why else _gains(own, name)
+        for what, gain in zip(("gain in AUC over the verdict", "gain in log loss over the verdict"), gains):
+            yield {"predictor": name, "what": what, **stated(own, gain, "value", why)}
 
 
-def _gains(own: Frame, name: str) -> dict[str, tuple[Estimate, str]]:
-    """Gain in AUC and in log loss of verdict and ι over the verdict alone, out of task."""
-    texts = ("gain in AUC over the verdict", "gain in log loss over the verdict")
-    why = why_undefined(own["positive"])
-    if not why and own["task"].nunique() < 2:
-        why = "one task only, so none can be left out"
-    if why:
-        return {text: (Estimate(np.nan), why) for text in texts}
-    alone = out_of_task(own, ["score_verdict"])
-    both = out_of_task(own, ["score_verdict", f"score_{name}"])
-    apart = difference(auc(both, own["positive"]), auc(alone, own["positive"]))
-    loss = mean(_losses(alone, own["positive"]) - _losses(both, own["positive"]))
-    return {text: (estimate(each, own["cell"]), "") for text, each in zip(texts, (apart, loss))}
+def _gains(own: Frame, name: str) -> list[Statistic]:
+    """Gain in AUC and in log loss (−log of the chance of what happened) of verdict and ι over the verdict alone."""
+    positive = own["positive"]
+    alone, both = (out_of_task(own, ["score_verdict", *more]) for more in ([], [f"score_{name}"]))
+    losses = [-np.log(np.where(positive, chance, 1 - chance)) for chance in (alone, both)]
+    return [difference(auc(both, positive), auc(alone, positive)), mean(losses[0] - losses[1])]
 
 
 def out_of_task(own: Frame, features: list[str]) -> NDArray[np.float64]:
@@ -391,46 +359,29 @@ def out_of_task(own: Frame, features: list[str]) -> NDArray[np.float64]:
     return chance.round(9)  # equal inputs are ties, whatever the last digit
 
 
-def _losses(chance: NDArray[np.float64], positive: "pd.Series[bool]") -> NDArray[np.float64]:
-    """−log of the chance that was given to what happened."""
-    losses: NDArray[np.float64] = -np.log(np.where(positive, chance, 1 - chance))
-    return losses
-
-
 # -- held out, and thresholds ------------------------------------------------------------------------------------
 
 
 def by_held_out(runs: Frame, held_out: Sequence[str]) -> Frame:
     """All predictors on the tasks held out and on the others; nothing if none was held out."""
-    parts = []
-    if held_out:
-        mine = runs["task"].isin(held_out)
-        for name, part in (("held out", runs[mine]), ("others", runs[~mine])):
-            parts.append(compared(part).assign(tasks=name) if len(part) else pd.DataFrame())
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    mine = runs["task"].isin(held_out)
+    parts = {"held out": runs[mine], "others": runs[~mine]} if held_out else {}
+    found = [compared(part).assign(tasks=name) for name, part in parts.items() if len(part)]
+    return pd.concat([pd.DataFrame(), *found], ignore_index=True)
 
 
-def sensitivity(rows: Frame, runs: Frame) -> Frame:
+def sensitivity(rows: Frame, runs: Frame) -> Iterator[Row]:
     """The AUC of each index at each of its stored thresholds, on the same runs."""
-    found = []
     for each in indices():
-        measure = each.index
-        stored = chosen_readout(rows[(rows["measure"] == measure) & rows["run"].isin(runs["run"])])
-        curve = set(threshold_texts(rows[rows["measure"] == each.curve].drop_duplicates(THRESHOLDS)))
+        stored = chosen_readout(rows[(rows["measure"] == each.index) & rows["run"].isin(runs["run"])])
         stored = stored.sort_values(THRESHOLDS, kind="stable")
+        default = set(threshold_texts(rows[rows["measure"] == each.curve].drop_duplicates(THRESHOLDS)))
         for threshold, part in stored.groupby(threshold_texts(stored), sort=False):
             value = part.groupby("run")["value"].first()
-            own = known(runs.assign(**{measure: runs["run"].map(value)}), [measure])
-            apart = (
-                estimate(auc(own[f"score_{measure}"], own["positive"]), own["cell"]) if len(own) else Estimate(np.nan)
-            )
-            row = {"measure": measure, "threshold": threshold, "default": threshold in curve}
-            found.append({**row, **_size(own), **columns("auc", apart), "note": why_undefined(own["positive"])})
-    names = ["measure", "threshold", "default", "runs", "extrapolating", *columns("auc", Estimate(0)), "note"]
-    return pd.DataFrame(found, columns=names)
-
-
-# -- in words ----------------------------------------------------------------------------------------------------
+            own = known(runs.assign(**{each.index: runs["run"].map(value)}), [each.index])
+            row = {"measure": each.index, "threshold": threshold, "default": threshold in default}
+            row |= stated(own, auc(own[f"score_{each.index}"], own["positive"]), "auc")
+            yield {**row, "note": why_undefined(own["positive"])}
 
 
 def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
@@ -450,33 +401,7 @@ def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
         said.append(why)
     if runs["scheme"].nunique() == 1:
         said.append(f"there is one scheme only, {runs['scheme'].iloc[0]}")
-    if held_out:
-        said.append(f"held out, so that nothing was chosen on them: {', '.join(held_out)}")
-    else:
-        said.append("no task was held out")
-    return said
-
-
-def headline(found: Prediction) -> str:
-    first = records(found.predictors[found.predictors["factor"] == FACTORS[0]])
-    ours = first[0]
-    size = f"{ours['runs']} runs in {ours['groups']} cells of task and scheme, all accurate in range"
-    if np.isnan(ours["auc"]):
-        why = ours["note"] or "it is not defined"
-        return f"Whether {ours['label']} predicts extrapolation cannot be said from {size}: {why}."
-    text = (
-        f"Over {size}, {ours['label']} tells the {ours['extrapolating']} that extrapolate from the rest "
-        f"with AUC {in_words(ours, 'auc')}"
+    held = (
+        f"held out, so that nothing was chosen on them: {', '.join(held_out)}" if held_out else "no task was held out"
     )
-    baselines = [row for row in first if row["kind"] != "measure" and not np.isnan(row["auc"])]
-    best = max(baselines, key=lambda row: float(row["auc"]), default=None)
-    return text + (f"; the best baseline, {best['label']}, reaches {in_words(best, 'auc')}." if best else ".")
-
-
-def in_words(row: dict[str, Any], name: str) -> str:
-    """An estimate with its interval: "0.971 (0.934 to 0.998)"."""
-    if np.isnan(row[name]):
-        return "undefined"
-    if np.isnan(row[f"{name}_low"]):
-        return f"{row[name]:.3f} (no interval)"
-    return f"{row[name]:.3f} ({row[f'{name}_low']:.3f} to {row[f'{name}_high']:.3f})"
+    return [*said, held]

@@ -86,7 +86,36 @@ class PrunedRuns(Finding):
     )
 
     def figure(self, study: Study) -> Figure:
-        return plot(study.once(pruning).runs)
+        """An arrow for each run, from what it was to its pruned copy: growth of SRC across, exact match upwards."""
+        found = study.once(pruning).runs
+        labels = theme.in_order(found["label"])
+        looks = theme.lines(labels)
+        with theme.style():
+            figure = Figure(figsize=(theme.PAGE, 2.7), layout="constrained")
+            both = figure.subplots(1, len(FACTORS), sharey=True)
+            for axes, factor in zip(both, FACTORS):
+                _arrows(axes, found, factor, looks)
+                axes.set_title(f"at {factor} × the training length")
+                axes.set_xlabel("growth of SRC inside the training range, ι")
+            both[0].set_ylabel("exact match")
+            marks = [
+                Line2D(
+                    [],
+                    [],
+                    color=looks[label]["color"],
+                    marker=looks[label]["marker"],
+                    linestyle="none",
+                    label=theme.shown(label),
+                )
+                for label in labels
+            ]
+            grey: dict[str, Any] = {**EDGE, "color": "0.4"}
+            marks += [
+                Line2D([], [], **grey, markerfacecolor="white", label="as trained"),
+                Line2D([], [], **grey, label="pruned in range"),
+            ]
+            figure.legend(handles=marks, loc="outside lower center", ncols=min(6, len(marks)))
+        return figure
 
     def tables(self, study: Study) -> dict[str, Table]:
         found = study.once(pruning)
@@ -132,38 +161,6 @@ def cells(found: Pruning) -> pd.DataFrame:
             row[words] = f"{part[f'{name}_before'].mean():.2f} → {part[f'{name}_after'].mean():.2f}"
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def plot(found: pd.DataFrame) -> Figure:
-    """An arrow for each run, from what it was to its pruned copy: growth of SRC across, exact match beyond upwards."""
-    labels = theme.in_order(found["label"])
-    looks = theme.lines(labels)
-    with theme.style():
-        figure = Figure(figsize=(theme.PAGE, 2.7), layout="constrained")
-        both = figure.subplots(1, len(FACTORS), sharey=True)
-        for axes, factor in zip(both, FACTORS):
-            _arrows(axes, found, factor, looks)
-            axes.set_title(f"at {factor} × the training length")
-            axes.set_xlabel("growth of SRC inside the training range, ι")
-        both[0].set_ylabel("exact match")
-        marks = [
-            Line2D(
-                [],
-                [],
-                color=looks[label]["color"],
-                marker=looks[label]["marker"],
-                linestyle="none",
-                label=theme.shown(label),
-            )
-            for label in labels
-        ]
-        grey: dict[str, Any] = {**EDGE, "color": "0.4"}
-        marks += [
-            Line2D([], [], **grey, markerfacecolor="white", label="as trained"),
-            Line2D([], [], **grey, label="pruned in range"),
-        ]
-        figure.legend(handles=marks, loc="outside lower center", ncols=min(6, len(marks)))
-    return figure
 
 
 def _arrows(axes: Axes, found: pd.DataFrame, factor: int, looks: dict[str, dict[str, Any]]) -> None:

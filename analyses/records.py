@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.curves import multiples
+from lengthlens.analyses.curves import exact_multiples
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import CELL, MissingError, records
 from lengthlens.analyses.tables import Table, of_frame
@@ -237,7 +237,7 @@ def plot(chosen: Frame) -> Figure:
         Line2D([], [], **STAR, label=f"goal reached: {GOAL}, every seed"),
         Line2D([], [], **MISSED, label="goal not reached"),
     ]
-    figure, axes_of = multiples(curves, "median to worst seed", stars, top=GOAL_SCHEME)
+    figure, axes_of = exact_multiples(curves, "median to worst seed", stars, top=GOAL_SCHEME)
     with theme.style():
         for axes in axes_of.values():
             axes.set_title(axes.get_title(), pad=9)  # room for the stars
@@ -276,7 +276,8 @@ def notes(chosen: Frame) -> list[str]:
         "A seed whose training diverged or whose scheme cannot process a length counts as 0.",
         "Steps and seconds are medians for one run.",
         "The scale n is given to `lbpe` and `ideal`: it is read off the prompt.",
-        "Nothing was selected on inputs longer than those of training.",
+        "No seed, checkpoint or stopping time was selected on inputs longer than those of training; `other=one` was "
+        "designed after a failure at n = 1000.",
         "On these tasks it is the farthest that was found for a single forward pass of a Transformer, and not the "
         "farthest of all: others have gone farther with loops, other formats or other networks.",
     ]

@@ -7,7 +7,7 @@ statistic here is computed from weights, for all resamples in one go.
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,10 @@ class Estimate(NamedTuple):
     high: float = NAN
     note: str = ""
 
+    def columns(self, name: str) -> dict[str, float]:
+        """As columns of a table: name, name_low, name_high."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
 
 def group_weights(groups: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
     """How often each run's group is drawn in each resample, [resample, run].
@@ -47,11 +51,12 @@ def _draws(groups: int, resamples: int, seed: int) -> Floats:
 
 
 def estimate(statistic: Statistic, groups: ArrayLike, seed: int = 0) -> Estimate:
-    """The statistic of all runs, with the interval of resampled groups."""
-    found = float(statistic(np.ones((1, len(np.asarray(groups)))))[0])
+    """The statistic of all runs, with the interval of resampled groups; of no runs there is none."""
+    groups = np.asarray(groups)
+    found = float(statistic(np.ones((1, len(groups))))[0]) if len(groups) else NAN
     if np.isnan(found):
         return Estimate(found)
-    if len(set(np.asarray(groups).tolist())) < 2:
+    if len(set(groups.tolist())) < 2:
         return Estimate(found, note="one task and scheme only, so there is no interval")
     values = statistic(group_weights(groups, seed=seed))
     known = values[~np.isnan(values)]
@@ -161,8 +166,3 @@ def why_undefined(positive: ArrayLike) -> str:
     if yes.all():
         return f"all {len(yes)} runs extrapolate, so there is nothing to tell apart"
     return "" if yes.any() else f"none of {len(yes)} runs extrapolates, so there is nothing to tell apart"
-
-
-def columns(name: str, found: Estimate) -> dict[str, Any]:
-    """An estimate as columns of a table: name, name_low, name_high."""
-    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}

@@ -40,24 +40,12 @@ YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY, PALE = "#8C8C8C", "#E4E4E4"
 
 FAMILY_COLOURS = {
-    "circuit": BLUE,
-    "learned relation": GREEN,
-    "hinted": SKY,
-    "task-given": YELLOW,
-    "contextual": PURPLE,
-    "relative": ORANGE,
-    "rotary": VERMILION,
-    "absolute": GREY,
-    "randomized": "#B8A04A",
-    "none": BLACK,
-}
+    "circuit": BLUE, "learned relation": GREEN, "hinted": SKY, "task-given": YELLOW, "contextual": PURPLE,
+    "relative": ORANGE, "rotary": VERMILION, "absolute": GREY, "randomized": "#B8A04A", "none": BLACK,
+}  # fmt: skip
 FAMILY_WORDS = {
-    "circuit": "ideal",
-    "learned relation": "learned relation",
-    "hinted": "with Scale Hint",
-    "task-given": "given by the task",
-    "none": "none (NoPE)",
-}
+    "circuit": "ideal", "hinted": "with Scale Hint", "task-given": "given by the task", "none": "none (NoPE)"
+}  # fmt: skip
 TASK_MARKS = {"position-addressed": "o", "growing": "s", "content-addressed": "^", "": "D"}
 GOLDEN = np.pi * (3 - np.sqrt(5))  # the angle at which seeds of a sunflower follow each other
 SPREAD = 0.012  # of the width of the axes, between neighbours at one place
@@ -75,27 +63,13 @@ VERDICTS = {
 }
 
 RC: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 7,
-    "axes.titlesize": 8,
-    "axes.labelsize": 7,
-    "xtick.labelsize": 6.5,
-    "ytick.labelsize": 6.5,
-    "legend.fontsize": 6.5,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 3.5,
-    "figure.dpi": 150,
-    "savefig.dpi": 300,
-    "pdf.fonttype": 42,  # text stays text
-    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans", "font.size": 7, "axes.titlesize": 8, "axes.labelsize": 7,
+    "xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "legend.fontsize": 6.5, "legend.frameon": False,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "lines.linewidth": 1.3, "lines.markersize": 3.5,
+    "figure.dpi": 150, "savefig.dpi": 300, "pdf.fonttype": 42, "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "lengthlens",  # names inside the file follow from it, so that the same figure is the same bytes
-}
+}  # fmt: skip
 
 
 @contextmanager
@@ -183,10 +157,10 @@ def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     taken: set[tuple[str, int]] = set()
     ordered = in_order(labels)
-    for label in [*(each for each in ordered if "/" not in each), *(each for each in ordered if "/" in each)]:
-        mine, place = family(label), _place(label) % len(MARKERS)
-        free = [k % len(MARKERS) for k in range(place, place + len(MARKERS))]
-        place = next((k for k in free if (mine, k) not in taken), place)
+    for label in sorted(ordered, key=lambda each: "/" in each):
+        mine, first = family(label), _place(label)
+        places = [k % len(MARKERS) for k in range(first, first + len(MARKERS))]
+        place = next((k for k in places if (mine, k) not in taken), places[0])
         taken.add((mine, place))
         found[label] = _look(label, place)
     return {label: found[label] for label in ordered}
@@ -243,8 +217,8 @@ def save(figure: Figure, path: Path) -> None:
 # -- small multiples --------------------------------------------------------------------------------------------
 
 
-def panels(tasks: Iterable[str], schemes: Iterable[str], sharey: bool = True) -> tuple[Figure, dict[str, Axes]]:
-    """A figure of page width with an axes for each task, in order, and room for the legend."""
+def panels(tasks: Iterable[str], schemes: Iterable[str], x: str, y: str) -> tuple[Figure, dict[str, Axes]]:
+    """A figure of page width with an axes for each task, in order, what the axes are, and room for the legend."""
     names = tasks_in_order(tasks)
     if not names:
         raise MissingError("the table has no value of an accurate run with its task, scheme and scale")
@@ -254,14 +228,17 @@ def panels(tasks: Iterable[str], schemes: Iterable[str], sharey: bool = True) ->
     width = PAGE if across > 1 else COLUMN * 1.2
     height = min(PANEL_HEIGHT * down + legend + 0.25, PAGE_HEIGHT)
     figure = Figure(figsize=(width, height), layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=sharey)
+    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for spare in grid.flat[len(names) :]:
         spare.set_axis_off()
     found = dict(zip(names, grid.flat))
     for k, (name, axes) in enumerate(found.items()):
         axes.set_title(literal(name))
+        if k % across == 0:
+            axes.set_ylabel(y)
         if k + across >= len(names):  # nothing below it
             axes.tick_params(labelbottom=True)
+            axes.set_xlabel(x)
     return figure, found
 
 
@@ -272,14 +249,6 @@ def stacked(look: dict[str, Any], place: int, of: int) -> dict[str, Any]:
     """
     below = (of - 1 - place) / max(1, of - 1)
     return {**look, "linewidth": 1.0 + 1.2 * below, "markersize": 2.6 + 2.2 * below}
-
-
-def edges(found: dict[str, Axes]) -> Iterator[tuple[Axes, bool, bool]]:
-    """Each axes, whether it stands at the left, and whether nothing stands below it."""
-    axes = list(found.values())
-    across = min(ACROSS, len(axes))
-    for k, each in enumerate(axes):
-        yield each, k % across == 0, k + across >= len(axes)
 
 
 def legend(figure: Figure, schemes: Iterable[str], extra: Iterable[Artist] = ()) -> None:
@@ -320,18 +289,18 @@ def points(axes: Axes, runs: pd.DataFrame, x: str, y: str, aspect: float) -> Non
         )  # fmt: skip
 
 
-def families(runs: pd.DataFrame) -> list[Line2D]:
-    """Legend entries: colours of families of schemes, shapes of families of tasks (if there are several)."""
-    order = [family for family in [*FAMILY_COLOURS, "your own"] if (runs["family"] == family).any()]
-    plain: dict[str, Any] = {"linestyle": "none", "markersize": 4, "marker": "o"}
+def family_legend(figure: Figure, runs: pd.DataFrame) -> None:
+    """Colours of families of schemes, and shapes of families of tasks (if there are several)."""
+    plain: dict[str, Any] = {"linestyle": "none", "markersize": 4}
     entries = [
-        Line2D([], [], **plain, color=FAMILY_COLOURS.get(family, BLACK), label=FAMILY_WORDS.get(family, family))
-        for family in order
+        Line2D([], [], **plain, marker="o", color=FAMILY_COLOURS.get(each, BLACK), label=FAMILY_WORDS.get(each, each))
+        for each in [*FAMILY_COLOURS, "your own"]
+        if (runs["family"] == each).any()
     ]
     kinds = [kind for kind in TASK_MARKS if (runs["task_family"] == kind).any()]
     if len(kinds) > 1:
         entries += [
-            Line2D([], [], **plain | {"marker": TASK_MARKS[kind]}, color="0.6", label=f"{kind or 'other'} task")
+            Line2D([], [], **plain, marker=TASK_MARKS[kind], color="0.6", label=f"{kind or 'other'} task")
             for kind in kinds
         ]
-    return entries
+    figure.legend(handles=entries, loc="outside lower center", ncols=6, columnspacing=1.2)

@@ -1,5 +1,6 @@
 """Readouts fitted at one scale and tested at another: heat maps for every task and scheme."""
 
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from lengthlens.analyses.table import MissingError, chosen_readout, measured
 from lengthlens.analyses.tables import Table, of_frame
 
 CELL = 0.75  # inches of a heat map with the gap behind it
-MARGIN = 1.9  # inches beside them
+MARGIN, NAME = 1.9, 22  # inches beside them, and letters that fit there: longer names of schemes take several lines
 SIDE, GAP = 0.94, 0.03  # of a map, and of the gap before what lies beyond the training range; in cells
 LETTERS = 80  # of task names that fit beside each other above the maps of a page
 COLOURS = "cividis"  # even in lightness, and the same to readers with colour blindness
@@ -28,7 +29,30 @@ class ReadoutTransfer(Finding):
     shows = "Accuracy of readouts fitted at one scale and tested at another."
 
     def figure(self, study: Study) -> Figure:
-        return plot(study.once(accuracies))
+        """A heat map for each scheme (row) and task (column): fitted at the scale on the left, tested at that below.
+
+        All maps lie on one picture with gaps between them; a thin gap sets off the scales beyond the training range.
+        """
+        found = study.once(accuracies)
+        if found.empty:
+            raise MissingError("the table has no transfer of readouts in a run that is accurate in range")
+        schemes, tasks = theme.in_order(found["label"]), theme.tasks_in_order(found["task"])
+        fits, tests = sorted(found["fit_scale"].unique()), sorted(found["scale"].unique())
+        with theme.style():
+            cell = min(CELL, (theme.PAGE - MARGIN) / len(tasks))
+            figure = Figure(figsize=(MARGIN + cell * len(tasks), 0.8 + cell * len(schemes)), layout="constrained")
+            axes = figure.add_subplot()
+            for y, scheme in enumerate(schemes):
+                for x, task in enumerate(tasks):
+                    own = found[(found["label"] == scheme) & (found["task"] == task)]
+                    _map(axes, own, fits, tests, x, y)
+            _frame(axes, schemes, tasks, fits, tests)
+            scale = ScalarMappable(Normalize(0, 1), COLOURS)
+            height = min(1.0, 2.0 / figure.get_figheight())
+            shown = figure.colorbar(scale, ax=axes, shrink=height, aspect=15, pad=0.02)
+            shown.set_label("accuracy of the readout")
+            shown.outline.set_visible(False)
+        return figure
 
     def tables(self, study: Study) -> dict[str, Table]:
         caption = (
@@ -63,32 +87,6 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({**columns, "runs": found.groupby(keys)["runs"].max()}).reset_index()
 
 
-def plot(found: pd.DataFrame) -> Figure:
-    """A heat map for each scheme (row) and task (column): fitted at the scale on the left, tested at that below.
-
-    All maps lie on one picture with gaps between them; a thin gap sets off the scales beyond the training range.
-    """
-    if found.empty:
-        raise MissingError("the table has no transfer of readouts in a run that is accurate in range")
-    schemes, tasks = theme.in_order(found["label"]), theme.tasks_in_order(found["task"])
-    fits, tests = sorted(found["fit_scale"].unique()), sorted(found["scale"].unique())
-    with theme.style():
-        cell = min(CELL, (theme.PAGE - MARGIN) / len(tasks))
-        figure = Figure(figsize=(MARGIN + cell * len(tasks), 0.8 + cell * len(schemes)), layout="constrained")
-        axes = figure.add_subplot()
-        for y, scheme in enumerate(schemes):
-            for x, task in enumerate(tasks):
-                own = found[(found["label"] == scheme) & (found["task"] == task)]
-                _map(axes, own, fits, tests, x, y)
-        _frame(axes, schemes, tasks, fits, tests)
-        scale = ScalarMappable(Normalize(0, 1), COLOURS)
-        height = min(1.0, 2.0 / figure.get_figheight())
-        shown = figure.colorbar(scale, ax=axes, shrink=height, aspect=15, pad=0.02)
-        shown.set_label("accuracy of the readout")
-        shown.outline.set_visible(False)
-    return figure
-
-
 def _map(axes: Axes, own: pd.DataFrame, fits: list[int], tests: list[int], x: int, y: int) -> None:
     """One heat map in its square, a part of it beside the other where it goes beyond the training range."""
     middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 5}
@@ -113,7 +111,7 @@ def _frame(axes: Axes, schemes: list[str], tasks: list[str], fits: list[int], te
     axes.set_xlim(-0.02, len(tasks))
     axes.set_ylim(len(schemes), -0.02)
     axes.set_xticks([x + SIDE / 2 for x in range(len(tasks))], list(map(theme.literal, tasks)))
-    axes.set_yticks([y + SIDE / 2 for y in range(len(schemes))], [theme.shown(scheme) for scheme in schemes])
+    axes.set_yticks([y + SIDE / 2 for y in range(len(schemes))], [fill(theme.shown(name), NAME) for name in schemes])
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False, right=True, labelright=True)
     axes.tick_params(left=False, labelleft=False)
     if max(map(len, tasks)) > LETTERS / len(tasks):

@@ -1,5 +1,6 @@
 """Figures: what they show, in the order and colours of the theme, and what they say when there is nothing to show."""
 
+import warnings
 from functools import cache
 
 import numpy as np
@@ -160,6 +161,18 @@ def test_growth_is_of_whole_models_and_declared_src_stays_in_range():
         curves.growth_curves(Study(without("src")), "src")
 
 
+def test_transfer_has_room_for_labels_that_name_their_recipe():
+    """Labels of one line left no room for the maps, and Matplotlib warned that the axes had collapsed."""
+    rows = table().query("task == 'copy' and scheme == 'rope' and run != ''")
+    usual = "n_heads=2, d_model=32, check_every=50, warmup=20, steps="
+    several = [rows.assign(recipe=f"{usual}{steps}", run=rows["run"] + str(steps)) for steps in (400, 4000)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = Study(pd.concat(several, ignore_index=True)).figure(findings()["transfer"])
+    width, height = figure.axes[0].get_position().size * figure.get_size_inches()
+    assert min(width, height / 2) > 0.3  # inches of a map
+
+
 def test_transfer_is_of_one_readout_and_has_its_control():
     found = transfer.accuracies(study()).set_index(["task", "label", "fit_scale", "scale"])
     rows = table().query(
@@ -243,7 +256,7 @@ def test_recipes_and_training_ranges_are_named_where_they_differ_and_only_there(
 
 @pytest.mark.parametrize("name", ["extrapolation", "growth-src", "transfer"])
 def test_figures_tell_such_cells_apart(name):
-    said = texts(drawn(mixed(), name))
+    said = [" ".join(text.split()) for text in texts(drawn(mixed(), name))]  # long labels take several lines
     assert {"ideal, n ≤ 5", "ideal, n ≤ 10", "ideal, n_layers=4, steps=10, n ≤ 10"} <= set(said)
 
 
