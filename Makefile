@@ -43,7 +43,7 @@ test-slow: $(INSTALLED)
 
 # Side by side with peers; prints ratios and peak memory. See the head of each file for its options.
 bench: $(INSTALLED)
-	for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+	for benchmark in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lengthlens needs Python 3.11 or newer, and this is " + sys.version)'

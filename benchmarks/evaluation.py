@@ -7,13 +7,12 @@ made once, computes one position a step, and stops early for nothing, since ever
 decoder. Both sides must come to the same verdict on every instance.
 """
 
-import argparse
 import os
-import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from common import options, show, timed
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,7 +23,7 @@ from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.evaluation import instance_seed, right_answers
 from lengthlens.tasks import TASKS, Batch, Task
 
-CACHEABLE = ("none", "learned", "sinusoidal", "rope", "relative", "t5", "alibi", "ideal")  # past keys do not change
+CACHEABLE = ("ideal", "none", "learned", "sinusoidal", "rope", "relative", "t5", "alibi")  # past keys do not change
 
 
 class Cached:
@@ -64,9 +63,8 @@ class Cached:
         mask = torch.zeros(later.shape).masked_fill(later, -torch.inf)
         if bias is not None:
             mask = mask + bias
-        z = F.scaled_dot_product_attention(
-            q.transpose(1, 2), keys, values, mask.expand(len(q), q.shape[2], -1, -1), scale=1 / attn.cfg.attn_scale
-        )
+        mask = mask.expand(len(q), q.shape[2], -1, -1)
+        z = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, mask, scale=1 / attn.cfg.attn_scale)
         return affine(z.transpose(1, 2).flatten(2), attn.W_O.flatten(0, 1), attn.b_O)
 
 
@@ -77,55 +75,33 @@ def generate(model: HookedModel, task: Task, batch: Batch, length: int) -> Tenso
     cached = Cached(model, len(batch), total)
     tokens = torch.empty_like(batch.tokens)
     tokens[:, :prompt] = batch.tokens[:, :prompt]
-    start = 0
     for stop in range(prompt, total):
+        start = 0 if stop == prompt else stop - 1
         tokens[:, stop] = cached.read(tokens[:, :stop], batch.scale, start).argmax(-1)
-        start = stop
     return tokens[:, prompt:] == batch.tokens[:, prompt:]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", default="parity-cot")
-    parser.add_argument("--scheme", default="ideal", choices=CACHEABLE)
-    parser.add_argument("--length", type=int, default=100)
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 1000])
-    options = parser.parse_args()
+    given = options(__doc__, task="parity-cot", scheme=CACHEABLE, length=100, samples=1000, rows=[1, 16, 1000])
     torch.set_num_threads(1)
-    task = TASKS[options.task]
-    model = build(ModelConfig(task=options.task, scheme=options.scheme)).eval()
-
-    def one_pass(samples: int) -> Tensor:
-        return right_answers(model, task, options.length, samples, seed=0)
-
-    one_pass(10)
-    start = time.perf_counter()
-    right = one_pass(options.samples)
-    parallel = time.perf_counter() - start
-    print(f"{options.task}, {options.scheme}, n = {options.length}, {options.samples} instances, one thread")
-    print(f"{'one pass':<42}{parallel:>8.2f} s")
-    batch = task.sample(
-        options.length, options.samples, torch.Generator().manual_seed(instance_seed(0, options.length))
-    )
-    for rows in options.rows:
+    task, length, samples = TASKS[given.task], given.length, given.samples
+    model = build(ModelConfig(task=given.task, scheme=given.scheme)).eval()
+    right_answers(model, task, length, 10, seed=0)  # warm up
+    parallel, right = timed(lambda: right_answers(model, task, length, samples, seed=0))
+    print(f"{given.task}, {given.scheme}, n = {length}, {samples} instances, one thread")
+    show("one pass", parallel, parallel)
+    batch = task.sample(length, samples, torch.Generator().manual_seed(instance_seed(0, length)))
+    for rows in given.rows:
         # One at a time takes minutes: a tenth of the instances is timed and counted ten times.
-        share = options.samples if rows > 1 else max(1, options.samples // 10)
-        start = time.perf_counter()
+        share = samples if rows > 1 else max(1, samples // 10)
         parts = [
-            generate(
-                model,
-                task,
-                Batch(batch.tokens[k : k + rows], batch.answer_mask[k : k + rows], batch.scale[k : k + rows]),
-                options.length,
-            )
+            Batch(*(x[k : k + rows] for x in (batch.tokens, batch.answer_mask, batch.scale)))
             for k in range(0, share, rows)
         ]
-        seconds = (time.perf_counter() - start) * options.samples / share
-        same = torch.equal(torch.cat(parts).all(1), right[:share].all(1))
-        assert same, "the two ways disagree"
+        seconds, found = timed(lambda parts=parts: torch.cat([generate(model, task, part, length) for part in parts]))
+        assert torch.equal(found.all(1), right[:share].all(1)), "the two ways disagree"
         label = f"key-value cache, {rows} instance{'s' if rows > 1 else ''} at a time"
-        print(f"{label:<42}{seconds:>8.2f} s{seconds / parallel:>8.1f} times as long")
+        show(label, seconds * samples / share, parallel)
 
 
 if __name__ == "__main__":

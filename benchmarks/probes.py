@@ -4,12 +4,13 @@
 each fit with its random-label control, tested at every step. Same samples, features and labels, one thread.
 """
 
-import argparse
 import time
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from common import options, show, timed
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
@@ -20,6 +21,7 @@ from lengthlens.probes.transfer import READOUTS, ROWS, Samples, matrices, observ
 
 HOOKS = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
 HALF = ROWS // 2
+Way = Callable[[torch.Tensor, torch.Tensor, str], tuple[np.ndarray, np.ndarray]]  # accuracy, control: [fit, test]
 
 
 def batched(features: torch.Tensor, label: torch.Tensor, estimator: str) -> tuple[np.ndarray, np.ndarray]:
@@ -48,38 +50,27 @@ def estimator_for(name: str, labels: np.ndarray) -> object:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--estimator", choices=["logistic", "ridge"], default="logistic")
-    parser.add_argument("--task", default="copy")
-    options = parser.parse_args()
+    given = options(__doc__, estimator=("logistic", "ridge"), task="copy")
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    model = build(ModelConfig(task=options.task, scheme="ideal"))
-    generator = torch.Generator().manual_seed(0)
-    subject = Subject(model)
+    model = build(ModelConfig(task=given.task, scheme="ideal"))
+    generator, subject = torch.Generator().manual_seed(0), Subject(model)
     samples = Samples.of([observe(subject, model.task, n, HOOKS, "true", ROWS, generator) for n in range(1, 11)])
     cells = [samples.features(hook, readout, len(samples.steps), HALF) for hook in HOOKS for readout in READOUTS]
-    seconds = {}
-    results = {}
+    print(f"{len(samples.steps)} steps, {len(HOOKS)} layers, {len(READOUTS)} readouts, one thread")
+    base = None
     for name, way in (("batched", batched), ("scikit-learn loop", looped)):
-        way(cells[0][:2], samples.label[:2], options.estimator)  # warm up
-        start = time.process_time()
-        results[name] = [way(features, samples.label, options.estimator) for features in cells]
-        seconds[name] = time.process_time() - start
-    report(results, seconds, len(samples.steps))
+        way(cells[0][:2], samples.label[:2], given.estimator)  # warm up
 
+        def work(way: Way = way) -> np.ndarray:
+            return np.array([way(features, samples.label, given.estimator) for features in cells])
 
-def report(results: dict[str, list[tuple[np.ndarray, np.ndarray]]], seconds: dict[str, float], steps: int) -> None:
-    for name, found in results.items():
-        own = np.mean([accuracy.diagonal().mean() for accuracy, _ in found])
-        everywhere = np.mean([accuracy.mean() for accuracy, _ in found])
-        control = np.mean([control.mean() for _, control in found])
-        print(
-            f"{name:<18} {seconds[name]:8.2f} s   accuracy at the own step {own:.4f}, everywhere {everywhere:.4f}, "
-            f"control {control:.4f}"
-        )
-    ratio = seconds["scikit-learn loop"] / seconds["batched"]
-    print(f"{steps} steps, {len(HOOKS)} layers, {len(READOUTS)} readouts: {ratio:.1f} times as fast")
+        seconds, found = timed(work, time.process_time)  # found: [cell, accuracy or control, fit, test]
+        base = base or seconds
+        accuracy, control = found[:, 0], found[:, 1]
+        own = accuracy.diagonal(axis1=1, axis2=2).mean()
+        note = f"accuracy at the own step {own:.4f}, everywhere {accuracy.mean():.4f}, control {control.mean():.4f}"
+        show(name, seconds, base, note)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 Peak memory is measured too: how much the process grew for each byte of the batch that it returned.
 """
 
-import argparse
 import os
-import time
+import statistics
 
 os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler's own chatter
 
 import torch
+from common import options, timed
 
 from lengthlens.tasks import TASKS, Task
 
@@ -20,12 +20,8 @@ REPEATS = 5
 def tokens_per_second(task: Task, scale: int) -> float:
     """The median over repeats, after one warm-up."""
     generator = torch.Generator().manual_seed(0)
-    speeds = []
-    for _ in range(REPEATS + 1):
-        start = time.perf_counter()
-        tokens = task.sample(scale, ROWS, generator).tokens
-        speeds.append(tokens.numel() / (time.perf_counter() - start))
-    return sorted(speeds[1:])[REPEATS // 2]
+    drawn = [timed(lambda: task.sample(scale, ROWS, generator).tokens) for _ in range(REPEATS + 1)]
+    return statistics.median(tokens.numel() / seconds for seconds, tokens in drawn[1:])
 
 
 def peak_per_byte(task: Task, scale: int, rows: int) -> float:
@@ -41,9 +37,7 @@ def peak_per_byte(task: Task, scale: int, rows: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", type=int, default=100)
-    scale = parser.parse_args().scale
+    scale = options(__doc__, scale=100).scale
     torch.set_num_threads(1)
     print(f"n = {scale}, {ROWS} rows a batch, one thread")
     print(f"{'task':<25}{'million tokens/s':>18}{'peak memory / batch, at 2000 and 20000 rows':>48}")

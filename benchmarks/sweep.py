@@ -7,46 +7,45 @@ with workers is killed (SIGKILL, sweep and workers alike) at random moments and 
 must be complete and sound, none trained twice after it was finished, and the table that of the undisturbed sweep.
 """
 
-import argparse
 import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
-import time
+from argparse import Namespace
 from pathlib import Path
+
+from common import options, show, timed
 
 from lengthlens.runs.store import RunStore
 
 
-def command(store: Path, workers: int, runs: int, steps: int) -> list[str]:
+def command(store: Path, workers: int, given: Namespace) -> list[str]:
     return [
         *(sys.executable, "-m", "lengthlens.cli", "sweep"),
-        *("--tasks", "copy,parity-cot", "--schemes", "relative", "--seeds", f"0-{runs // 2 - 1}"),
-        *("--lengths", "20", "--samples", "200", "--steps", str(steps), "--set", "patience=1000"),
+        *("--tasks", "copy,parity-cot", "--schemes", "relative", "--seeds", f"0-{given.runs // 2 - 1}"),
+        *("--lengths", "20", "--samples", "200", "--steps", str(given.steps), "--set", "patience=1000"),
         *("--store", str(store), "--workers", str(workers), "--quiet"),
     ]
 
 
-def timed(store: Path, workers: int, runs: int, steps: int) -> float:
-    start = time.perf_counter()
-    subprocess.run(command(store, workers, runs, steps), check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
+def finish(store: Path, workers: int, given: Namespace) -> float:
+    """The seconds that the sweep takes to its end."""
+    words = command(store, workers, given)
+    return timed(lambda: subprocess.run(words, check=True, stdout=subprocess.DEVNULL))[0]
 
 
-def torture(store: Path, kills: int, duration: float, workers: int, runs: int, steps: int) -> int:
+def torture(store: Path, duration: float, given: Namespace) -> int:
     """Kill and restart; the number of kills that hit a sweep at work."""
     chance, hits = random.Random(0), 0
-    for _ in range(kills):
-        sweep = subprocess.Popen(
-            command(store, workers, runs, steps), start_new_session=True, stdout=subprocess.DEVNULL
-        )
+    for _ in range(given.kills):
+        words = command(store, given.workers, given)
+        sweep = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL)
         try:
             sweep.wait(chance.uniform(0, max(60.0, duration / 4)))
         except subprocess.TimeoutExpired:
             hits += 1
-        if sweep.poll() is None:
             os.killpg(sweep.pid, signal.SIGKILL)
             sweep.wait()
         assert RunStore(store).check() == []
@@ -54,25 +53,18 @@ def torture(store: Path, kills: int, duration: float, workers: int, runs: int, s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--runs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=2400)
-    parser.add_argument("--kills", type=int, default=0)
-    options = parser.parse_args()
+    given = options(__doc__, workers=2, runs=8, steps=2400, kills=0)
     with tempfile.TemporaryDirectory() as temporary:
-        place = Path(temporary)
-        one = timed(place / "one", 1, options.runs, options.steps)
-        many = timed(place / "many", options.workers, options.runs, options.steps)
-        print(f"{options.runs} runs: one worker {one:.1f} s, {options.workers} workers {many:.1f} s")
-        print(f"{one / many:.2f} times as fast")
-        tables = [RunStore(place / name).table() for name in ("one", "many")]
-        assert tables[0].equals(tables[1]), "the number of workers must not show in the table"
-        if options.kills:
-            hits = torture(place / "killed", options.kills, many, options.workers, options.runs, options.steps)
-            timed(place / "killed", options.workers, options.runs, options.steps)
-            store = RunStore(place / "killed")
-            assert store.check() == [] and store.table().equals(tables[0])
+        one, several, killed = (Path(temporary) / name for name in ("one", "several", "killed"))
+        seconds = finish(several, given.workers, given)
+        show(f"{given.runs} runs, {given.workers} workers", seconds, seconds)
+        show(f"{given.runs} runs, one worker", finish(one, 1, given), seconds)
+        table = RunStore(one).table()
+        assert table.equals(RunStore(several).table()), "the number of workers must not show in the table"
+        if given.kills:
+            hits, store = torture(killed, seconds, given), RunStore(killed)
+            finish(killed, given.workers, given)
+            assert store.check() == [] and store.table().equals(table)
             for run in store.runs():
                 events = [event["event"] for event in run.events()]
                 assert events.count("finish") == 1 and events[-1] == "finish"

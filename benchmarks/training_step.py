@@ -6,24 +6,25 @@ Peers with the same position embedding, sizes, activation and optimiser: a plain
 x-transformers (its flash attention on), TransformerLens 4's native bridge, and HookedTransformer of TransformerLens
 3.9, which needs an interpreter of its own with that version installed. Rounds are interleaved; a ratio is that of a
 peer's time to ours in the same round, and the median over rounds is shown: above 1 we are faster. Time is the CPU
-time of the process, which a busy machine disturbs least.
+time of the process, which a busy machine disturbs least. A round has `--steps` steps at the large size, four times as
+many at the small one.
 """
 
-import argparse
-import math
 import statistics
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from common import options, timed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Step = Callable[[], None]
+Timer = Callable[[int], float]  # from a number of steps to the seconds of one
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class Size:
     batch: int
     n_heads: int = 4
     d_vocab: int = 14  # that of task copy
+
+    @property
+    def d_head(self) -> int:
+        return self.d_model // self.n_heads
 
 
 SIZES = {"small": Size(2, 64, 22, 128), "large": Size(4, 256, 128, 16)}
@@ -72,8 +77,7 @@ class PlainDecoder(nn.Module):
         self.pos = nn.Parameter(0.02 * torch.randn(size.length, size.d_model)) if pe == "learned" else None
         self.blocks = nn.ModuleList(PlainBlock(size) for _ in range(size.n_layers))
         self.ln, self.head = nn.LayerNorm(size.d_model), nn.Linear(size.d_model, size.d_vocab)
-        d_head = size.d_model // size.n_heads
-        angle = torch.arange(size.length)[:, None] * 10000.0 ** (-torch.arange(0, d_head, 2) / d_head)
+        angle = torch.arange(size.length)[:, None] * 10000.0 ** (-torch.arange(0, size.d_head, 2) / size.d_head)
         self.turn = None if pe == "learned" else (angle.cos().repeat(1, 2), angle.sin().repeat(1, 2))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -81,96 +85,72 @@ class PlainDecoder(nn.Module):
         x = x if self.pos is None else x + self.pos
         for block in self.blocks:
             x = block(x, self.turn)
-        logits: Tensor = self.head(self.ln(x))
-        return logits
+        return self.head(self.ln(x))
 
 
-def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-
-
-def stepper(model: Any, loss: Callable[[Tensor], Tensor], size: Size) -> Step:
-    tokens = torch.randint(size.d_vocab, (size.batch, size.length), generator=torch.Generator().manual_seed(0))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss(tokens).backward()
-        optimizer.step()
-
-    return step
-
-
-def ours(size: Size, pe: str) -> Step:
+def ours(size: Size, pe: str) -> nn.Module:
     from lengthlens.models.config import ModelConfig
     from lengthlens.models.transformer import build
 
-    scheme = {"learned": "learned", "rope": "rope"}[pe]
     sizes = {"n_layers": size.n_layers, "n_heads": size.n_heads, "d_model": size.d_model, "n_ctx": size.length}
-    model = build(ModelConfig(d_vocab=size.d_vocab, scheme=scheme, **sizes))
-    return stepper(model, lambda tokens: model(tokens, return_type="loss"), size)
+    return build(ModelConfig(d_vocab=size.d_vocab, scheme=pe, **sizes))
 
 
-def plain(size: Size, pe: str) -> Step:
-    model = PlainDecoder(size, pe)
-    return stepper(model, lambda tokens: next_token_loss(model(tokens), tokens), size)
-
-
-def x_transformers(size: Size, pe: str) -> Step:
+def x_transformers(size: Size, pe: str) -> nn.Module:
     from x_transformers import Decoder, TransformerWrapper
 
-    layers = Decoder(
-        dim=size.d_model,
-        depth=size.n_layers,
-        heads=size.n_heads,
-        attn_dim_head=size.d_model // size.n_heads,
-        attn_flash=True,
-        rotary_pos_emb=pe == "rope",
-        rotary_emb_dim=size.d_model // size.n_heads,
-    )
-    model = TransformerWrapper(
-        num_tokens=size.d_vocab, max_seq_len=size.length, use_abs_pos_emb=pe == "learned", attn_layers=layers
-    )
-    return stepper(model, lambda tokens: next_token_loss(model(tokens), tokens), size)
+    sizes = {"dim": size.d_model, "depth": size.n_layers, "heads": size.n_heads, "attn_dim_head": size.d_head}
+    rotary = {"rotary_pos_emb": pe == "rope", "rotary_emb_dim": size.d_head}
+    layers = Decoder(**sizes, **rotary, attn_flash=True)
+    about = {"num_tokens": size.d_vocab, "max_seq_len": size.length, "use_abs_pos_emb": pe == "learned"}
+    return TransformerWrapper(**about, attn_layers=layers)
 
 
-def bridge(size: Size, pe: str) -> Step:
+def bridge(size: Size, pe: str) -> nn.Module:
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources import native  # noqa: F401  (adds boot_native)
 
     config = TransformerBridgeConfig(**hooked_sizes(size, pe), architecture="TransformerLensNative")
-    model = TransformerBridge.boot_native(config)
-    return stepper(model, lambda tokens: next_token_loss(model(tokens), tokens), size)
+    return TransformerBridge.boot_native(config)
 
 
-def hooked(size: Size, pe: str) -> Step:
+def hooked(size: Size, pe: str) -> nn.Module:
     """Runs in the interpreter that has TransformerLens 3.9."""
     from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-    model = HookedTransformer(HookedTransformerConfig(**hooked_sizes(size, pe), device="cpu"))
-    return stepper(model, lambda tokens: model(tokens, return_type="loss"), size)
+    return HookedTransformer(HookedTransformerConfig(**hooked_sizes(size, pe), device="cpu"))
 
 
 def hooked_sizes(size: Size, pe: str) -> dict[str, Any]:
     return {
-        "n_layers": size.n_layers,
-        "n_heads": size.n_heads,
-        "d_model": size.d_model,
-        "d_head": size.d_model // size.n_heads,
-        "d_mlp": 4 * size.d_model,
-        "d_vocab": size.d_vocab,
-        "n_ctx": size.length,
-        "act_fn": "gelu",
+        "n_layers": size.n_layers, "n_heads": size.n_heads, "n_ctx": size.length, "d_vocab": size.d_vocab,
+        "d_model": size.d_model, "d_head": size.d_head, "d_mlp": 4 * size.d_model, "act_fn": "gelu",
         "positional_embedding_type": "standard" if pe == "learned" else "rotary",
     }
 
 
-def timed(step: Step, steps: int) -> float:
-    started = time.process_time()
-    for _ in range(steps):
-        step()
-    return (time.process_time() - started) / steps
+PEERS = {"ours": ours, "plain": PlainDecoder, "x-transformers": x_transformers, "bridge": bridge}
+
+
+def timer(make: Callable[[Size, str], nn.Module], size: Size, pe: str) -> Timer:
+    """Times training steps of a peer. Ours and HookedTransformer compute the loss themselves."""
+    model, own_loss = make(size, pe), make in (ours, hooked)
+    tokens = torch.randint(size.d_vocab, (size.batch, size.length), generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def loss() -> Tensor:
+        if own_loss:
+            return model(tokens, return_type="loss")
+        return F.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+
+    return lambda steps: timed(lambda: train(steps), time.process_time)[0] / steps
 
 
 class Worker:
@@ -181,44 +161,28 @@ class Worker:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def timed(self, steps: int) -> float:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         print(steps, file=self.process.stdin, flush=True)
         for line in self.process.stdout:
             if line.startswith("seconds "):
                 return float(line.split()[1])
         raise SystemExit("the interpreter given with --hooked-python cannot run HookedTransformer")
 
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
 
-
-def serve(size: Size, pe: str) -> None:
-    step = hooked(size, pe)
-    for line in sys.stdin:
-        print("seconds", timed(step, int(line)), flush=True)
-
-
-def compare(name: str, arguments: argparse.Namespace) -> None:
-    size, pe = SIZES[name], arguments.pe
-    peers: dict[str, Callable[[int], float]] = {}
-    for title, make in {"ours": ours, "plain": plain, "x-transformers": x_transformers, "bridge": bridge}.items():
-        step = make(size, pe)
-        peers[title] = lambda steps, step=step: timed(step, steps)
-    worker = Worker(arguments.hooked_python, name, pe, arguments.threads) if arguments.hooked_python else None
+def compare(name: str, given: Namespace) -> None:
+    size, pe = SIZES[name], given.pe
+    timers = {title: timer(make, size, pe) for title, make in PEERS.items()}
+    worker = Worker(given.hooked_python, name, pe, given.threads) if given.hooked_python else None
     if worker:
-        peers["hooked 3.9"] = worker.timed
-    steps = max(1, math.ceil(arguments.steps * (1 if name == "large" else 4)))
-    for run in peers.values():
-        run(3)
-    rounds = [{title: run(steps) for title, run in peers.items()} for _ in range(arguments.rounds)]
+        timers["hooked 3.9"] = worker.timed
+    steps = given.steps * (1 if name == "large" else 4)
+    for seconds_per_step in timers.values():
+        seconds_per_step(3)  # warm up
+    rounds = [{title: of(steps) for title, of in timers.items()} for _ in range(given.rounds)]
     if worker:
-        worker.close()
+        worker.process.communicate()  # ends its input, and with it the process
     milliseconds = statistics.median(each["ours"] for each in rounds) * 1000
     print(f"{name} {pe}: {size} ours {milliseconds:.1f} ms per step, median of {len(rounds)} rounds")
-    for title in list(peers)[1:]:
+    for title in list(timers)[1:]:
         ratios = sorted(each[title] / each["ours"] for each in rounds)
         print(f"  {title:<16}{statistics.median(ratios):6.2f} times ours   (from {ratios[0]:.2f} to {ratios[-1]:.2f})")
     if not worker:
@@ -226,23 +190,16 @@ def compare(name: str, arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hooked-python", help="interpreter of an environment with transformer-lens 3.9")
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--pe", choices=["learned", "rope"], default="learned")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument(
-        "--steps", type=int, default=3, help="steps per round at the large size; four times at the small"
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    if arguments.serve:
-        serve(SIZES[arguments.sizes[0]], arguments.pe)
+    peers = {"hooked_python": "", "sizes": list(SIZES), "pe": ("learned", "rope"), "serve": False}
+    given = options(__doc__, **peers, rounds=9, steps=3, threads=1)
+    torch.set_num_threads(given.threads)
+    if given.serve:
+        seconds_per_step = timer(hooked, SIZES[given.sizes[0]], given.pe)
+        for line in sys.stdin:
+            print("seconds", seconds_per_step(int(line)), flush=True)
         return
-    for name in arguments.sizes:
-        compare(name, arguments)
+    for name in given.sizes:
+        compare(name, given)
 
 
 if __name__ == "__main__":
