@@ -123,10 +123,14 @@ def hooked(size: Size, pe: str) -> nn.Module:
 
 
 def hooked_sizes(size: Size, pe: str) -> dict[str, Any]:
+    same = {name: getattr(size, name) for name in ("n_layers", "n_heads", "d_model", "d_head", "d_vocab")}
+    kind = "standard" if pe == "learned" else "rotary"
     return {
-        "n_layers": size.n_layers, "n_heads": size.n_heads, "n_ctx": size.length, "d_vocab": size.d_vocab,
-        "d_model": size.d_model, "d_head": size.d_head, "d_mlp": 4 * size.d_model, "act_fn": "gelu",
-        "positional_embedding_type": "standard" if pe == "learned" else "rotary",
+        **same,
+        "d_mlp": 4 * size.d_model,
+        "n_ctx": size.length,
+        "act_fn": "gelu",
+        "positional_embedding_type": kind,
     }
 
 
