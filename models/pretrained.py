@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +60,7 @@ def load(path: str | Path, task: Task | None = None) -> HookedModel:
     Returns the model with its weights. Raises `UserError` where there is no such directory, where a file is missing,
     damaged or of another version, and where config and weights do not belong together. Nothing is unpickled.
 
+    >>> import tempfile
     >>> from lengthlens.models.transformer import build
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     build(ModelConfig(task="copy", scheme="rope")).save_pretrained(folder)
@@ -79,17 +79,15 @@ def load(path: str | Path, task: Task | None = None) -> HookedModel:
 
 def with_weights(config: ModelConfig, weights: bytes, source: str | Path, task: Task | None = None) -> HookedModel:
     """The model of a config with weights that `weights_of` gave; `source` names them where they do not fit."""
-    state = _tensors(weights, source)
+    try:
+        state = load_tensors(weights)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UserError(f"the weights of '{source}' are not a safetensors file: {error}") from None
     _check_shapes(config, task, state, source)
     model = HookedModel(config, task)
     model.to(state["embed.W_E"].dtype)
     model.load_state_dict(state)
     return model
-
-
-def from_pretrained(path: str | Path, task: Task | None = None) -> HookedModel:
-    """As `load`; a string ``owner/name`` that names nothing local is fetched from the Hugging Face Hub first."""
-    return load(path if is_local(path) else _download(str(path)), task)
 
 
 def is_local(path: str | Path) -> bool:
@@ -99,15 +97,16 @@ def is_local(path: str | Path) -> bool:
     return isinstance(path, Path) or not looks_like_repo or Path(text).exists() or Path(text).parent.exists()
 
 
-def push_to_hub(model: HookedModel, repo: str, private: bool = False, token: str | None = None) -> str:
-    """Upload the saved form to the repository `repo` of the Hub; the address of the commit."""
-    from huggingface_hub import HfApi  # only this and the download need it
+def download(repo: str) -> str:
+    """The directory with the files of a model on the Hugging Face Hub."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    api = HfApi(token=token)
-    api.create_repo(repo, private=private, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        save(model, folder)
-        return str(api.upload_folder(repo_id=repo, folder_path=folder))
+    try:
+        return str(snapshot_download(repo, allow_patterns=[CONFIG, WEIGHTS]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(f"'{repo}' is neither a local directory nor a model on the Hub: {reason}") from None
 
 
 # -- reading, with nothing taken on trust ----------------------------------------------------------------------------
@@ -124,11 +123,9 @@ def _read(path: Path, at_most: int) -> bytes:
 
 
 def _read_config(path: Path) -> tuple[str, dict[str, Any], ModelConfig]:
+    data = _read(path, LARGEST_CONFIG)
     try:
-        text = _read(path, LARGEST_CONFIG).decode()
-        header = json.loads(text)
-    except UserError:
-        raise
+        header = json.loads(text := data.decode())
     except (ValueError, RecursionError) as error:
         raise UserError(f"'{path}' is not JSON: {str(error) or 'nested too deeply'}") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("config"), dict):
@@ -149,13 +146,6 @@ def _read_weights(path: Path, header: dict[str, Any]) -> bytes:
     if len(weights) != size:
         raise UserError(f"'{path}' is truncated: it has {len(weights)} bytes and should have {size}")
     return weights
-
-
-def _tensors(weights: bytes, source: str | Path) -> dict[str, Tensor]:
-    try:
-        return load_tensors(weights)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise UserError(f"the weights of '{source}' are not a safetensors file: {error}") from None
 
 
 def _check_shapes(config: ModelConfig, task: Task | None, state: dict[str, Tensor], source: str | Path) -> None:
@@ -180,17 +170,6 @@ def _shapes(config: ModelConfig, task: Task | None) -> dict[str, Tensor]:
             return dict(HookedModel(config, task).state_dict())
     except (RuntimeError, NotImplementedError):  # a scheme that looks at values while it is made
         return dict(HookedModel(config, task).state_dict())
-
-
-def _download(repo: str) -> str:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return str(snapshot_download(repo, allow_patterns=[CONFIG, WEIGHTS]))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"'{repo}' is neither a local directory nor a model on the Hub: {reason}") from None
 
 
 def check_weights(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], source: str) -> None:

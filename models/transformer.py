@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
@@ -55,7 +56,10 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         self.config = config.resolved(task)
         self.cfg = cfg = LensConfig.of(self.config)
         self.embed = Embed(cfg)
-        self.pos_embed = _scheme(self.config, cfg, task)
+        sizes = Sizes(cfg.n_layers, cfg.n_heads, cfg.d_head, cfg.d_model, cfg.n_ctx)
+        with torch.random.fork_rng(devices=[]):  # a scheme draws its initial values from torch's default generator
+            torch.default_generator.manual_seed(config.seed)
+            self.pos_embed = self.config.spec.build(task, sizes)
         acts = self.pos_embed.acts()
         self.blocks = nn.ModuleList(Block(cfg, layer, "rotate" in acts) for layer in range(cfg.n_layers))
         self.ln_final = make_norm(cfg)
@@ -209,10 +213,8 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
 
     def _firing(self, names_filter: NamesFilter) -> set[str]:
         """The hook points meant; asking for ones that cannot fire is an error, not a silence."""
-        if names_filter is None:
-            return {name for name in self.hook_dict if dead_hook(name, self.cfg) is None}
-        if callable(names_filter):
-            chosen = {name for name in self.hook_dict if names_filter(name)}
+        if names_filter is None or callable(names_filter):
+            chosen = [name for name in self.hook_dict if names_filter is None or names_filter(name)]
             alive = {name for name in chosen if dead_hook(name, self.cfg) is None}
             if chosen and not alive:
                 self._refuse_dead(min(chosen))
@@ -271,17 +273,15 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         if kind not in ("LN", "RMS"):
             raise UserError(f"normalization_type {kind} has no weights to fold")
         if "embed_qk" in self.pos_embed.acts():
-            raise UserError(
-                f"scheme '{self.config.scheme}' adds to queries and keys behind the norm, which cannot be folded"
-            )
+            scheme = self.config.scheme
+            raise UserError(f"scheme '{scheme}' adds to queries and keys behind the norm, which cannot be folded")
         centred = kind == "LN"
         state = ProcessWeights.fold_layer_norm(self.state_dict(), self.cfg, centred, centred)
         config = ModelConfig.from_dict({**self.config.to_dict(), "normalization_type": f"{kind}Pre"})
         model = HookedModel(config, self.task)
         model.to(self.cfg.device, self.cfg.dtype)
-        model.load_state_dict({name: value for name, value in state.items() if not _of_norm(name)})
-        model.train(self.training)
-        return model
+        model.load_state_dict({name: state[name] for name in model.state_dict()})  # all but the norms'
+        return model.train(self.training)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "HookedModel":
         """Every move (`to`, `cuda`, `half`, …) comes through here; `cfg` follows."""
@@ -311,15 +311,19 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
     @classmethod
     def from_pretrained(cls, path: str, task: Task | None = None) -> "HookedModel":
         """A saved model: a local directory (never touches the network), or a repository ``owner/name`` on the Hub."""
-        from lengthlens.models.pretrained import from_pretrained
+        from lengthlens.models.pretrained import download, is_local, load
 
-        return from_pretrained(path, task)
+        return load(path if is_local(path) else download(path), task)
 
-    def push_to_hub(self, repo: str, **options: Any) -> str:
-        """Upload to the Hugging Face Hub; the address of the commit."""
-        from lengthlens.models.pretrained import push_to_hub
+    def push_to_hub(self, repo: str, private: bool = False, token: str | None = None) -> str:
+        """Upload the saved form to the repository `repo` of the Hugging Face Hub; the address of the commit."""
+        from huggingface_hub import HfApi  # only this and the download need it
 
-        return push_to_hub(self, repo, **options)
+        api = HfApi(token=token)
+        api.create_repo(repo, private=private, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return str(api.upload_folder(repo_id=repo, folder_path=folder))
 
 
 # What a call of a model understands, in the order of the signature.
@@ -353,16 +357,3 @@ def build(config: ModelConfig, task: Task | None = None) -> HookedModel:
     torch.Size([1, 5, 6])
     """
     return HookedModel(config, task)
-
-
-def _scheme(config: ModelConfig, cfg: LensConfig, task: Task | None) -> PositionScheme:
-    """The scheme draws its initial values from torch's default generator: seeded here, and left as it was."""
-    sizes = Sizes(cfg.n_layers, cfg.n_heads, cfg.d_head, cfg.d_model, cfg.n_ctx)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(config.seed)
-        return config.spec.build(task, sizes)
-
-
-def _of_norm(name: str) -> bool:
-    """Whether a state-dict key is a weight of a norm: ``blocks.0.ln1.w``."""
-    return any(part in ("ln1", "ln2", "ln_final") for part in name.split("."))

@@ -1,6 +1,6 @@
 """Arithmetic on decimal numbers of n digits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.counting import stops_at_equals, value
-from lengthlens.tasks.task import BEGIN, END, Circuit, Operator, Task
+from lengthlens.tasks.task import BEGIN, END, Circuit, Ints, Operator, Task
 
 
 def add_step(a: str, b: str, a_before: str, b_before: str, sum_before: str) -> str:
@@ -44,28 +44,20 @@ def multiply_step(x: str, x_before: str, digit: str, product_before: str) -> str
 MULTIPLY = Operator("multiply digit", 4, multiply_step)
 
 
-def sum_digit(place: int, arity: int) -> Operator:
-    """Digit `place` of a sum, from all `arity` digits that bear on it (both numbers, lowest first)."""
+def result_digit(result: str, compute: Callable[[int, int], int], place: int, low: int) -> Operator:
+    """Digit `place` of a result, from the `low` lowest digits of both numbers, lowest first; marks stand for zero."""
 
     def digit(*xs: str) -> str:
-        a, b = number(xs[: arity // 2]), number(xs[arity // 2 :])
-        return str((a + b) // 10 ** (place - 1) % 10)
+        a, b = (sum(value(x) * 10**k for k, x in enumerate(digits)) for digits in (xs[:low], xs[low:]))
+        return str(compute(a, b) // 10 ** (place - 1) % 10)
 
-    return Operator(f"digit {place} of the sum of {arity // 2}", arity, stops_at_equals(digit))
-
-
-def product_digit(place: int) -> Operator:
-    """Digit `place` of a product, from the lowest `place` digits of both numbers; marks stand for zero."""
-
-    def digit(*xs: str) -> str:
-        return str(number(xs[:place]) * number(xs[place:]) // 10 ** (place - 1) % 10)
-
-    return Operator(f"digit {place} of the product", 2 * place, stops_at_equals(digit))
+    return Operator(f"digit {place} of the {result}", 2 * low, stops_at_equals(digit))
 
 
-def number(digits: Sequence[str]) -> int:
-    """The number that digits spell, lowest first."""
-    return sum(value(d) * 10**k for k, d in enumerate(digits))
+def written_at_once(scale: int, digits: Iterable[tuple[Operator, Ints]]) -> Circuit:
+    """A step for each token of the answer: its operator, and its sources."""
+    steps = enumerate(digits, 2 * scale + 2)  # from the query at "=" on
+    return Circuit.join(*(Circuit.of(operator, [query], *sources[:, None]) for query, (operator, sources) in steps))
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
@@ -165,14 +157,13 @@ class AdditionMsb(_TwoNumbers):
         return add(inputs[:, :scale].flip(1), inputs[:, scale:].flip(1)).flip(1)
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
-        first = 2 * scale + 2  # the query that writes the carry
-        steps = []
+        digits = []
         for place in range(scale + 1, 0, -1):
             low = np.arange(min(place, scale))
-            sources = np.concatenate([scale - low, 2 * scale + 1 - low])  # both numbers, lowest digit first
-            operator = sum_digit(place, len(sources))
-            steps.append(Circuit.of(operator, [first + scale + 1 - place], *sources[:, None]))
-        return Circuit.join(*steps, Circuit.of(sum_digit(1, 2), [first + scale + 1], first, first))
+            sources = np.concatenate([scale - low, 2 * scale + 1 - low])
+            digits.append((result_digit(f"sum of {len(low)}", int.__add__, place, len(low)), sources))
+        stop = result_digit("sum of 1", int.__add__, 1, 1), np.full(2, 2 * scale + 2)
+        return written_at_once(scale, [*digits, stop])
 
 
 class Multiplication(_TwoNumbers):
@@ -190,11 +181,11 @@ class Multiplication(_TwoNumbers):
         return carried(convolved(inputs[:, :scale], inputs[:, scale:]))
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
-        first = 2 * scale + 2  # the query that writes the lowest digit
-        steps = []
+        digits = []
         for place in range(1, 2 * scale + 1):
             low = np.arange(1, place + 1)
-            a = np.where(low <= scale, low, scale + 1)  # a mark where the number has no digit any more
-            b = np.where(low <= scale, scale + 1 + low, scale + 1)
-            steps.append(Circuit.of(product_digit(place), [first + place - 1], *np.append(a, b)[:, None]))
-        return Circuit.join(*steps, Circuit.of(product_digit(1), [first + 2 * scale], first, first))
+            # A mark where the numbers have no digit any more.
+            sources = np.concatenate([np.where(low <= scale, number + low, scale + 1) for number in (0, scale + 1)])
+            digits.append((result_digit("product", int.__mul__, place, place), sources))
+        stop = result_digit("product", int.__mul__, 1, 1), np.full(2, 2 * scale + 2)
+        return written_at_once(scale, [*digits, stop])
