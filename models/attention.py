@@ -86,7 +86,8 @@ class Attention(nn.Module):
         """Inputs [row, pos, d_model], or [row, pos, head, d_model] if each head has its own; out as the former."""
         shared = query_input is key_input and key_input is value_input and query_input.dim() == 3
         if shared and not watched(self.hook_q, self.hook_k, self.hook_v):
-            q, k, v = self._joint(query_input)
+            weight, bias = torch.cat((self.W_Q, self.W_K, self.W_V)), torch.cat((self.b_Q, self.b_K, self.b_V))
+            q, k, v = per_head(query_input, weight, bias).chunk(3, 2)  # in one product
         else:  # someone may look at them or change them
             q = self.hook_q(per_head(query_input, self.W_Q, self.b_Q))
             k = self.hook_k(per_head(key_input, self.W_K, self.b_K))
@@ -105,13 +106,6 @@ class Attention(nn.Module):
             result: Tensor = self.hook_result(torch.einsum("rphd,hdm->rphm", z, self.W_O))
             return result.sum(2) + self.b_O
         return affine(z.flatten(2), self.W_O.flatten(0, 1), self.b_O)
-
-    def _joint(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values in one product, [row, pos, head, d_head] each."""
-        weight = torch.cat((self.W_Q, self.W_K, self.W_V))  # [3 head, d_model, d_head]
-        bias = torch.cat((self.b_Q, self.b_K, self.b_V)).flatten()
-        qkv = affine(x, weight.transpose(0, 1).flatten(1), bias)
-        return qkv.view(*x.shape[:2], 3, *self.b_Q.shape).unbind(2)
 
     def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
         length = q.shape[1]

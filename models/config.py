@@ -191,9 +191,7 @@ class LensConfig:
     @classmethod
     def of(cls, config: ModelConfig) -> "LensConfig":
         """From a resolved config."""
-        if config.d_vocab is None or config.d_vocab_out is None or config.d_head is None:
-            raise UserError("the config has open sizes: call resolved() first")
         shared = {f.name: getattr(config, f.name) for f in dataclasses.fields(cls) if hasattr(config, f.name)}
         shared["d_mlp"] = None if config.attn_only else config.d_mlp
-        shared["attn_scale"] = config.attn_scale or math.sqrt(config.d_head)
+        shared["attn_scale"] = config.attn_scale or math.sqrt(shared["d_head"])
         return cls(**shared, positional_embedding_type=config.scheme)

@@ -106,7 +106,8 @@ def to_bridge(model: HookedModel) -> Any:
     The native model rotates adjacent pairs. A ``rope`` that rotates halves is carried over by reordering each head's
     queries and keys, which changes neither scores nor logits; only there are `hook_q` and `hook_k` reordered.
     """
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module  # slow to import
+    from transformer_lens.config import TransformerBridgeConfig  # slow to import, all three
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
     from transformer_lens.model_bridge.sources.native import NativeModel
 
     config, cfg = model.config, model.cfg
@@ -119,7 +120,16 @@ def to_bridge(model: HookedModel) -> Any:
     for feature, asked_for in unavailable.items():
         if asked_for:
             raise UserError(f"TransformerLens 4 has no native model with {feature}")
-    native = NativeModel(bridge_config(model))
+    rope = config.scheme == "rope"
+    options: Any = model.pos_embed.options
+    bridge_config = TransformerBridgeConfig(
+        **{name: getattr(cfg, name) for name in SHARED_FIELDS},
+        positional_embedding_type="rotary" if rope else "standard",
+        rotary_dim=(options.rotary_dim or cfg.d_head) if rope else None,
+        rotary_base=options.base if rope else 10000,
+        architecture=ARCHITECTURE,
+    )
+    native = NativeModel(bridge_config)
     native.head = nn.Linear(cfg.d_model, cfg.d_vocab_out)  # TransformerLens' own has no bias
     with torch.no_grad():
         for theirs, ours in weight_pairs(model, native):
@@ -127,20 +137,6 @@ def to_bridge(model: HookedModel) -> Any:
     native = native.to(cfg.device, cfg.dtype).train(model.training)
     same = {"tl_config": native.cfg, "dtype": cfg.dtype, "device": cfg.device}
     return build_bridge_from_module(native, architecture=ARCHITECTURE, tokenizer=None, model_name="native", **same)
-
-
-def bridge_config(model: HookedModel) -> Any:
-    from transformer_lens.config import TransformerBridgeConfig
-
-    cfg, rope = model.cfg, model.config.scheme == "rope"
-    options: Any = model.pos_embed.options
-    return TransformerBridgeConfig(
-        **{name: getattr(cfg, name) for name in SHARED_FIELDS},
-        positional_embedding_type="rotary" if rope else "standard",
-        rotary_dim=(options.rotary_dim or cfg.d_head) if rope else None,
-        rotary_base=options.base if rope else 10000,
-        architecture=ARCHITECTURE,
-    )
 
 
 def weight_pairs(model: HookedModel, native: Any) -> Iterator[tuple[Tensor, Tensor]]:

@@ -50,10 +50,8 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
 
     def __init__(self, config: ModelConfig, task: Task | None = None) -> None:
         super().__init__()
-        if task is None and config.task is not None:
-            task = TASKS[config.task]
-        self.task = task
         self.config = config.resolved(task)
+        self.task = task = task or (TASKS[config.task] if config.task else None)
         self.cfg = cfg = LensConfig.of(self.config)
         self.embed = Embed(cfg)
         sizes = Sizes(cfg.n_layers, cfg.n_heads, cfg.d_head, cfg.d_model, cfg.n_ctx)
@@ -239,20 +237,16 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
             self.hook_dict[firing].add_hook(hook, dir=dir, level=self.context_level)
 
     def set_use_attn_result(self, use_attn_result: bool) -> None:
-        """Whether each head's own output is computed, for `attn.hook_result`."""
-        self.cfg.use_attn_result = use_attn_result
+        self.cfg.use_attn_result = use_attn_result  # each head's own output, for `attn.hook_result`
 
     def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
-        """Whether queries, keys and values of each head have inputs of their own, for `hook_q_input` and so on."""
-        self.cfg.use_split_qkv_input = use_split_qkv_input
+        self.cfg.use_split_qkv_input = use_split_qkv_input  # an input each for queries, keys and values of each head
 
     def set_use_attn_in(self, use_attn_in: bool) -> None:
-        """Whether each head has an input of its own, for `hook_attn_in`."""
-        self.cfg.use_attn_in = use_attn_in
+        self.cfg.use_attn_in = use_attn_in  # an input for each head, for `hook_attn_in`
 
     def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
-        """Whether the MLP's input is a copy that `hook_mlp_in` may change."""
-        self.cfg.use_hook_mlp_in = use_hook_mlp_in
+        self.cfg.use_hook_mlp_in = use_hook_mlp_in  # a copy of the MLP's input that `hook_mlp_in` may change
 
     # -- derived models, other formats ---------------------------------------------------------------------------
 
@@ -281,7 +275,8 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
         model = HookedModel(config, self.task)
         model.to(self.cfg.device, self.cfg.dtype)
         model.load_state_dict({name: state[name] for name in model.state_dict()})  # all but the norms'
-        return model.train(self.training)
+        model.train(self.training)
+        return model
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "HookedModel":
         """Every move (`to`, `cuda`, `half`, …) comes through here; `cfg` follows."""

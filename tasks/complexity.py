@@ -162,15 +162,14 @@ class Problem:
         known: set[frozenset[int]] = set()
         for size in range(1, min(self.arity, seen.shape[1]) + 1):
             for columns in combinations(range(seen.shape[1]), size):
-                smaller = any(frozenset(columns) - {c} in known for c in columns)
-                if smaller or self._determines(self._code(seen, columns), target):
-                    known.add(frozenset(columns))
-                    yield columns
-
-    def _determines(self, code: Ints, target: Ints) -> bool:
-        """Whether equal codes always come with equal targets: write all, see whether all are still there."""
-        self.scratch[code] = target
-        return bool((self.scratch[code] == target).all())
+                if not any(frozenset(columns) - {c} in known for c in columns):
+                    # Do equal codes always come with equal targets? Write all, see whether all are still there.
+                    code = self._code(seen, columns)
+                    self.scratch[code] = target
+                    if (self.scratch[code] != target).any():
+                        continue
+                known.add(frozenset(columns))
+                yield columns
 
     def _code(self, seen: Ints, columns: tuple[int, ...]) -> Ints:
         """The tokens in these columns as one number per row."""

@@ -158,7 +158,7 @@ class Task(ABC):
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         """The steps that write the answer. A content-addressed task needs the `tokens` of the instance."""
 
-    # -- what it may say otherwise -------------------------------------------------------------------------------
+    # -- what a task may say otherwise ---------------------------------------------------------------------------
 
     def input_length(self, scale: int) -> int:
         """The number of free symbols of an instance."""
@@ -171,8 +171,7 @@ class Task(ABC):
     def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
         """The prompt behind ``^``, in pieces: columns of ids [row, *], or the text of a mark.
 
-        The first n symbols, the first mark, and the other symbols if there are any; an equals sign ends it or is that
-        mark: ``3 =``, ``3 + 4 =``, ``c a b = a``.
+        n symbols, the first mark, then the rest, and ``=`` if that is not the first: ``3 =``, ``3 + 4 =``, ``c a = a``.
         """
         pieces: list[Tensor | str] = [inputs[:, :scale], self.marks[0]]
         if inputs.shape[1] > scale:
@@ -242,10 +241,19 @@ class Task(ABC):
             if batch is None or batch < 1:
                 raise UserError(f"the batch size must be at least 1, not {batch}")
             return self.assemble(self.draw(self.checked_scale(scale), batch, generator, device), scale)
-        scales = scale.tolist() if isinstance(scale, Tensor) else list(scale)
-        if not scales or (batch is not None and batch != len(scales)):
-            raise UserError(f"{len(scales)} scales were given for a batch of {batch}: one for each row is needed")
-        return self._mixed(torch.tensor(scales, device=device), generator)
+        listed = scale.tolist() if isinstance(scale, Tensor) else list(scale)
+        if not listed or (batch is not None and batch != len(listed)):
+            raise UserError(f"{len(listed)} scales were given for a batch of {batch}: one for each row is needed")
+        scales = torch.tensor(listed, device=device)
+        shape = (len(listed), self.length(self.checked_scale(max(listed))))
+        tokens = torch.full(shape, self.pad_id, device=device)
+        answer_mask = torch.zeros(shape, dtype=torch.bool, device=device)
+        for each in sorted(set(listed)):  # one draw for each; rows keep their places
+            rows = (scales == each).nonzero().squeeze(1)
+            part = self.sample(each, len(rows), generator, device)
+            tokens[rows, : part.tokens.shape[1]] = part.tokens
+            answer_mask[rows, : part.tokens.shape[1]] = part.answer_mask
+        return Batch(tokens, answer_mask, scales)
 
     def assemble(self, inputs: Tensor, scale: int) -> Batch:
         """The instances that follow from their free symbols."""
@@ -261,18 +269,6 @@ class Task(ABC):
         tokens[:, -1] = self.ids[END]
         answer_mask = torch.arange(tokens.shape[1], device=device).ge(column).expand(rows, -1)
         return Batch(tokens, answer_mask, torch.full((rows,), scale, device=device))
-
-    def _mixed(self, scales: Tensor, generator: torch.Generator | None) -> Batch:
-        """One draw for each distinct scale, in increasing order; rows keep their places."""
-        shape = (len(scales), self.length(self.checked_scale(int(scales.max()))))
-        tokens = torch.full(shape, self.pad_id, device=scales.device)
-        answer_mask = torch.zeros(shape, dtype=torch.bool, device=scales.device)
-        for scale in scales.unique().tolist():
-            rows = (scales == scale).nonzero().squeeze(1)
-            part = self.sample(scale, len(rows), generator, scales.device)
-            tokens[rows, : part.tokens.shape[1]] = part.tokens
-            answer_mask[rows, : part.tokens.shape[1]] = part.answer_mask
-        return Batch(tokens, answer_mask, scales)
 
     def checked_scale(self, scale: int) -> int:
         """The scale itself, if the task has instances of it."""
@@ -318,8 +314,6 @@ class Task(ABC):
         any_row = self.assemble(torch.zeros(1, self.input_length(scale), dtype=torch.long), scale).tokens
         return torch.cat([self.run_index(any_row[:, : -len(answer)])[0], answer])
 
-    # -- text ----------------------------------------------------------------------------------------------------
-
     def words(self, tokens: Tensor) -> list[str]:
         """One row of ids as texts, padding left out."""
         return [self.vocab[k] for k in tokens.tolist() if k != self.pad_id]
@@ -337,7 +331,7 @@ class Task(ABC):
         """
         words = text.split()
         for word in words:
-            if word not in self.ids or word == PAD:
+            if word not in self.vocab[:-1]:  # padding is last
                 allowed = " ".join(self.vocab[:-1])
                 raise UserError(f"'{word}' is not a token of task '{self.name}', whose tokens are: {allowed}")
         if words[:1] != [BEGIN]:
@@ -351,17 +345,14 @@ class Task(ABC):
                 f"an instance of task '{self.name}' at scale {scale} has {lengths[0]} tokens "
                 f"({lengths[1]} without its answer), not {len(words)}"
             )
-        return self._checked(torch.tensor([[self.ids[word] for word in words]]), scale)
-
-    def _checked(self, tokens: Tensor, scale: int) -> Batch:
-        """The full instance, if `tokens` [1, pos] agree with what their own free symbols give."""
+        tokens = torch.tensor([[self.ids[word] for word in words]])
         inputs = self.inputs_of(tokens, scale)
         if not bool(self.valid(inputs, scale).all()):
-            raise UserError(f"'{self.render(tokens[0])}' is not an instance of task '{self.name}': {self.summary}")
+            raise UserError(f"'{' '.join(words)}' is not an instance of task '{self.name}': {self.summary}")
         full = self.assemble(inputs, scale)
-        for place, (right, got) in enumerate(zip(self.words(full.tokens[0]), self.words(tokens[0]))):
-            if right != got:
-                raise UserError(f"'{self.render(tokens[0])}': token {place} should be '{right}', not '{got}'")
+        for place, (right, word) in enumerate(zip(self.words(full.tokens[0]), words)):
+            if right != word:
+                raise UserError(f"'{' '.join(words)}': token {place} should be '{right}', not '{word}'")
         return full
 
     def inputs_of(self, tokens: Tensor, scale: int) -> Tensor:
