@@ -93,10 +93,9 @@ def search_src(task: Task, n: int, arity: int, max_instances: int = 20_000, max_
     A sample can prove that positions do *not* determine a token, so "infinite" is exact even then. `max_nodes` bounds
     the search for each number of operators.
     """
-    scales = range(task.min_scale, task.checked_scale(n) + 1)
     sampled = []
     problem = Problem(arity, len(task.vocab))
-    for scale in scales:
+    for scale in range(task.min_scale, task.checked_scale(n) + 1):
         batch = task.every_instance(scale, max_instances)
         if batch is None:
             sampled.append(str(scale))

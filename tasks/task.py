@@ -19,6 +19,7 @@ from lengthlens.errors import UserError
 Family = Literal["position-addressed", "growing", "content-addressed"]
 BEGIN, END, PAD = "^", "$", "_"
 Ints = NDArray[np.int64]
+FREE = -1  # stands for any symbol
 UNUSED = -1  # fills the sources of a step whose operator has fewer arguments than the widest one
 
 
@@ -189,11 +190,9 @@ class Task(ABC):
 
     def coupled_answer(self, scale: int) -> Ints:
         """For each answer token the index, in its run of the prompt, of the symbol it belongs with. [answer]"""
-        if self.coupled_from is None:
-            raise UserError(
-                f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each"
-            )
-        return self.coupled_from + np.arange(self.answer_length(scale))
+        if self.coupled_from is not None:
+            return self.coupled_from + np.arange(self.answer_length(scale))
+        raise UserError(f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each")
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:
@@ -216,11 +215,12 @@ class Task(ABC):
 
     def prompt_length(self, scale: int) -> int:
         """The number of tokens before the answer, ``^`` included."""
-        return 1 + sum(map(width, self._layout(scale)))
+        return self._prompt_of(torch.empty(0, self.input_length(scale), dtype=torch.long), scale).shape[1]
 
-    def _layout(self, scale: int) -> list[Tensor | str]:
-        """The pieces of a prompt, with no rows."""
-        return self.prompt(torch.empty(0, self.input_length(scale), dtype=torch.long), scale)
+    def _prompt_of(self, inputs: Tensor, scale: int) -> Tensor:
+        """The prompt as ids, ``^`` included. [row, prompt]"""
+        pieces, shape = [BEGIN, *self.prompt(inputs, scale)], (len(inputs), 1)
+        return torch.cat([inputs.new_full(shape, self.ids[p]) if isinstance(p, str) else p for p in pieces], 1)
 
     def sample(
         self,
@@ -257,17 +257,11 @@ class Task(ABC):
 
     def assemble(self, inputs: Tensor, scale: int) -> Batch:
         """The instances that follow from their free symbols."""
-        rows, device = inputs.shape[0], inputs.device
+        prompt = self._prompt_of(inputs, scale)
+        (rows, start), device = prompt.shape, inputs.device
         tokens = torch.empty(rows, self.length(scale), dtype=torch.long, device=device)
-        tokens[:, 0] = self.ids[BEGIN]
-        column = 1
-        for piece in self.prompt(inputs, scale):
-            end = column + width(piece)
-            tokens[:, column:end] = self.ids[piece] if isinstance(piece, str) else piece
-            column = end
-        tokens[:, column:-1] = self.answer(inputs, scale)
-        tokens[:, -1] = self.ids[END]
-        answer_mask = torch.arange(tokens.shape[1], device=device).ge(column).expand(rows, -1)
+        tokens[:, :start], tokens[:, start:-1], tokens[:, -1] = prompt, self.answer(inputs, scale), self.ids[END]
+        answer_mask = torch.arange(tokens.shape[1], device=device).ge(start).expand(rows, -1)
         return Batch(tokens, answer_mask, torch.full((rows,), scale, device=device))
 
     def checked_scale(self, scale: int) -> int:
@@ -279,13 +273,7 @@ class Task(ABC):
         return scale
 
     def scale_of(self, tokens: Tensor) -> Tensor:
-        """The scale of each row of ids [row, pos], read off the place of the first mark. [row]
-
-        >>> from lengthlens.tasks import TASKS
-        >>> copy = TASKS["copy"]
-        >>> copy.scale_of(copy.sample([1, 3], generator=torch.Generator().manual_seed(0)).tokens)
-        tensor([1, 3])
-        """
+        """The scale of each row of ids [row, pos], read off the place of the first mark. [row]"""
         found = tokens == self.ids[self.marks[0]]
         if tokens.device.type != "meta" and not bool(found.any(1).all()):
             raise UserError(f"no '{self.marks[0]}' in the tokens, so task '{self.name}' cannot tell their scale")
@@ -311,8 +299,8 @@ class Task(ABC):
         In the prompt, the place in the run of symbols; in the answer, the place of the symbol it belongs with.
         """
         answer = torch.from_numpy(self.coupled_answer(self.checked_scale(scale)))
-        any_row = self.assemble(torch.zeros(1, self.input_length(scale), dtype=torch.long), scale).tokens
-        return torch.cat([self.run_index(any_row[:, : -len(answer)])[0], answer])
+        prompt = self._prompt_of(torch.zeros(1, self.input_length(scale), dtype=torch.long), scale)
+        return torch.cat([self.run_index(prompt)[0], answer])
 
     def words(self, tokens: Tensor) -> list[str]:
         """One row of ids as texts, padding left out."""
@@ -346,7 +334,8 @@ class Task(ABC):
                 f"({lengths[1]} without its answer), not {len(words)}"
             )
         tokens = torch.tensor([[self.ids[word] for word in words]])
-        inputs = self.inputs_of(tokens, scale)
+        free = self._prompt_of(torch.full((1, self.input_length(scale)), FREE), scale)[0] == FREE
+        inputs = tokens[:, : len(free)][:, free]
         if not bool(self.valid(inputs, scale).all()):
             raise UserError(f"'{' '.join(words)}' is not an instance of task '{self.name}': {self.summary}")
         full = self.assemble(inputs, scale)
@@ -354,15 +343,6 @@ class Task(ABC):
             if right != word:
                 raise UserError(f"'{' '.join(words)}': token {place} should be '{right}', not '{word}'")
         return full
-
-    def inputs_of(self, tokens: Tensor, scale: int) -> Tensor:
-        """The free symbols of rows of ids: the prompt's payload, in order. [row, input]"""
-        columns, at = [], 1
-        for piece in self._layout(scale):
-            if not isinstance(piece, str):
-                columns.append(tokens[:, at : at + width(piece)])
-            at += width(piece)
-        return torch.cat(columns, 1)
 
     def every_instance(self, scale: int, at_most: int) -> Batch | None:
         """All instances of a scale, or None if there are more than `at_most` strings of free symbols to look at."""
@@ -372,11 +352,6 @@ class Task(ABC):
         rows = np.arange(base**digits)
         inputs = torch.from_numpy(rows[:, None] // base ** np.arange(digits)[::-1] % base)
         return self.assemble(inputs[self.valid(inputs, scale)], scale)
-
-
-def width(piece: Tensor | str) -> int:
-    """How many tokens a piece of a prompt takes."""
-    return 1 if isinstance(piece, str) else piece.shape[1]
 
 
 def step_rows(task: Task, text: str) -> list[dict[str, Any]]:
