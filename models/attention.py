@@ -143,7 +143,8 @@ class Attention(nn.Module):
             scores = scores if bias is None else scores + bias
         if placement.temperature is not None:
             scores = scores * placement.temperature[queries, None]
-        return scores.masked_fill(later(queries, scores.device), -math.inf)
+        place = torch.arange(queries.stop, device=scores.device)
+        return scores.masked_fill(place > place[queries.start :, None], -math.inf)  # where the key is later
 
 
 def per_head(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -152,12 +153,6 @@ def per_head(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.einsum("rphm,hmd->rphd", x, weight) + bias
     flat = affine(x, weight.transpose(0, 1).flatten(1), bias.flatten())
     return flat.view(*x.shape[:2], *bias.shape)
-
-
-def later(queries: slice, device: torch.device) -> Tensor:
-    """True where the key comes after the query, [query, key]; keys end with the block."""
-    query = torch.arange(queries.start, queries.stop, device=device)
-    return torch.arange(queries.stop, device=device) > query[:, None]
 
 
 class Block(nn.Module):

@@ -125,10 +125,3 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         pre = self.hook_pre(affine(x, self.W_in, self.b_in))
         return affine(self.hook_post(self.act_fn(pre)), self.W_out, self.b_out)
-
-
-def initialise(module: nn.Module, std: float, generator: torch.Generator) -> None:
-    """Normal weights, as HookedTransformer draws them; biases and norms keep their zeros and ones."""
-    for name, parameter in module.named_parameters():
-        if name.rpartition(".")[2].startswith("W_") and not parameter.is_meta:
-            nn.init.normal_(parameter, std=std, generator=generator)

@@ -71,7 +71,12 @@ def load(path: str | Path, task: Task | None = None) -> HookedModel:
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a directory with a saved model")
     text, header, config = _read_config(folder / CONFIG)
-    weights = _read_weights(folder / WEIGHTS, header)
+    size = header.get("weights_bytes")
+    if type(size) is not int or size < 0:
+        raise UserError(f"the size of '{folder / WEIGHTS}' is not on record in {CONFIG}: {size!r}")
+    weights = _read(folder / WEIGHTS, size)
+    if len(weights) != size:
+        raise UserError(f"'{folder / WEIGHTS}' is truncated: it has {len(weights)} bytes and should have {size}")
     if render(config, weights) != text:
         raise UserError(f"'{folder}' was changed after it was saved: {CONFIG} and {WEIGHTS} do not belong together")
     return with_weights(config, weights, folder, task)
@@ -136,16 +141,6 @@ def _read_config(path: Path) -> tuple[str, dict[str, Any], ModelConfig]:
         return text, header, ModelConfig.from_dict(header["config"])
     except UserError as error:
         raise UserError(f"'{path}' is not a valid config: {error}") from None
-
-
-def _read_weights(path: Path, header: dict[str, Any]) -> bytes:
-    size = header.get("weights_bytes")
-    if type(size) is not int or size < 0:
-        raise UserError(f"the size of '{path}' is not on record in {CONFIG}: {size!r}")
-    weights = _read(path, size)
-    if len(weights) != size:
-        raise UserError(f"'{path}' is truncated: it has {len(weights)} bytes and should have {size}")
-    return weights
 
 
 def _check_shapes(config: ModelConfig, task: Task | None, state: dict[str, Tensor], source: str | Path) -> None:

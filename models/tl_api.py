@@ -20,14 +20,15 @@ class Stacked:
     def __init__(self, part: str, weight: str) -> None:
         self.part, self.weight = part, weight
 
-    def __get__(self, model: "WeightNames", kind: object = None) -> Tensor:
+    def __get__(self, model: "LensNames", kind: object = None) -> Tensor:
         return torch.stack([getattr(getattr(block, self.part), self.weight) for block in model.blocks])
 
 
-class WeightNames:
-    """Weights of all layers stacked, and the products of them that circuits are read from."""
+class LensNames:
+    """Weights of all layers stacked and their products; text and token ids, by the task's own vocabulary."""
 
     cfg: LensConfig
+    task: Task | None
     embed: Embed
     unembed: Unembed
     blocks: nn.ModuleList
@@ -78,14 +79,6 @@ class WeightNames:
             if include_mlp_biases and not self.cfg.attn_only:
                 total = total + block.mlp.b_out
         return total + self.layers[layer].attn.b_O if mlp_input else total
-
-
-class TokenNames:
-    """Text and token ids, by the task's own vocabulary."""
-
-    cfg: LensConfig
-    task: Task | None
-    unembed: Unembed
 
     def _task(self) -> Task:
         if self.task is None:

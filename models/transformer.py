@@ -16,9 +16,9 @@ from transformer_lens.weight_processing import ProcessWeights
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.attention import Block, Placement, dead_hook, log_temperature
 from lengthlens.models.config import LensConfig, ModelConfig
-from lengthlens.models.layers import Embed, Unembed, initialise, make_norm, watched
-from lengthlens.models.schemes import Positions, PositionScheme, Sizes, schemes_in
-from lengthlens.models.tl_api import TokenNames, WeightNames
+from lengthlens.models.layers import Embed, Unembed, make_norm, watched
+from lengthlens.models.schemes import Positions, Sizes, schemes_in
+from lengthlens.models.tl_api import LensNames
 from lengthlens.tasks import TASKS, Task
 
 ReturnType = Literal["logits", "loss", "both"] | None
@@ -33,7 +33,7 @@ class Output(NamedTuple):
     loss: Tensor
 
 
-class HookedModel(WeightNames, TokenNames, HookedRootModule):
+class HookedModel(LensNames, HookedRootModule):
     """A pre-norm decoder whose hook names, tensor shapes, state-dict keys and `cfg` are HookedTransformer's.
 
     Made by `build`, `load` or `from_pretrained`. Call it with ids [row, pos] or a text to get logits
@@ -70,8 +70,10 @@ class HookedModel(WeightNames, TokenNames, HookedRootModule):
             self.hook_qk_embed = HookPoint()  # [row, pos, d_model]
         std = self.config.initializer_range or 0.8 / math.sqrt(cfg.d_model)
         generator = torch.Generator().manual_seed(config.seed)
-        for part in (self.embed, self.blocks, self.unembed):
-            initialise(part, std, generator)
+        for part in (self.embed, self.blocks, self.unembed):  # as HookedTransformer draws them; biases stay zero
+            for name, parameter in part.named_parameters():
+                if name.rpartition(".")[2].startswith("W_") and not parameter.is_meta:
+                    nn.init.normal_(parameter, std=std, generator=generator)
         self.setup()
 
     def setup(self) -> None:

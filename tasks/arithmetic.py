@@ -108,9 +108,8 @@ class _TwoNumbers(Task):
 class Addition(_TwoNumbers):
     """Lowest digit first, end carry written. 653 + 049 = 0702: ``^ 3 5 6 + 9 4 0 = 2 0 7 0 $``."""
 
-    name = "addition"
+    name, summary = "addition", "the sum of two numbers of n digits, lowest digit first, end carry written"
     family = "position-addressed"
-    summary = "the sum of two numbers of n digits, lowest digit first, end carry written"
     marks = ("+", "=")
     coupled_from = 1
 
@@ -126,9 +125,8 @@ class Addition(_TwoNumbers):
 class MultiplicationByDigit(_TwoNumbers):
     """Lowest digit first; the second number has one digit. 27 × 6 = 162: ``^ 7 2 * 6 = 2 6 1 $``."""
 
-    name = "multiplication-by-digit"
+    name, summary = "multiplication-by-digit", "the product of a number of n digits and one digit, lowest digit first"
     family = "position-addressed"
-    summary = "the product of a number of n digits and one digit, lowest digit first"
     marks = ("*", "=")
     coupled_from = 1
 
@@ -147,9 +145,8 @@ class MultiplicationByDigit(_TwoNumbers):
 class AdditionMsb(_TwoNumbers):
     """Highest digit first, nothing written down on the way. 653 + 049 = 0702: ``^ 6 5 3 + 0 4 9 = 0 7 0 2 $``."""
 
-    name = "addition-msb"
+    name, summary = "addition-msb", "the sum of two numbers of n digits, highest digit first"
     family = "growing"
-    summary = "the sum of two numbers of n digits, highest digit first"
     marks = ("+", "=")
     coupled_from = 0
 
@@ -169,9 +166,8 @@ class AdditionMsb(_TwoNumbers):
 class Multiplication(_TwoNumbers):
     """Lowest digit first, nothing written down on the way. 27 × 46 = 1242: ``^ 7 2 * 6 4 = 2 4 2 1 $``."""
 
-    name = "multiplication"
+    name, summary = "multiplication", "the product of two numbers of n digits, lowest digit first"
     family = "growing"
-    summary = "the product of two numbers of n digits, lowest digit first"
     marks = ("*", "=")
 
     def answer_length(self, scale: int) -> int:

@@ -131,11 +131,8 @@ class Problem:
         self.cut = False
 
     def add(self, instances: tuple[Tensor, int]) -> bool:
-        """Add every answer step of one scale, from its instances and the first query that writes the answer.
-
-        False if some step has no candidate at all.
-        """
-        tokens, first_query = instances[0].numpy(), instances[1]
+        """Add every answer step of one scale; False if some step has no candidate at all."""
+        tokens, first_query = instances[0].numpy(), instances[1]  # first_query writes the first token of the answer
         for query in range(first_query, tokens.shape[1] - 1):
             candidates = self._candidates(tokens[:, : query + 1], tokens[:, query + 1])
             if candidates is None:

@@ -40,8 +40,7 @@ class _Copying(Task):
 class Copy(_Copying):
     """The string again. ``^ 7 3 = 7 3 $``: token k+n is read n back, and n behind the last symbol stands ``=``."""
 
-    name = "copy"
-    summary = "the string again"
+    name, summary = "copy", "the string again"
 
     def sources(self, scale: int) -> Ints:
         return np.arange(1, scale + 2)
@@ -50,8 +49,7 @@ class Copy(_Copying):
 class Reverse(_Copying):
     """The string backwards. ``^ 7 3 = 3 7 $``: query i reads position 2n+1−i, and in the end that is ``^``."""
 
-    name = "reverse"
-    summary = "the string backwards"
+    name, summary = "reverse", "the string backwards"
 
     def sources(self, scale: int) -> Ints:
         return np.arange(scale, -1, -1)
@@ -61,8 +59,7 @@ class Reverse(_Copying):
 class Shift(_Copying):
     """The string rotated left by `by`. With by = 1, ``^ 7 3 5 = 3 5 7 $``."""
 
-    name = "shift"
-    summary = "the string, rotated left by one"
+    name, summary = "shift", "the string, rotated left by one"
     by: int = 1
 
     def sources(self, scale: int) -> Ints:
@@ -75,8 +72,7 @@ class Shift(_Copying):
 class Duplicate(_Copying):
     """The string twice. ``^ 7 3 = 7 3 7 3 $``."""
 
-    name = "duplicate"
-    summary = "the string twice"
+    name, summary = "duplicate", "the string twice"
 
     def answer_length(self, scale: int) -> int:
         return 2 * scale + 1

@@ -38,9 +38,8 @@ def whole_sum(modulus: int, arity: int) -> Operator:
 class ModularSumCoT(Task):
     """Running sum modulo 5. ``^ 3 4 1 = 3 2 3 $``. Step k reads x_k, n back, and the sum before it, itself."""
 
-    name = "modular-sum-cot"
+    name, summary = "modular-sum-cot", "the sum of every prefix modulo 5, as a chain of thought"
     family = "position-addressed"
-    summary = "the sum of every prefix modulo 5, as a chain of thought"
     symbols: tuple[str, ...] = tuple("01234")  # as many as the modulus
     coupled_from = 1
 
@@ -56,8 +55,7 @@ class ModularSumCoT(Task):
 class ParityCoT(ModularSumCoT):
     """Running XOR. ``^ 1 0 1 = 1 1 0 $``."""
 
-    name = "parity-cot"
-    summary = "the parity of every prefix, as a chain of thought"
+    name, summary = "parity-cot", "the parity of every prefix, as a chain of thought"
     symbols: tuple[str, ...] = tuple("01")
 
 
@@ -65,9 +63,8 @@ class ParityCoT(ModularSumCoT):
 class ModularSum(Task):
     """The sum modulo 5, in one token. ``^ 3 4 1 = 3 $``."""
 
-    name = "modular-sum"
+    name, summary = "modular-sum", "the sum of the string modulo 5, at once"
     family = "growing"
-    summary = "the sum of the string modulo 5, at once"
     symbols: tuple[str, ...] = tuple("01234")  # as many as the modulus
 
     def answer_length(self, scale: int) -> int:
@@ -86,6 +83,5 @@ class ModularSum(Task):
 class Parity(ModularSum):
     """XOR of all bits. ``^ 1 0 1 = 0 $``."""
 
-    name = "parity"
-    summary = "the parity of the string, at once"
+    name, summary = "parity", "the parity of the string, at once"
     symbols: tuple[str, ...] = tuple("01")

@@ -40,8 +40,7 @@ class _ContentAddressed(Task):
 class Sort(_ContentAddressed):
     """Distinct numbers in increasing order. ``^ 7 3 5 = 3 5 7 $``. No scale above the number of symbols."""
 
-    name = "sort"
-    summary = "distinct numbers in increasing order"
+    name, summary = "sort", "distinct numbers in increasing order"
     symbols: tuple[str, ...] = tuple(map(str, range(128)))
 
     @property
@@ -67,8 +66,7 @@ class Sort(_ContentAddressed):
 class Count(_ContentAddressed):
     """As many ones as the queried letter occurs, in n slots. ``^ a c a ? a = 1 1 . $``."""
 
-    name = "count"
-    summary = "how often a letter occurs, in strokes, filled up to n"
+    name, summary = "count", "how often a letter occurs, in strokes, filled up to n"
     marks = ("?", "=", "1", ".")
     symbols: tuple[str, ...] = tuple("abcd")
     operator = Operator("tally", 1, lambda token: {"=": ".", BEGIN: END}.get(token, "1"))
@@ -90,8 +88,7 @@ class Count(_ContentAddressed):
 class Mode(_ContentAddressed):
     """The letter that occurs most often; the first of the alphabet in a tie. ``^ c a b c = c $``."""
 
-    name = "mode"
-    summary = "the most frequent letter, the first of the alphabet in a tie"
+    name, summary = "mode", "the most frequent letter, the first of the alphabet in a tie"
     symbols: tuple[str, ...] = tuple("abcdefgh")
     preference: ClassVar[int] = 1  # in a tie: the first symbol, or, with −1, the last
 
@@ -113,8 +110,7 @@ class Mode(_ContentAddressed):
 class Majority(Mode):
     """The bit that occurs more often; 1 if both do equally. ``^ 0 1 0 = 0 $``."""
 
-    name = "majority"
-    summary = "the more frequent bit, 1 in a tie"
+    name, summary = "majority", "the more frequent bit, 1 in a tie"
     symbols: tuple[str, ...] = ("0", "1")
     preference = -1
 
@@ -123,8 +119,7 @@ class Majority(Mode):
 class Induction(_ContentAddressed):
     """The letter right of the queried one, which occurs once in the string. ``^ c a b = a b $``."""
 
-    name = "induction"
-    summary = "the letter right of the queried one"
+    name, summary = "induction", "the letter right of the queried one"
     symbols: tuple[str, ...] = tuple(ascii_lowercase)
     min_scale: int = 2
     offset: ClassVar[int] = 1
@@ -158,6 +153,5 @@ class Induction(_ContentAddressed):
 class AntiInduction(Induction):
     """The letter left of the queried one. ``^ c a b = a c $``."""
 
-    name = "anti-induction"
-    summary = "the letter left of the queried one"
+    name, summary = "anti-induction", "the letter left of the queried one"
     offset = -1
