@@ -54,6 +54,9 @@ def read_bytes(text: str) -> int:
     return int(float(found[1]) * 1024 ** " KMG".index(found[2] or " "))
 
 
+names, numbers = reading(read_names), reading(read_numbers)
+
+
 def read_pairs(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
     """Texts ``name=value`` as a dictionary."""
     split = [text.partition("=") for text in given]
@@ -96,6 +99,7 @@ plot_file = click.option(
 )
 scheme_option = click.option(
     "--scheme-option",
+    "scheme_options",
     multiple=True,
     metavar="NAME=VALUE",
     callback=read_pairs,

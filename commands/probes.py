@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.options import as_json, read_names, read_numbers, reading, store_option
+from lengthlens.commands.options import as_json, names, numbers, store_option
 from lengthlens.commands.terminal import print_json, print_table, progress, say_unkept, stoppable
 from lengthlens.errors import UserError
 from lengthlens.probes.probe import PROBES
@@ -30,17 +30,11 @@ HELP = (
     "measures",
     default=",".join(PROBES),
     show_default=True,
-    callback=reading(read_names),
+    callback=names,
     help="What to measure, with commas.",
 )
-@click.option(
-    "--layers", callback=reading(read_numbers), help="Layers for lrc and transfer, such as 0,1.  [default: all]"
-)
-@click.option(
-    "--beyond",
-    callback=reading(read_numbers),
-    help="Scales beyond the training range to test transfer at.  [default: 2 times train_max]",
-)
+@click.option("--layers", callback=numbers, help="Layers for lrc and transfer, such as 0,1.  [default: all]")
+@click.option("--beyond", callback=numbers, help="Scales beyond the range for transfer.  [default: 2 times train_max]")
 @click.option("--all", "every", is_flag=True, help="Every run in the store that is accurate in range.")
 @click.option("--force", is_flag=True, help="Probe runs that are not accurate in range, too, and flag them.")
 @click.option("--again", is_flag=True, help="Measure again what is kept with the run already.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 lengths_option = click.option(
     "--lengths",
-    callback=options.reading(options.read_numbers),
+    callback=options.numbers,
     help="Scales n to evaluate at, such as 10,20,50,1000.  [default: 1, 2, 5 and 10 times train_max]",
 )
 
@@ -33,7 +33,7 @@ lengths_option = click.option(
 @click.option("--quiet", is_flag=True, help="No progress.")
 @as_json
 def train_command(
-    scheme_option: dict[str, str],
+    scheme_options: dict[str, str],
     store: "RunStore",
     wandb: bool,
     tensorboard: bool,
@@ -47,7 +47,7 @@ def train_command(
 
     given = given_fields(**fields)
     config = RunConfig.from_dict(
-        {**given, "scheme_options": {**given.get("scheme_options", {}), **given_fields(scheme_option)}}
+        {**given, "scheme_options": {**given.get("scheme_options", {}), **given_fields(scheme_options)}}
     )
     with stoppable(f"run '{config.id}'"):
         reports = [wandb_report(config)] if wandb else []
@@ -121,13 +121,13 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 
 @click.command("sweep")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--tasks", callback=options.reading(options.read_names), help="Names with commas between them.")
+@click.option("--tasks", callback=options.names, help="Names with commas between them.")
 @click.option(
     "--schemes",
-    callback=options.reading(options.read_names),
+    callback=options.names,
     help="Names with commas; options behind slashes: rope,hinted:relative/max_distance=3.",
 )
-@click.option("--seeds", callback=options.reading(options.read_numbers), help="Numbers or ranges: 0,1,2 or 0-9.")
+@click.option("--seeds", callback=options.numbers, help="Numbers or ranges: 0,1,2 or 0-9.")
 @lengths_option
 @click.option("--samples", type=int, help="Instances of each length.")
 @config_options
@@ -144,15 +144,7 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 @options.quiet
 @as_json
 def sweep_command(
-    store: "RunStore",
-    engine: str,
-    workers: int | None,
-    address: str | None,
-    resources: dict[str, str],
-    dry_run: bool,
-    quiet: bool,
-    as_json: bool,
-    **asked: Any,
+    store: "RunStore", resources: dict[str, str], dry_run: bool, quiet: bool, as_json: bool, **asked: Any
 ) -> None:
     """Train and evaluate a grid of runs, from options or a TOML FILE.
 
@@ -160,16 +152,15 @@ def sweep_command(
     """
     from lengthlens.runs.sweep import sweep
 
+    where = {name: asked.pop(name) for name in ("engine", "workers", "address")}
     grid = make_grid(**asked)
     if dry_run:
-        show_plan(grid, store, workers, as_json)
+        show_plan(grid, store, where["workers"], as_json)
         return
     held = {name: float(value) for name, value in resources.items()}
     tell = None if quiet or as_json else print_outcome
     with stoppable("the sweep"):
-        outcomes = sweep(
-            grid, store, engine=engine, workers=workers, address=address, resources=held or None, report=tell
-        )
+        outcomes = sweep(grid, store, **where, resources=held or None, report=tell)
     rows = [vars(outcome) for outcome in outcomes]
     print_json(rows) if as_json else click.echo(terminal.counted([row["status"] for row in rows]))
     if any(outcome.failed for outcome in outcomes):

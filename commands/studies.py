@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.options import as_json, engine_options, open_store, quiet, read_names, reading
+from lengthlens.commands import options
+from lengthlens.commands.options import as_json
 from lengthlens.commands.terminal import counted, minutes, print_json, progress, stoppable, study_progress
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ table_file = click.option(
 held_out_tasks = click.option(
     "--held-out",
     metavar="TASKS",
-    callback=reading(read_names),
+    callback=options.names,
     help="Tasks on which nothing was chosen, with commas: reported apart, too.  [default: as the study says]",
 )
 
@@ -34,9 +35,9 @@ held_out_tasks = click.option(
     "--preset", default="quick", show_default=True, help="Which study: smoke, quick, paper, unscaled, records or full."
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True)
-@click.option("--store", callback=open_store, help="Where the runs are.  [default: runs in --out]")
-@engine_options
-@quiet
+@click.option("--store", callback=options.open_store, help="Where the runs are.  [default: runs in --out]")
+@options.engine_options
+@options.quiet
 @as_json
 def reproduce_command(
     preset: str, out: Path, store: "RunStore | None", quiet: bool, as_json: bool, **where: Any
@@ -75,23 +76,16 @@ def reproduce_command(
     help="Where to; tables go into its folder tables.",
 )
 @click.option(
-    "--formats", default="pdf,png", show_default=True, callback=reading(read_names), help="Of figures, with commas."
+    "--formats", default="pdf,png", show_default=True, callback=options.names, help="Of figures, with commas."
 )
 @held_out_tasks
 @as_json
-def figures(
-    names: tuple[str, ...],
-    tables: tuple[Path, ...],
-    out: Path,
-    formats: list[str],
-    held_out: list[str] | None,
-    as_json: bool,
-) -> None:
+def figures(names: tuple[str, ...], out: Path, formats: list[str], as_json: bool, **about: Any) -> None:
     """Redraw every figure and table of a study, or only those NAMEs. The same study gives the same bytes."""
     from lengthlens.studies.drawing import check, draw
 
     check(names, formats)
-    study = opened(tables, held_out)
+    study = opened(**about)
     with progress("drawing") as report:
         drawn = draw(study, names, out, formats, report=report)
     for name, sentence in drawn.missing.items():
@@ -112,12 +106,12 @@ def figures(
     help="The page: one file, which needs nothing else.",
 )
 @held_out_tasks
-def report(tables: tuple[Path, ...], out: Path, held_out: list[str] | None) -> None:
+def report(out: Path, **about: Any) -> None:
     """Make one page of a study: the finding, the figures, and every cell to look into."""
     from lengthlens.analyses.page import page
     from lengthlens.files import make_directory, write_whole
 
-    study = opened(tables, held_out)
+    study = opened(**about)
     with progress("report") as tell:
         tell("drawing")
         text = page(study)

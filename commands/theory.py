@@ -113,27 +113,18 @@ def schemes(as_json: bool) -> None:
 @click.option("--train", is_flag=True, help="Also train by gradient descent, to set beside the prediction.")
 @plot_file
 @as_json
-def pola(
-    target: str,
-    scheme: str,
-    scheme_option: dict[str, str],
-    train_max: int,
-    test_max: int,
-    train: bool,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
+def pola(scheme_options: dict[str, str], plot: Path | None, as_json: bool, **asked: Any) -> None:
     """Position-only linear attention: LRC, the predicted error at every scale, and the trained one on top."""
     from lengthlens.theory.pola import pola_table
 
     with progress("training") as report:
-        report("gradient descent to its limit") if train else None
-        table = pola_table(target, scheme, train_max, test_max, train, scheme_option)
+        report("gradient descent to its limit") if asked["train"] else None
+        table = pola_table(**asked, options=scheme_options)
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     if as_json:
         print_json(rows)
     else:
-        shown = {1, 2, 4, 8, test_max, *(train_max * 2**k for k in range(12))}
+        shown = {1, 2, 4, 8, asked["test_max"], *(asked["train_max"] * 2**k for k in range(12))}
         hidden = ("target", "scheme", "train_max")
         print_table([{k: v for k, v in row.items() if k not in hidden} for row in rows if row["scale"] in shown])
     if plot:
@@ -153,48 +144,33 @@ def pola(
 @plot_file
 @as_json
 def verdict_command(
-    task: str | None,
-    scheme: str | None,
-    scheme_option: dict[str, str],
-    every: bool,
-    train_max: int,
-    test_max: int,
-    jobs: int,
-    plot: Path | None,
-    as_json: bool,
+    scheme_options: dict[str, str], every: bool, jobs: int, plot: Path | None, as_json: bool, **asked: Any
 ) -> None:
     """Before any training: can this task generalize in length under this position embedding, and if not, why?"""
     if every:
-        if scheme_option:
+        if scheme_options:
             raise UserError("--scheme-option goes with one --scheme, not with --all")
-        show_grid(task, scheme, train_max, test_max, jobs, plot, as_json)
+        show_grid(jobs, plot, as_json, **asked)
         return
-    if not task or not scheme:
+    if not (asked["task"] and asked["scheme"]):
         raise UserError("give a --task and a --scheme, or --all")
     if plot:
         raise UserError("--plot draws the grid of tasks and schemes, and goes with --all")
     from lengthlens.theory.verdict import verdict
 
     with progress("verdict") as report:
-        report(f"{task} under {scheme}, n up to {test_max}")
-        found = verdict(task, scheme, train_max, test_max, scheme_option)
+        report("{task} under {scheme}, n up to {test_max}".format(**asked))
+        found = verdict(**asked, scheme_options=scheme_options)
     print_json(found.to_dict()) if as_json else click.echo(str(found))
 
 
-def show_grid(
-    task: str | None, scheme: str | None, train_max: int, test_max: int, jobs: int, plot: Path | None, as_json: bool
-) -> None:
+def show_grid(jobs: int, plot: Path | None, as_json: bool, task: str | None, scheme: str | None, **scales: int) -> None:
+    """Verdicts on every task under every scheme, or on those of one task or scheme."""
     from lengthlens.theory.verdict import verdict_grid
 
+    chosen, under = ([name] if name else None for name in (task, scheme))
     with progress("verdicts") as report:
-        table = verdict_grid(
-            [task] if task else None,
-            [scheme] if scheme else None,
-            train_max,
-            test_max,
-            lambda done, of: report(f"{done} of {of}"),
-            jobs,
-        )
+        table = verdict_grid(chosen, under, **scales, progress=lambda done, of: report(f"{done} of {of}"), jobs=jobs)
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     cells = [{name: row[name] for name in ("task", "scheme", "verdict")} for row in rows]
     print_json(rows) if as_json else print_table(cells)
