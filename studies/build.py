@@ -217,7 +217,7 @@ def judged(case: Case, config: RunConfig) -> Verdict:
     try:
         return case.verdict(config.scheme, options, helps=False)
     except RefusedError as refusal:
-        return case.result(config.scheme, options, "refused", [str(refusal)], [])
+        return case.result(config.scheme, options, "refused", [str(refusal)])
 
 
 def declared_rows(task: Task, train_max: int, test_max: int) -> list[Row]:

@@ -1,15 +1,13 @@
 """Whether keys that are no sources bear the codes of those that are: every key of every step, block by block."""
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 import numpy as np
 
-from lengthlens.models.schemes.relation import Codes, Ints, Relation
-from lengthlens.theory.steps import BLOCK, Bools, Counterexample, Hash, SourceCodes
+from lengthlens.models.schemes.relation import Ints, Relation
+from lengthlens.theory.steps import BLOCK, Bools, Counterexample, SourceCodes
 
 MOST_ROWS = 1 << 12
-MOST_NARROW = 1 << 12  # codes that can be told apart by hashes of 32 bits, which are quicker
 
 
 class Rows:
@@ -28,25 +26,6 @@ class Rows:
         ends = np.cumsum([len(operator.steps) for operator in self.operators])
         self.row = np.split(row, ends[:-1])  # for each operator, the row of each step
         self.order = [np.argsort(rows, kind="stable") for rows in self.row]
-        self.narrow = self._fit_into_32_bits()
-
-    def _fit_into_32_bits(self) -> bool:
-        """Whether the relation can be asked in 32 bits, which is quicker: tried on the first and the last rows."""
-        if any(len(own.codes) > MOST_NARROW or (np.abs(own.codes) >= 2**31).any() for own in self.operators):
-            return False
-        size = len(self.query)
-        for start, stop in {(0, min(4, size)), (max(0, size - 4), size)}:
-            block = RowBlock(self, start, stop)
-            try:
-                codes = block.evaluate(narrow=True)
-            except (RuntimeError, IndexError):  # not every operation takes such integers
-                return False
-            if codes.dtype != np.int32 or not np.array_equal(codes, block.evaluate(narrow=False)):
-                return False
-        return True
-
-    def hash_of(self, operator: SourceCodes) -> Hash:
-        return operator.narrow_hash if self.narrow else operator.hash
 
     def blocks(self) -> Iterator["RowBlock"]:
         """A few rows at a time, in order."""
@@ -65,15 +44,11 @@ class RowBlock:
         self.rows, self.start, self.stop = rows, start, stop
         self.query, self.scale = rows.query[start:stop], rows.scale[start:stop]
         self.keys = np.arange(int(self.query.max()) + 1)
-
-    @cached_property
-    def codes(self) -> Codes:
-        """[row, key, component]; those of keys that are still to come mean nothing."""
-        return self.evaluate(self.rows.narrow)
-
-    def evaluate(self, narrow: bool) -> Codes:
-        scale = self.scale[0] if (self.scale == self.scale[0]).all() else self.scale[:, None]
-        return self.rows.relation.codes(self.query[:, None], self.keys, scale, narrow=narrow)
+        one_scale = (self.scale == self.scale[0]).all()
+        # [row, key, component]; those of keys that are still to come mean nothing
+        self.codes = rows.relation.codes(
+            self.query[:, None], self.keys, self.scale[0] if one_scale else self.scale[:, None]
+        )
 
     def seen(self, found: Bools) -> Bools:
         """Of a table [row, key], in place, what the queries can see."""
@@ -86,43 +61,37 @@ class RowBlock:
 
         And whether all is well in this block: no code of a source is on any other key.
         """
-        hash_ = self.rows.hash_of(operator)
-        hot = self.seen(hash_.known(hash_(self.codes)))
+        hot = self.seen(operator.hash.known(operator.hash(self.codes)))
         suspects = hot.sum(1)[row] != operator.keys_read[steps]
         for step, here in zip(steps[suspects], row[suspects]):
             keys = np.setdiff1d(np.flatnonzero(hot[here]), operator.steps.sources[step])
-            example = unread_at(operator, step, keys, hash_.index(self.codes[here, keys]))
+            example = unread_at(operator, step, keys, operator.hash.index(self.codes[here, keys]))
             if example:
                 return example, False
         return None, not suspects.any()
 
     def unread_alike(self, operator: SourceCodes, steps: Ints, row: Ints) -> Counterexample | None:
         """A step at which some other key has the code of a source."""
-        hash_ = self.rows.hash_of(operator)
-        hashes = hash_(self.codes)
+        hashes = operator.hash(self.codes)
         if not self.rows.relation.uses_scale:
-            suspects = self._repeated(hashes)[row[:, None], operator.steps.sources[steps]].any(1)
+            repeated = np.zeros(hashes.shape, dtype=np.bool_)  # which keys share their hash with another of the row
+            for k, query in enumerate(self.query):
+                _, which, counts = np.unique(hashes[k, : query + 1], return_inverse=True, return_counts=True)
+                repeated[k, : query + 1] = (counts > 1)[which]
+            suspects = repeated[row[:, None], operator.steps.sources[steps]].any(1)
         else:
             suspects = np.zeros(len(steps), dtype=np.bool_)
             for slot in range(operator.steps.arity):
-                wanted = hash_.of_codes[operator.code[steps, slot]]
+                wanted = operator.hash.of_codes[operator.code[steps, slot]]
                 same = np.zeros(hashes.shape, dtype=np.bool_)
                 same[row] = hashes[row] == wanted[:, None]  # a query of one scale has one step
                 suspects |= self.seen(same).sum(1)[row] > 1
         for step, here in zip(steps[suspects], row[suspects]):
             keys = self.keys[: self.query[here] + 1]
-            example = alike_at(operator, step, keys, hash_.index(self.codes[here, keys]))
+            example = alike_at(operator, step, keys, operator.hash.index(self.codes[here, keys]))
             if example:
                 return example
         return None
-
-    def _repeated(self, hashes: Ints) -> Bools:
-        """Which keys share their hash with another key of the row. [row, key]"""
-        repeated = np.zeros(hashes.shape, dtype=np.bool_)
-        for k, query in enumerate(self.query):
-            _, which, counts = np.unique(hashes[k, : query + 1], return_inverse=True, return_counts=True)
-            repeated[k, : query + 1] = (counts > 1)[which]
-        return repeated
 
 
 def unread_at(operator: SourceCodes, step: int, keys: Ints, found: Ints) -> Counterexample | None:

@@ -117,8 +117,8 @@ class Verdict:
     helps: tuple[Help, ...]
     src_declared_train: int
     src_declared_test: int
-    src_train: int | None
-    src_test: int | None
+    src_train: int | None = None
+    src_test: int | None = None
     isolated: Property | None = None
     stable: Property | None = None
     covered: Property | None = None
@@ -200,7 +200,7 @@ class Case:
         if self.program is None:
             about = f"the sources of '{self.task.name}' follow from its tokens"
             reason = f"{about}, so no relation of positions can point at them"
-            return self.result(scheme, options, "content-addressed", [reason], [Help("measure")])
+            return self.result(scheme, options, "content-addressed", [reason], Help("measure"))
         if self.program.grows:
             return self._task_limited(self.program, scheme, options, built)
         if built is None:
@@ -216,10 +216,10 @@ class Case:
         served = [choice for choice in choices if choice.findings.possible]
         reasons += [f"slot {choice.slot} of '{choice.operator}' can be read by {choice.name}" for choice in served]
         found_to_help = self._what_helps(scheme, options) if helps and not found.possible else []
-        properties = [Property(name not in words, words.get(name), examples.get(name)) for name in PROPERTIES]
+        more = {name: Property(name not in words, words.get(name), examples.get(name)) for name in PROPERTIES}
         answer: Answer = "possible" if found.possible else "pe-limited"
-        src = found.src_train, found.src_test
-        return self.result(scheme, options, answer, reasons, found_to_help, src, *properties)
+        src = {"src_train": found.src_train, "src_test": found.src_test}
+        return self.result(scheme, options, answer, reasons, *found_to_help, **src, **more)
 
     def result(
         self,
@@ -227,13 +227,12 @@ class Case:
         options: Mapping[str, Any],
         answer: Answer,
         reasons: Iterable[str],
-        helps: Iterable[Help],
-        src: tuple[int | None, int | None] = (None, None),
-        *properties: Property,
+        *helps: Help,
+        **more: Any,
     ) -> Verdict:
         name = scheme if isinstance(scheme, str) else scheme.name
         head = self.task.name, name, dict(options), self.train_max, self.test_max, answer
-        return Verdict(*head, tuple(reasons), tuple(helps), *self.declared, *src, *properties)
+        return Verdict(*head, tuple(reasons), helps, *self.declared, **more)
 
     def findings(self, scheme: PositionScheme, largest: int) -> tuple[Findings, list[Choice]]:
         """What the definitions say of a scheme, up to a scale, and the forms chosen if it is still to be learned."""
@@ -263,10 +262,11 @@ class Case:
             f"the task needs {few} operators up to n={self.train_max} and {many} up to n={last}{further}: "
             "those in between are never trained, whatever the position embedding"
         )
-        src: tuple[int | None, int | None] = (None, None)
+        src = {}
         if built is not None:
-            src = sources_only(relation_for(built, self.task, self.test_max), program.operators, self.train_max)
-        return self.result(scheme, options, "task-limited", [reason], [self._other_task], src)
+            found = sources_only(relation_for(built, self.task, self.test_max), program.operators, self.train_max)
+            src = dict(zip(("src_train", "src_test"), found))
+        return self.result(scheme, options, "task-limited", [reason], self._other_task, **src)
 
     @cached_property
     def _other_task(self) -> Help:
@@ -401,7 +401,7 @@ def row_of(case: Case, scheme: Scheme) -> dict[str, Any]:
     try:
         found = case.verdict(scheme, {})
     except RefusedError as refusal:
-        found = case.result(scheme, {}, "refused", [str(refusal)], [])
+        found = case.result(scheme, {}, "refused", [str(refusal)])
     numbers = ("src_declared_train", "src_declared_test", "src_train", "src_test", "train_max", "test_max")
     return {
         "task": found.task,

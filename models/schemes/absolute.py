@@ -63,8 +63,8 @@ class _Table(Anchorable):
         self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx - self.least, sizes.d_model))
         nn.init.normal_(self.W_pos, std=0.02)  # as small as token embeddings usually start
 
-    def codes_at(self, query_pos: Tensor, key_pos: Tensor, anchor: Tensor) -> Tensor:
-        return pairs(query_pos - anchor, key_pos - anchor)
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return pairs(query_pos - self.anchor(scale), key_pos - self.anchor(scale))
 
     def describe(self, code: Code) -> str:
         return seen_from(code)

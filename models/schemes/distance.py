@@ -46,8 +46,8 @@ class Distanced(Anchorable):
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         """The code of each pair from its distance, [*, component]."""
 
-    def codes_at(self, query_pos: Tensor, key_pos: Tensor, anchor: Tensor) -> Tensor:
-        return self.codes(query_pos - key_pos - anchor, query_pos)
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return self.codes(query_pos - key_pos - self.anchor(scale), query_pos)
 
     def describe(self, code: Code) -> str:
         return f"distance {code[0]}"

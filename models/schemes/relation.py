@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from lengthlens.errors import UserError
 
 Ints: TypeAlias = NDArray[np.int64]
-Codes: TypeAlias = NDArray[Any]  # integers of 64 or 32 bits
 Code: TypeAlias = tuple[int, ...]
 Head: TypeAlias = tuple[int, int]  # (layer, head)
 Phi: TypeAlias = Callable[[Tensor, Tensor, Tensor], Any]  # (i, j, n) that broadcast to codes [*] or [*, component]
@@ -56,12 +55,9 @@ class Relation:
     background: Code | None = None  # … all other pairs have this code
     component: int | None = None  # which component of a scheme's code this relation is, where it is only one
 
-    def codes(
-        self, query: ArrayLike, key: ArrayLike, scale: ArrayLike, head: Head | None = None, narrow: bool = False
-    ) -> Codes:
-        """φ at positions that broadcast together, [*, component]; `narrow` asks for it in 32 bits, which is quicker."""
-        kind = torch.int32 if narrow else torch.int64
-        i, j, n = (torch.from_numpy(np.asarray(x)).to(kind) for x in (query, key, scale))
+    def codes(self, query: ArrayLike, key: ArrayLike, scale: ArrayLike, head: Head | None = None) -> Ints:
+        """φ at positions that broadcast together, [*, component]."""
+        i, j, n = (torch.from_numpy(np.asarray(x, dtype=np.int64)) for x in (query, key, scale))
         phi = self.phi if head is None or self.of_head is None else self.of_head(*head)
         with torch.no_grad():
             found = np.asarray(phi(i, j, n))
@@ -70,8 +66,7 @@ class Relation:
         shape = np.broadcast_shapes(i.shape, j.shape, n.shape)
         if found.ndim <= len(shape):
             found = np.broadcast_to(found, shape)[..., None]
-        found = np.broadcast_to(found, (*shape, found.shape[-1]))
-        return found if narrow else found.astype(np.int64, copy=False)
+        return np.broadcast_to(found, (*shape, found.shape[-1])).astype(np.int64, copy=False)
 
     def table(self, queries: Sequence[int], keys: Sequence[int], scale: int, head: Head | None = None) -> Ints:
         """φ at every query and key, [query, key, component]."""

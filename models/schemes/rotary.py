@@ -11,8 +11,6 @@ from lengthlens.models.schemes.relation import Code
 from lengthlens.models.schemes.scheme import LARGEST, Family, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
-STRETCHES = "it stretches the lengths of training to longer ones, and random positions already cover those"
-
 
 @dataclass(frozen=True)
 class RopeOptions:
@@ -102,7 +100,7 @@ class _Stretched(Rope):
     its own length asks for; pairs at the same distance then are alike only in sequences of the same length.
     """
 
-    no_random = STRETCHES
+    no_random = "it stretches the lengths of training to longer ones, and random positions already cover those"
     Options = StretchOptions
     options: StretchOptions
 

@@ -258,12 +258,9 @@ class Anchorable(PositionScheme):
         self.anchored = anchored
         self.in_words = self.anchored_in_words if anchored else self.relation_in_words
 
-    @abstractmethod
-    def codes_at(self, query_pos: Tensor, key_pos: Tensor, anchor: Tensor) -> Tensor:
-        """The code of each pair as seen from an anchor. [*broadcast, component]"""
-
-    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return self.codes_at(query_pos, key_pos, scale if self.anchored else 0 * scale)
+    def anchor(self, scale: Tensor) -> Tensor:
+        """Where positions are counted from."""
+        return scale if self.anchored else 0 * scale
 
 
 def pooled_keys(valued: Tensor, queries: slice) -> Tensor:

@@ -266,16 +266,11 @@ def _filled(name: str, kinds: Sequence[type], given: Mapping[str, Any]) -> list[
     for each in given:
         if each not in fields:
             raise unknown(f"option of scheme '{name}'", str(each), fields)
-    return [
-        kind(
-            **{
-                key: _value(name, fields[key], one, given[key])
-                for key, one in get_type_hints(kind).items()
-                if key in given
-            }
-        )
-        for kind in kinds
-    ]
+    filled = []
+    for kind in kinds:
+        types = get_type_hints(kind)
+        filled.append(kind(**{key: _value(name, fields[key], types[key], given[key]) for key in types if key in given}))
+    return filled
 
 
 def _value(scheme: str, field: "dataclasses.Field[Any]", kind: Any, value: Any) -> Any:
@@ -292,12 +287,9 @@ def _value(scheme: str, field: "dataclasses.Field[Any]", kind: Any, value: Any) 
         within = not isinstance(read, int | float) or ((low is None or read >= low) and (high is None or read <= high))
         if found and within:
             return read
-    bounds = {
-        (True, True): f" from {low} to {high}",
-        (True, False): f" of at least {low}",
-        (False, True): f" of at most {high}",
-        (False, False): "",
-    }[low is not None, high is not None]
+    bounds = "" if high is None else f" of at most {high}"
+    if low is not None:
+        bounds = f" of at least {low}" if high is None else f" from {low} to {high}"
     raise UserError(f"{what} must be {' or '.join(KINDS[one] for one in allowed)}{bounds}, not {value!r}")
 
 
