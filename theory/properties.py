@@ -23,7 +23,7 @@ key n back is not in the prompt any more. So i−j = n has a weight of 1 and i�
 round i−j = 2n points at ``^``, and must not be followed: j = 0 has −2.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from lengthlens.models.schemes.relation import Ints, Pointer, Relation, key_with, numbered
-from lengthlens.theory.steps import Counterexample, Steps, source_codes, up_to
-from lengthlens.theory.unread_keys import examine_listed, examine_rows
+from lengthlens.theory.steps import BLOCK, Bools, Counterexample, SourceCodes, Steps, source_codes, up_to
+
+MOST_ROWS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,145 @@ def counts(signatures: Sequence[Ints], operators: Sequence[Steps], train_max: in
 def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
     """The number of signatures up to `train_max`, and of all, without a look at any other key."""
     return counts([own.signature for own in source_codes(relation, operators)], operators, train_max)
+
+
+# -- every key of every step, block by block: whether one that is no source bears the code of a source ---------------
+
+
+class RowBlock:
+    """Some queries, each with all the keys that it sees: a row for each."""
+
+    def __init__(self, relation: Relation, query: Ints, scale: Ints) -> None:
+        self.relation, self.query = relation, query
+        self.keys = np.arange(int(query.max()) + 1)
+        one_scale = (scale == scale[0]).all()
+        # [row, key, component]; those of keys that are still to come mean nothing
+        self.codes = relation.codes(query[:, None], self.keys, scale[0] if one_scale else scale[:, None])
+
+    def seen(self, found: Bools) -> Bools:
+        """Of a table [row, key], in place, what the queries can see."""
+        edge = int(self.query.min()) + 1
+        found[:, edge:] &= self.keys[edge:] <= self.query[:, None]
+        return found
+
+    def unread_marked(self, operator: SourceCodes, steps: Ints, row: Ints) -> tuple[Counterexample | None, bool]:
+        """A step at which a code of a source marks a key that is not read, though at another step it is read.
+
+        And whether all is well in this block: no code of a source is on any other key.
+        """
+        hot = self.seen(operator.hash.known(operator.hash(self.codes)))
+        suspects = hot.sum(1)[row] != operator.keys_read[steps]
+        for step, here in zip(steps[suspects], row[suspects]):
+            keys = np.setdiff1d(np.flatnonzero(hot[here]), operator.steps.sources[step])
+            example = unread_at(operator, step, keys, operator.hash.index(self.codes[here, keys]))
+            if example:
+                return example, False
+        return None, not suspects.any()
+
+    def unread_alike(self, operator: SourceCodes, steps: Ints, row: Ints) -> Counterexample | None:
+        """A step at which some other key has the code of a source."""
+        hashes = operator.hash(self.codes)
+        if not self.relation.uses_scale:
+            repeated = np.zeros(hashes.shape, dtype=np.bool_)  # which keys share their hash with another of the row
+            for k, query in enumerate(self.query):
+                _, which, counts = np.unique(hashes[k, : query + 1], return_inverse=True, return_counts=True)
+                repeated[k, : query + 1] = (counts > 1)[which]
+            suspects = repeated[row[:, None], operator.steps.sources[steps]].any(1)
+        else:
+            suspects = np.zeros(len(steps), dtype=np.bool_)
+            for slot in range(operator.steps.arity):
+                wanted = operator.hash.of_codes[operator.code[steps, slot]]
+                same = np.zeros(hashes.shape, dtype=np.bool_)
+                same[row] = hashes[row] == wanted[:, None]  # a query of one scale has one step
+                suspects |= self.seen(same).sum(1)[row] > 1
+        for step, here in zip(steps[suspects], row[suspects]):
+            keys = self.keys[: self.query[here] + 1]
+            example = alike_at(operator, step, keys, operator.hash.index(self.codes[here, keys]))
+            if example:
+                return example
+        return None
+
+
+def unread_at(operator: SourceCodes, step: int, keys: Ints, found: Ints) -> Counterexample | None:
+    """The first of the unread `keys` of a step whose code `found` marks a source at some other step."""
+    first, last = operator.marked_by
+    wrong = (found >= 0) & ((first[found] != step) | (last[found] != step))
+    if not wrong.any():
+        return None
+    code = found[wrong][0]
+    marking = np.flatnonzero((operator.code == code).any(1))
+    other = marking[marking != step][0]
+    source = operator.steps.sources[other, (operator.code[other] == code).argmax()]
+    return operator.example(code, (other, source), (step, keys[wrong][0]))
+
+
+def alike_at(operator: SourceCodes, step: int, keys: Ints, found: Ints) -> Counterexample | None:
+    """The first of the `keys` of a step whose code `found` is that of a source, and which is not that source."""
+    for code, source in zip(operator.code[step], operator.steps.sources[step]):
+        same = keys[(found == code) & (keys != source)]
+        if len(same):
+            return operator.example(code, (step, source), (step, same[0]))
+    return None
+
+
+def block_bounds(query: Ints) -> Iterator[tuple[int, int]]:
+    """Rows that are looked at together, from the first to before the last: `BLOCK` pairs, or one row."""
+    start = 0
+    while start < len(query):
+        ahead = np.maximum.accumulate(query[start : start + MOST_ROWS]) + 1
+        size = max(1, int(np.searchsorted(ahead * np.arange(1, len(ahead) + 1), BLOCK)))
+        yield start, min(start + size, len(query))
+        start += size
+
+
+def examine_rows(
+    relation: Relation, operators: Sequence[SourceCodes], isolated: Counterexample | None, stable: Counterexample | None
+) -> tuple[Counterexample | None, Counterexample | None]:
+    """Look at every key of every step, until neither property is in doubt."""
+    operators = [operator for operator in operators if operator.steps.arity]
+    scale = np.concatenate([operator.steps.scale for operator in operators])
+    query = np.concatenate([operator.steps.query for operator in operators])
+    if not relation.uses_scale:
+        scale = np.full_like(scale, scale[0])  # any will do, and steps of all scales share a row
+    width = int(query.max()) + 1
+    number, row = np.unique(scale * width + query, return_inverse=True)
+    scale, query = number // width, number % width  # [row]
+    row_of = np.split(row, np.cumsum([len(operator.steps) for operator in operators])[:-1])
+    orders = [np.argsort(rows, kind="stable") for rows in row_of]
+    for start, stop in block_bounds(query):
+        if isolated and stable:
+            break
+        block = RowBlock(relation, query[start:stop], scale[start:stop])
+        for operator, rows, order in zip(operators, row_of, orders):
+            a, b = np.searchsorted(rows, [start, stop], sorter=order)
+            steps = np.sort(order[a:b])  # those of this block, in the order of scale and query
+            all_well = False
+            if stable is None:
+                stable, all_well = block.unread_marked(operator, steps, rows[steps] - start)
+            if isolated is None and not all_well:
+                isolated = block.unread_alike(operator, steps, rows[steps] - start)
+    return isolated, stable
+
+
+def examine_listed(
+    relation: Relation, operators: Sequence[SourceCodes], isolated: Counterexample | None, stable: Counterexample | None
+) -> tuple[Counterexample | None, Counterexample | None]:
+    """The same for a relation that lists the pairs worth a look: no source has the code of all others."""
+    assert relation.listed is not None
+    for scale in np.unique(np.concatenate([operator.steps.scale for operator in operators])):
+        query, key = relation.listed(int(scale))
+        codes = relation.codes(query, key, scale)
+        for operator in (operator for operator in operators if operator.steps.arity):
+            a, b = np.searchsorted(operator.steps.scale, [scale, scale + 1])
+            found = operator.hash.index(codes)
+            hits = np.bincount(query[found >= 0], minlength=int(query.max()) + 1)
+            at = np.minimum(operator.steps.query[a:b], len(hits) - 1)
+            for step in a + np.flatnonzero(hits[at] != operator.keys_read[a:b]):
+                mine = np.flatnonzero((query == operator.steps.query[step]) & (found >= 0))
+                unread = mine[~np.isin(key[mine], operator.steps.sources[step])]
+                stable = stable or unread_at(operator, step, key[unread], found[unread])
+                isolated = isolated or alike_at(operator, step, key[mine], found[mine])
+    return isolated, stable
 
 
 # -- a relation that is still to be learned --------------------------------------------------------------------------
