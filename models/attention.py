@@ -27,7 +27,8 @@ class Placement:
     def __init__(self, scheme: PositionScheme, positions: Positions, temperature: Tensor | None) -> None:
         self.scheme, self.positions = scheme, positions
         self.temperature = temperature  # [query] or None: what every score of a query is multiplied by
-        self.rotates, self.scores, self.factors = (act in scheme.acts() for act in ("rotate", "score", "factor"))
+        acts = scheme.acts()
+        self.rotates, self.scores, self.factors = (act in acts for act in ("rotate", "score", "factor"))
 
 
 def log_temperature(length: int, train_ctx: int, device: torch.device) -> Tensor:

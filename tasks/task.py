@@ -259,7 +259,7 @@ class Task(ABC):
         """The instances that follow from their free symbols."""
         prompt = self._prompt_of(inputs, scale)
         (rows, start), device = prompt.shape, inputs.device
-        tokens = torch.empty(rows, self.length(scale), dtype=torch.long, device=device)
+        tokens = torch.empty(rows, start + self.answer_length(scale), dtype=torch.long, device=device)
         tokens[:, :start], tokens[:, start:-1], tokens[:, -1] = prompt, self.answer(inputs, scale), self.ids[END]
         answer_mask = torch.arange(tokens.shape[1], device=device).ge(start).expand(rows, -1)
         return Batch(tokens, answer_mask, torch.full((rows,), scale, device=device))
