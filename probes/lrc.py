@@ -198,8 +198,7 @@ def hitting_points(low: Floats, high: Floats) -> int:
     2
     """
     count, point = 0, -np.inf
-    for place in np.argsort(high):
-        if low[place] > point:
-            point = high[place]
-            count += 1
+    for end, start in sorted(zip(high, low)):
+        if start > point:
+            point, count = end, count + 1
     return count

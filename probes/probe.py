@@ -4,15 +4,8 @@ A probe has a name, the measures that its rows are called, and, if it follows a 
 the growth curve and its invariance index. Everything else follows from `PROBES`: the table of a model or a run
 (`lengthlens.probes.table`), the command ``lengthlens probe``, the study, predictors, growth figures and the page.
 
-To add one from outside (torch is imported in `rows`, so that listing probes stays quick)::
-
-    class Norm(Probe):
-        name, measures, words = "norm", ("norm",), "the norm of the unembedding"
-
-        def rows(self, context):
-            return [{"measure": "norm", "value": float(context.subject.model.W_U.norm())}]
-
-    PROBES.add("norm", Norm())
+One from outside is added by ``PROBES.add(name, probe)``; CONTRIBUTING.md has an example. What is heavy is imported in
+`rows`, so that listing probes stays quick.
 """
 
 from abc import ABC, abstractmethod
@@ -149,12 +142,12 @@ class TransferProbe(Probe):
         found = readout_transfer(
             context.subject, *context.range, beyond=context.beyond, layers=context.layers, generator=context.generator
         )
-        rows = []
-        for row in _records(found.by_scale()):
-            row.update(measure="transfer", value=row.pop("accuracy"), layer=_layer(row.pop("hook")))
-            rows.append(row)
+        layer = {hook: int(hook.split(".")[1]) for hook, _ in found.accuracy}  # 1 in blocks.1.hook_resid_post
+        rows = _records(found.by_scale())
+        for row in rows:
+            row.update(measure="transfer", value=row.pop("accuracy"), layer=layer[row.pop("hook")])
         for hook, readout in found.accuracy:
-            about = {"layer": _layer(hook), "readout": readout}
+            about = {"layer": layer[hook], "readout": readout}
             rows += by_scale("cover", found.cover(hook, readout), {**about, **self.defaults})
             for bar in BAR.tried:
                 rows.append(index_row("iota_cover", found.cover(hook, readout, bar), {**about, "bar": bar}))
@@ -219,11 +212,6 @@ class RelationProbe(Probe):
 def _records(frame: Any) -> list[Row]:
     rows: list[Row] = frame.to_dict("records")
     return rows
-
-
-def _layer(hook: str) -> int:
-    """The layer in a hook's name: 1 in ``blocks.1.hook_resid_post``."""
-    return int(hook.split(".")[1])
 
 
 PROBES: Registry[Probe] = Registry(

@@ -35,16 +35,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.relation import Ints, Relation
+from lengthlens.models.schemes.relation import Code, Ints, Relation
 from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.probes.pruning import own_relation
 from lengthlens.probes.subject import AnyModel, Subject, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
 
-Code: TypeAlias = tuple[int, ...]
 Support: TypeAlias = tuple[int, ...]  # the tokens that occur at a position in real instances
 Key: TypeAlias = tuple[tuple[int, ...], ...]  # for each code of a signature, the tokens there, in order of id
 Signature: TypeAlias = tuple[Code, ...]
@@ -147,7 +146,7 @@ def measured_src(
     fidelity: float = FIDELITY,
     rows: int = ROWS,
     bases: int = BASES,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
 ) -> MeasuredSrc:
     """Measured SRC: find the sources of every step up to a scale, intervene on them, and count the readouts needed.
 
@@ -183,17 +182,14 @@ def measured_src_at(
     fidelity: float = FIDELITY,
     rows: int = ROWS,
     bases: int = BASES,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
 ) -> list[MeasuredSrc]:
-    """The same for several thresholds, from one measurement of influence.
-
-    Most steps have the same sources at all of them, and are intervened on once.
-    """
+    """The same for several thresholds; most steps have the same sources at all of them, and are intervened on once."""
     if bases < 2:
         raise UserError(f"{bases} base instances are too few: one to learn from and one to test on are needed")
     task = task_of(model, task)
     subject, known = own_relation(model, task, train_max, relation)
-    generator = generator or torch.Generator().manual_seed(0)
+    generator = generator or Generator().manual_seed(0)
     found: list[list[StepBehaviour]] = [[] for _ in thresholds]
     for scale in scales_up_to(task, train_max):
         change = influence(subject, task, scale, rows, generator)
@@ -208,9 +204,7 @@ def measured_src_at(
     return [MeasuredSrc(steps, known.words, threshold, fidelity) for steps, threshold in zip(found, thresholds)]
 
 
-def influence(
-    subject: Subject, task: Task, scale: int, rows: int = ROWS, generator: torch.Generator | None = None
-) -> Tensor:
+def influence(subject: Subject, task: Task, scale: int, rows: int = ROWS, generator: Generator | None = None) -> Tensor:
     """Mean total-variation change of the next-token distribution at each answer query, for each key. [query, key]
 
     In random instances the token at the key is replaced by another: a symbol by another symbol, a mark by a symbol; the
@@ -291,7 +285,7 @@ def assignments(roles: Roles) -> Tensor:
     return torch.tensor(rows, dtype=torch.long).view(len(rows), len(alphabets))
 
 
-def placed(roles: Roles, given: Tensor, base: Tensor, generator: torch.Generator | None) -> Tensor:
+def placed(roles: Roles, given: Tensor, base: Tensor, generator: Generator | None) -> Tensor:
     """Every assignment inside every base instance, each role's tokens at random among its keys.
 
     `given` [assignment, source] and `base` [base, pos] to [assignment·base, pos].
@@ -315,13 +309,7 @@ def keys_of(roles: Roles, given: Tensor) -> list[Key]:
 
 
 def behave(
-    subject: Subject,
-    task: Task,
-    relation: Relation,
-    scale: int,
-    steps: Sequence[Step],
-    bases: int,
-    generator: torch.Generator,
+    subject: Subject, task: Task, relation: Relation, scale: int, steps: list[Step], bases: int, generator: Generator
 ) -> list[StepBehaviour]:
     """What the model does at each of these steps of one scale, in one batch of instances."""
     queries = answer_queries(task, scale)

@@ -159,7 +159,7 @@ def probe_run(
     for place, (name, value) in enumerate(identity.items()):
         found.insert(place, name, value)
     if kept is not None:
-        others = kept[~kept["measure"].isin(_measures(left))]
+        others = kept[~kept["measure"].isin([name for probe in left for name in probe.measures])]
         found = pd.concat([others, found[found["measure"] != "exact_match"]], ignore_index=True)
     if default:
         found.attrs["probes"] = [name for name, probe in PROBES.items() if probe in left or probe in known]
@@ -173,13 +173,10 @@ def probe_run(
     return _of_probes(found, probes)
 
 
-def _measures(probes: Sequence[Probe]) -> list[str]:
-    return [name for probe in probes for name in probe.measures]
-
-
 def _of_probes(table: pd.DataFrame, probes: Sequence[Probe]) -> pd.DataFrame:
     """Exact match, and the rows of these probes."""
-    return table[table["measure"].isin(["exact_match", *_measures(probes)])].reset_index(drop=True)
+    wanted = ["exact_match", *(name for probe in probes for name in probe.measures)]
+    return table[table["measure"].isin(wanted)].reset_index(drop=True)
 
 
 def _check_accurate(run: Run, exact: dict[int, float], force: bool) -> None:
@@ -222,12 +219,10 @@ def earlier_relation(run: Run) -> list[Row]:
     options = run.config.scheme_options
     values = range(-options["window"], options["window"] + 1)
     known = {form.says(value): (str(form), value) for form in read_forms(options["forms"]) for value in values}
-    rows = []
-    for row in run.read_json(EARLIER_RELATION):
+    rows: list[Row] = run.read_json(EARLIER_RELATION)
+    for row in rows:
         if "text" in row:
-            form, value = known[row.pop("text").split(" ", 5)[5]]  # layer 0 head 1 reads i−j = n
-            row |= {"form": form, "form_value": value}
-        rows.append(row)
+            row["form"], row["form_value"] = known[row.pop("text").split(" ", 5)[5]]  # layer 0 head 1 reads i−j = n
     return rows
 
 

@@ -69,12 +69,10 @@ class Transfer:
 
     def cover(self, hook: str, readout: str, bar: float | None = None) -> dict[int, int]:
         """The cover number at each scale of the fits."""
-        matrix, bar = self.accuracy[hook, readout], self.bar if bar is None else bar
-        found = {}
+        decodes, found = self.accuracy[hook, readout] >= (self.bar if bar is None else bar), {}
         for scale in sorted(self.fit_steps["scale"].unique()):
-            rows = (self.fit_steps["scale"] <= scale).to_numpy()
-            columns = (self.test_steps["scale"] <= scale).to_numpy()
-            found[int(scale)] = cover_number(matrix[np.ix_(rows, columns)] >= bar)
+            rows, columns = ((steps["scale"] <= scale).to_numpy() for steps in (self.fit_steps, self.test_steps))
+            found[int(scale)] = cover_number(decodes[np.ix_(rows, columns)])
         return found
 
 
@@ -220,11 +218,8 @@ def cover_number(decodes: NDArray[np.bool_]) -> int:
     return alone + round(float(solved.fun))
 
 
-# -- readouts, many fits in one batch of tensors ---------------------------------------------------------------------
-
-
 class _Readout:
-    """What both kinds share: `coef_` [fit, class, feature], `intercept_` [fit, class] and how they predict.
+    """Many fits in one batch of tensors: `coef_` [fit, class, feature], `intercept_` [fit, class] and how they predict.
 
     The interface and the objectives are scikit-learn's (`LogisticRegression`, `RidgeClassifier`) with one more
     dimension in front: X [fit, sample, feature], y [fit, sample]. A test fits both on the same data.
@@ -232,6 +227,7 @@ class _Readout:
 
     coef_: Tensor
     intercept_: Tensor
+    penalty: float  # on the squares of weights
 
     def fit(self, X: Tensor, y: Tensor, classes: int | None = None) -> Self:
         """`classes` is one more than the largest label if it is not given. `y` may be [fit, task, sample]: several
@@ -247,13 +243,15 @@ class _Readout:
         wanted = torch.nn.functional.one_hot(labels, classes).float().flatten(2)  # [fit, sample, task·class]
         absent = (wanted.sum(1) == 0).float() * ABSENT  # [fit, task·class]
         with_one = torch.cat([X, X.new_ones(*X.shape[:2], 1)], 2)  # a last feature for the intercept
-        weights = self._solve(with_one, wanted, absent, classes)  # [fit, feature + 1, task·class]
+        penalty = with_one.new_full((len(X), with_one.shape[2]), self.penalty)  # [fit, feature + 1]
+        penalty[:, -1] = 1e-4 * self.penalty  # next to nothing for the intercept
+        weights = self._solve(with_one, wanted, absent, classes, penalty)  # [fit, feature + 1, task·class]
         per_fit = weights.mT.unflatten(1, (-1, classes)).flatten(0, 1)  # [fit·task, class, feature + 1]
         self.coef_ = per_fit[..., :-1].contiguous()
         self.intercept_ = per_fit[..., -1] + absent.unflatten(1, (-1, classes)).flatten(0, 1)
         return self
 
-    def _solve(self, X: Tensor, wanted: Tensor, absent: Tensor, classes: int) -> Tensor:
+    def _solve(self, X: Tensor, wanted: Tensor, absent: Tensor, classes: int, penalty: Tensor) -> Tensor:
         raise NotImplementedError
 
     def predict(self, X: Tensor) -> Tensor:
@@ -291,10 +289,9 @@ class BatchedLogistic(_Readout):
     """
 
     def __init__(self, C: float = 1.0, max_iter: int = 100, tol: float = 1e-3) -> None:
-        self.C, self.max_iter, self.tol = C, max_iter, tol
+        self.penalty, self.max_iter, self.tol = 1 / C, max_iter, tol
 
-    def _solve(self, X: Tensor, wanted: Tensor, absent: Tensor, classes: int) -> Tensor:
-        penalty = penalties(X, 1 / self.C)
+    def _solve(self, X: Tensor, wanted: Tensor, absent: Tensor, classes: int, penalty: Tensor) -> Tensor:
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(X.mT @ X / 2 + torch.diag_embed(penalty)))
         weights = X.new_zeros(len(X), X.shape[2], wanted.shape[2])
         ahead, momentum = weights, X.new_ones(len(X), 1, 1)
@@ -315,24 +312,12 @@ class BatchedLogistic(_Readout):
 
 
 class BatchedRidge(_Readout):
-    """Ridge regression onto ±1 for each class, the largest wins; one closed-form solve for all fits.
-
-    >>> X = torch.tensor([[[-2.0], [-1.0], [1.0], [2.0]]])
-    >>> BatchedRidge().fit(X, torch.tensor([[0, 0, 1, 1]])).predict(X)
-    tensor([[0, 0, 1, 1]])
-    """
+    """Ridge regression onto ±1 for each class, the largest wins; one closed-form solve for all fits."""
 
     def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = alpha
+        self.penalty = alpha
 
-    def _solve(self, X: Tensor, wanted: Tensor, absent: Tensor, classes: int) -> Tensor:
-        system = X.mT @ X + torch.diag_embed(penalties(X, self.alpha))
+    def _solve(self, X: Tensor, wanted: Tensor, absent: Tensor, classes: int, penalty: Tensor) -> Tensor:
+        system = X.mT @ X + torch.diag_embed(penalty)
         weights: Tensor = torch.linalg.solve(system, X.mT @ (2 * wanted - 1))
         return weights
-
-
-def penalties(X: Tensor, size: float) -> Tensor:
-    """The penalty on each feature's weights, [fit, feature]: next to nothing for the intercept."""
-    penalty = X.new_full((len(X), X.shape[2]), size)
-    penalty[:, -1] = 1e-4 * size
-    return penalty

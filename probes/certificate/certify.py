@@ -1,12 +1,11 @@
 """Up to which length leaked attention cannot change an answer: a certificate for a trained model.
 
-Position schemes with a finite number of codes that have a bias *name* a bounded number of keys at each query, whatever
-the length. All other keys are treated alike. What they attract of the attention of a head, because they are many, is
-the *leak*: at lengths beyond the training range it is what can go wrong.
+Some position schemes *name* a bounded number of keys at each query, whatever the length (`places`). What all others
+attract of the attention of a head, because they are many, is the *leak*: beyond the training range it can go wrong.
 
 Proven from the weights, for every instance: which keys a step names, that long sequences hold no kinds of steps that
-short ones do not (`places`), and how much attention can leak to all other keys (`proof.leak_bound`). What follows from
-it for the answer is a certificate of one of two kinds:
+short ones do not (`places`), and how much attention can leak (`proof.leak_bound`). What follows from it for the answer
+is a certificate of one of two kinds:
 
 - ``proven``: the answer is right at every step of every instance up to the length, in exact arithmetic. For models in
   which logits are linear in what heads move (`proof.proof`).
@@ -35,7 +34,6 @@ from lengthlens.tasks import Task
 Report = Callable[[str], None]
 Leaks = dict[int, list[list[float]]]
 
-MAX_LENGTH = 1_000_000
 LEAK_LENGTHS = (10, 100, 1000, 10_000)
 SHORT_ROWS = 50  # instances of each length below the settled one, on which the model itself is run
 NOTHING_LONGER = "no longer length was asked for"
@@ -63,7 +61,7 @@ class Certificate:
 
 def certify(
     model: HookedModel | Run,
-    max_length: int = MAX_LENGTH,
+    max_length: int = 1_000_000,
     *,
     task: Task | None = None,
     seed: int = 0,

@@ -48,16 +48,20 @@ def leak_bound(model: HookedModel, task: Task, steps: Places, length: int) -> Te
     """
     ends = torch.tensor([task.prompt_length(length) - 1, task.length(length) - 2])
     heat, number = temperature(model, ends), torch.log(ends + 2.0)
-    query, token = steps.answer_queries, torch.arange(len(task.vocab))
+    query, token, symbols = steps.answer_queries, torch.arange(len(task.vocab)), len(task.symbols)
     key, own = steps.named.key[query], steps.tokens[query][:, None]
-    occurs = torch.where(own < len(task.symbols), token < len(task.symbols), token == own)  # [query, token]
+    occurs = torch.where(own < symbols, token < symbols, token == own)  # [query, token], at the query itself
+    table = score_table(model)
+    lowest, highest = (table[..., :symbols].amin(-1)[:, None, :, None], table[..., :symbols].amax(-1)[:, None, :, None])
+    holds = steps.tokens[key.clamp(min=0)]  # of a mark; a symbol may be any
+    score = torch.where((holds < symbols)[:, None], lowest, table[:, :, holds].transpose(1, 2))
+    score = torch.where((key == query[:, None])[:, None], table[:, token, token][:, None, :, None], score)
     bounds = []
     for layer in range(model.cfg.n_layers):
-        if layer == 0:
-            least, most = _first_scores(model, task, steps)
-        else:
+        least, most = score, highest  # [head, query, token, name or 1]
+        if layer > 0:
             least, most = torch.zeros(()), score_range(model, layer)[:, None, None, None]
-        gap = least + steps.named.bias[layer][:, query, None] - most  # [head, query, token or 1, name]
+        gap = least + steps.named.bias[layer][:, query, None] - most
         gap = gap.masked_fill((key < 0)[:, None], -math.inf)
         pooled = steps.named.pooled[layer][:, query, None]
         # Whether a named key loses weight against the rest as that grows in number.
@@ -80,20 +84,6 @@ def score_table(model: HookedModel) -> Tensor:
     y = model.layers[0].ln1(model.embed.W_E)
     q, k = (torch.einsum("tm,hmd->htd", y, w) + b[:, None] for w, b in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K)))
     return q @ k.transpose(1, 2) / model.cfg.attn_scale
-
-
-def _first_scores(model: HookedModel, task: Task, steps: Places) -> tuple[Tensor, Tensor]:
-    """In layer 0, the least score of each named key and the largest of a symbol. [head, query, token, name or 1]
-
-    For each answer query and each token that it may hold.
-    """
-    table, symbols, token = score_table(model), len(task.symbols), torch.arange(len(task.vocab))
-    query = steps.answer_queries
-    key = steps.named.key[query]  # [query, name]
-    holds = steps.tokens[key.clamp(min=0)]  # of a mark; a symbol may be any
-    lowest, highest = (table[..., :symbols].amin(-1)[:, None, :, None], table[..., :symbols].amax(-1)[:, None, :, None])
-    score = torch.where((holds < symbols)[:, None], lowest, table[:, :, holds].transpose(1, 2))
-    return torch.where((key == query[:, None])[:, None], table[:, token, token][:, None, :, None], score), highest
 
 
 def score_range(model: HookedModel, layer: int) -> Tensor:
@@ -181,10 +171,10 @@ def least_lead(model: HookedModel, task: Task, step: ProofStep, first: Tensor, l
         top = named.masked_fill(~possible, -math.inf).amax((1, 2), keepdim=True)
         low, high = _weights(named - top, heat)  # [range, case, name, token]
         other_low, other_high = _weights((scores[head][own] - top[..., 0])[:, None], heat)
-        each, count = rest, torch.ones_like(rest)
+        count = torch.ones_like(rest)
         if model.pos_embed.pools_others:
             count = (ends + 1 - (~step.pooled[head]).sum()).clamp(min=1)  # pooled keys
-            each = rest / count
+        each = rest / count
         share = torch.where(step.pooled[head], 1 / count[..., None], 1.0)[:, :, None, :, None]  # [2, range, 1, name, 1]
         low, high = low * share.amin(0), high * share.amax(0)
         low = torch.cat([low, other_low * each.amin(0)[:, None, None, None]], 2)
@@ -222,16 +212,10 @@ def _least_mean(low: Tensor, high: Tensor, may: Tensor, gain: Tensor) -> Tensor:
     return bound
 
 
-class Proof(NamedTuple):
-    """Up to which position every step is right, and the step that is not certain behind it."""
-
-    length: int
-    weakest: ProofStep | None  # None if the limit was reached
-    least: float  # the least lead up to that length
-
-
-def proof(model: HookedModel, task: Task, settled: int, limit: int) -> Proof:
+def proof(model: HookedModel, task: Task, settled: int, limit: int) -> tuple[int, ProofStep | None, float]:
     """The largest scale up to `limit` at which the right token leads at every step of every instance.
+
+    With the step that is not certain behind it (None if the limit was reached), and the least lead up to there.
 
     Steps of scales up to `settled` are bounded where they are; the kinds of steps that there are from then on, at
     every position at which any of them could be.
@@ -242,10 +226,10 @@ def proof(model: HookedModel, task: Task, settled: int, limit: int) -> Proof:
             here = torch.tensor([step.query])
             lead = float(least_lead(model, task, step, here, here))
             if lead <= 0:
-                return Proof(scale - 1, step, least)
+                return scale - 1, step, least
             least = min(least, lead)
     if limit < settled:
-        return Proof(limit, None, least)
+        return limit, None, least
     seen: set[int] = set()
     lasting = [s for n in (settled, settled + 1) for s in steps_of(task, Places(model.pos_embed, task, n), seen)]
     end, weakest = task.length(limit) - 2, None
@@ -256,7 +240,7 @@ def proof(model: HookedModel, task: Task, settled: int, limit: int) -> Proof:
         least = min(least, lead)
     # The largest scale, from settled − 1 (which is certain) on, whose last query is not behind that position.
     more = bisect_right(range(settled, limit + 1), end, key=lambda scale: task.length(scale) - 2)
-    return Proof(settled - 1 + more, weakest, least)
+    return settled - 1 + more, weakest, least
 
 
 def certain_up_to(model: HookedModel, task: Task, step: ProofStep, first: int, last: int) -> tuple[int, float]:

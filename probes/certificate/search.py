@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lengthlens.models.attention import Block
 from lengthlens.models.transformer import HookedModel
@@ -102,9 +102,7 @@ def scene(model: HookedModel, task: Task, places: Places, tokens: Tensor, row: T
 class Game:
     """A model's steps at any length, with an adversary in the place of what is not named."""
 
-    def __init__(
-        self, model: HookedModel, task: Task, bank: Scene, mixture: Tensor, generator: torch.Generator
-    ) -> None:
+    def __init__(self, model: HookedModel, task: Task, bank: Scene, mixture: Tensor, generator: Generator) -> None:
         """`bank`: the positions whose residual vectors make the rest of layer 1, and the logits of their own rest."""
         self.model, self.symbols = model, len(task.symbols)
         self.blocks: list[Block] = list(model.layers)
@@ -114,7 +112,7 @@ class Game:
             self.qk = score_table(model)
             self.ov = torch.einsum("thd,hdm->htm", projections(first, model.embed.W_E)[2], first.attn.W_O)
         self._bank_scene, self._bank_mixture = bank, mixture
-        self._banks: dict[int, tuple[Tensor, Tensor]] = {}
+        self._banks: dict[int, tuple[Tensor, ...]] = {}
 
     def margins(self, steps: Scene, length: int, leak: Leak, cut: tuple[int, int] | None = None) -> Tensor:
         """By how much the right token's logit exceeds the best other one, [step]. Under `cut` (layer, head) the head's
@@ -170,7 +168,7 @@ class Game:
             return torch.zeros(())
         return (where + 1 - apart.sum(-1)).clamp(min=1).log()[..., None]
 
-    def _bank(self, length: int) -> tuple[Tensor, Tensor]:
+    def _bank(self, length: int) -> tuple[Tensor, ...]:
         if length not in self._banks:
             with torch.no_grad():
                 x = self._first(self._bank_scene, length, self._bank_mixture, None)[:, 0]
@@ -199,28 +197,23 @@ class Game:
         return least, found
 
 
-def any_mixture(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def any_mixture(shape: tuple[int, ...], generator: Generator) -> Tensor:
     """Logits of mixtures from nearly even to nearly pure."""
     spread = torch.rand(*shape[:-1], 1, generator=generator) * 6
     return torch.randn(shape, generator=generator) * spread
 
 
-def projections(block: Block, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def projections(block: Block, x: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys and values, [*, head, d_head] each."""
     attn, y = block.attn, block.ln1(x)
-    q, k, v = (
-        torch.einsum("...m,hmd->...hd", y, w) + b
-        for w, b in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K), (attn.W_V, attn.b_V))
-    )
-    return q, k, v
+    maps = (attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K), (attn.W_V, attn.b_V)
+    return tuple(torch.einsum("...m,hmd->...hd", y, w) + b for w, b in maps)
 
 
 def after(block: Block, x: Tensor) -> Tensor:
     """The residual stream behind a block, from that with what its heads wrote."""
     x = x + block.attn.b_O
-    if block.cfg.attn_only:
-        return x
-    out: Tensor = x + block.mlp(block.ln2(x))
+    out: Tensor = x if block.cfg.attn_only else x + block.mlp(block.ln2(x))
     return out
 
 
@@ -287,7 +280,7 @@ class Climb:
     def _game(self, scale: int, seed: int) -> tuple[Game, Scene]:
         """Steps at every answer query of instances of a scale, and an adversary with a bank of all other positions."""
         self.tell(f"weak steps at n = {scale}")
-        generator = torch.Generator().manual_seed(seed + scale)
+        generator = Generator().manual_seed(seed + scale)
         places = Places(self.model.pos_embed, self.task, scale)
         tokens = instances(self.task, scale, ROWS, generator)
         margins = true_margins(self.model, tokens, scale, places.first_answer)
@@ -314,7 +307,7 @@ class Climb:
         return Weakest(float(game.margins(step, length, leak)), words, f"layer {layer} head {head}")
 
 
-def instances(task: Task, scale: int, rows: int, generator: torch.Generator) -> Tensor:
+def instances(task: Task, scale: int, rows: int, generator: Generator) -> Tensor:
     """Instances at random, and as many of long runs of the same symbol. [row, pos]"""
     tokens = task.sample(scale, rows, generator).tokens
     drawn = task.draw(scale, rows, generator, torch.device("cpu"))
@@ -334,7 +327,7 @@ def true_margins(model: HookedModel, tokens: Tensor, scale: int, first_answer: i
     return torch.cat(margins)
 
 
-def weak_steps(margins: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def weak_steps(margins: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
     """Rows and answer tokens: the weakest of all, the weakest of each answer token, and any of each. [step] both"""
     rows, answers = margins.shape
     of_all = margins.flatten().argsort()[:WEAKEST]
