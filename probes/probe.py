@@ -113,9 +113,7 @@ class SrcProbe(Probe):
         from lengthlens.probes.src import measured_src_at
 
         subject, relation = context.coded
-        found = measured_src_at(
-            INFLUENCE.tried, subject, *context.range, relation=relation, generator=context.generator
-        )
+        found = measured_src_at(INFLUENCE.tried, subject, *context.range, relation, context.generator)
         usual, codes = found[INFLUENCE.tried.index(INFLUENCE.default)], {"relation": relation.words}
         about = {**codes, **self.defaults}
         rows = by_scale("src", usual.curve, about) + by_scale("signatures", usual.signatures(), about)

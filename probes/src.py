@@ -104,8 +104,7 @@ class MeasuredSrc:
     def steps(self, fidelity: float | None = None) -> pd.DataFrame:
         """Each step, in the order of scale and query, with the first readout of its signature that explains it.
 
-        Columns scale, query, sources, signature, readout (a number), agreement. Another bar of `fidelity` costs no new
-        run of the model.
+        Columns scale, query, sources, signature, readout (a number), agreement. Another `fidelity` needs no new run.
         """
         bar = self.fidelity if fidelity is None else fidelity
         tables: dict[Signature, dict[int, dict[Key, int]]] = {}
@@ -170,19 +169,19 @@ def measured_src(
     >>> measured_src(copy_by_hand(), train_max=4, relation="i-j").curve
     {1: 1, 2: 2, 3: 3, 4: 4}
     """
-    return measured_src_at([threshold], model, task, train_max, relation, fidelity, rows, bases, generator)[0]
+    return measured_src_at([threshold], model, task, train_max, relation, generator, fidelity, rows, bases)[0]
 
 
 def measured_src_at(
     thresholds: Sequence[float],
     model: AnyModel,
-    task: Task | None = None,
-    train_max: int = 10,
-    relation: RelationLike | None = None,
+    task: Task | None,
+    train_max: int,
+    relation: RelationLike | None,
+    generator: Generator | None,
     fidelity: float = FIDELITY,
     rows: int = ROWS,
     bases: int = BASES,
-    generator: Generator | None = None,
 ) -> list[MeasuredSrc]:
     """The same for several thresholds; most steps have the same sources at all of them, and are intervened on once."""
     if bases < 2:
@@ -291,13 +290,10 @@ def placed(roles: Roles, given: Tensor, base: Tensor, generator: Generator | Non
     `given` [assignment, source] and `base` [base, pos] to [assignment·base, pos].
     """
     tokens = base.repeat(len(given), 1, 1)  # [assignment, base, pos]
-    column = 0
-    for role in roles.roles:
+    for role, what in zip(roles.roles, given.split([role.sources for role in roles.roles], 1)):
         order = torch.rand(*tokens.shape[:2], len(role.keys), generator=generator).argsort(-1)
         where = torch.tensor(role.keys)[order[..., : role.sources]]
-        what = given[:, None, column : column + role.sources].expand(where.shape)
-        tokens.scatter_(2, where, what)
-        column += role.sources
+        tokens.scatter_(2, where, what[:, None].expand(where.shape))
     return tokens.flatten(0, 1)
 
 

@@ -87,7 +87,6 @@ AnyModel: TypeAlias = Callable[..., Any] | Subject
 
 
 def chunks(tokens: Tensor) -> list[Tensor]:
-    """Rows, a chunk at a time."""
     return list(tokens.split(max(1, CHUNK_TOKENS // tokens.shape[1])))
 
 

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.transformer import HookedModel
@@ -93,7 +92,11 @@ def certify(
     tell = report or (lambda text: None)
     tell("kinds of steps")
     settled = settled_scale(model.pos_embed, task)
-    leaks = {n: leak_at(model, task, settled, n).tolist() for n in LEAK_LENGTHS}
+    leaks = {}
+    for length in LEAK_LENGTHS:
+        scales = (length,) if length < settled else (settled, settled + 1)  # all kinds of steps that there are
+        bounds = [leak_bound(model, task, Places(model.pos_embed, task, scale), length) for scale in scales]
+        leaks[length] = torch.stack(bounds).amax(0).tolist()
     if model.cfg.n_layers == 1 and model.cfg.attn_only and model.cfg.normalization_type is None:
         tell("proof")
         return proven(model, task, settled, max_length, leaks)
@@ -190,13 +193,6 @@ def searched(
     margin = climb.weakest[failed].margin
     reason = f"at n = {failed} a leak was found that leaves a margin of {margin:.2f}, below {RESERVE:.0%} of the usual"
     return made(length, reason, assumes, failed)
-
-
-def leak_at(model: HookedModel, task: Task, settled: int, length: int) -> Tensor:
-    """The most that can leak at a length, from all kinds of steps that there are. [layer, head]"""
-    scales = (length,) if length < settled else (settled, settled + 1)
-    bounds = [leak_bound(model, task, Places(model.pos_embed, task, scale), length) for scale in scales]
-    return torch.stack(bounds).amax(0)
 
 
 def leakiest(leaks: Leaks) -> str:

@@ -128,9 +128,7 @@ def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterat
         known = list(dict.fromkeys([*step.sources, query]))
         choices = [range(len(task.symbols)) if places.symbol[k] else [int(places.tokens[k])] for k in known]
         if math.prod(map(len, choices)) > MOST_CASES:
-            raise UserError(
-                f"a step of task '{task.name}' may read any of {MOST_CASES} combinations of tokens or more: too many"
-            )
+            raise UserError(f"a step of task '{task.name}' may read more than {MOST_CASES} combinations of tokens")
         cases = list(itertools.product(*choices))
         function = circuit.functions[step.operator].function
         held = [dict(zip(known, case)) for case in cases]

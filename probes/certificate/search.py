@@ -283,7 +283,10 @@ class Climb:
         generator = Generator().manual_seed(seed + scale)
         places = Places(self.model.pos_embed, self.task, scale)
         tokens = instances(self.task, scale, ROWS, generator)
-        margins = true_margins(self.model, tokens, scale, places.first_answer)
+        first, told = places.first_answer, torch.tensor([scale])
+        with torch.no_grad():
+            logits = [self.model(rows[:, :-1], told)[:, first - 1 :] for rows in tokens.split(BLOCK)]
+        margins = leads(torch.cat(logits), tokens[:, first:])  # of the model itself, [row, answer]
         self.screened += len(tokens)
         self.wrong += int((margins <= 0).any(1).sum())
         self.usual = min(self.usual, float(margins.median()))
@@ -315,16 +318,6 @@ def instances(task: Task, scale: int, rows: int, generator: Generator) -> Tensor
     source = torch.where(again, 0, torch.arange(drawn.shape[1])).cummax(1).values
     runs = drawn.gather(1, source)
     return torch.cat([tokens, task.assemble(runs[task.valid(runs, scale)], scale).tokens])
-
-
-@torch.no_grad()
-def true_margins(model: HookedModel, tokens: Tensor, scale: int, first_answer: int) -> Tensor:
-    """By how much the model's right logit leads at each answer token of instances of a scale. [row, answer]"""
-    margins = []
-    for rows in tokens.split(BLOCK):
-        logits = model(rows[:, :-1], torch.tensor([scale]))[:, first_answer - 1 :]
-        margins.append(leads(logits, rows[:, first_answer:]))
-    return torch.cat(margins)
 
 
 def weak_steps(margins: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
