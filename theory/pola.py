@@ -1,21 +1,19 @@
 """Position-only linear attention (POLA): the model for which length generalization can be predicted exactly.
 
-POLA computes y_i = Σ_{j≤i} A(i,j) x_j with weights that depend on positions alone. Under a position
-embedding with relation φ the weights are A(i,j) = p[φ(i,j)], and p is what gradient descent learns.
+POLA computes y_i = Σ_{j≤i} A(i,j) x_j with weights that depend on positions alone. Under a position embedding with
+relation φ the weights are A(i,j) = p[φ(i,j)], and p is what gradient descent learns.
 
-The paper says that the Linear Representation Complexity (LRC) of the target A* tells when a position
-embedding can give length generalization. The definitions here are this project's operational versions:
+The paper says that the Linear Representation Complexity (LRC) of the target A* tells when a position embedding can give
+length generalization. The definitions here are this project's operational versions:
 
-- An instance of scale n is a sequence of n inputs. LRC(A*, N) is the number of distinct non-zero values of A*
-  over j ≤ i < n at all scales n ≤ N; LRC under φ is the number of classes of φ on which A* is not zero, and
-  infinite where A* is not constant on each class.
-- Training from p = 0 on the squared loss over isotropic inputs has the limit p[c] = mean of A* over the pairs
-  of class c that were seen, and 0 for a class never seen. The error at scale N is the sum of
-  (A*(i,j) − p[φ(i,j)])² over j ≤ i < N.
-- *Which pairs are seen.* As long as neither target nor relation looks at the scale, an instance of scale N0
-  contains every shorter one as its beginning, and training is on scale N0 alone: each pair j ≤ i < N0 counts
-  once. Where one of them does look at the scale (Scale Hint), instances of different scales are different
-  things, and training is on all scales n ≤ N0: each triple (i, j, n) counts once.
+- An instance of scale n is a sequence of n inputs. LRC(A*, N) is the number of distinct non-zero values of A* over
+  j ≤ i < n at all scales n ≤ N; LRC under φ is the number of classes of φ on which A* is not zero, and infinite where
+  A* is not constant on each class.
+- Training from p = 0 on the squared loss over isotropic inputs has the limit p[c] = mean of A* over the pairs seen
+  of class c, and 0 for a class never seen. The error at scale N is the sum of (A*(i,j) − p[φ(i,j)])² over j ≤ i < N.
+- *Which pairs are seen.* As long as neither target nor relation looks at the scale, an instance of scale N0 contains
+  every shorter one as its beginning, and training is on scale N0 alone: each pair j ≤ i < N0 counts once. Where one of
+  them does (Scale Hint), training is on all scales n ≤ N0: each triple (i, j, n) counts once.
 
 Example: prefix sum under `relative`, trained at 8. Distances 8 to 15 were never seen, so they keep weight 0.
 
@@ -48,7 +46,6 @@ RelationLike: TypeAlias = str | PositionScheme | Callable[..., Any] | Relation  
 # Values that agree to so many significant digits are the same value; below 10**-12 a value is zero.
 DIGITS = 12
 MOST_PAIRS = 20_000_000  # a few hundred MB; beyond that a table would not fit into memory
-
 
 # Targets by name: the attention A*(i, j) that POLA is to learn.
 TARGETS: Registry[Callable[..., Any]] = Registry(
@@ -308,8 +305,7 @@ def pola_table(
     if test_max < train_max:
         raise UserError(f"test_max {test_max} is below train_max {train_max}: it must be at least as large")
     relation = resolved(scheme, target, options)
-    limit = pola_limit(relation, target, train_max)
-    table = complexity_table(limit, test_max)
+    table = complexity_table(pola_limit(relation, target, train_max), test_max)
     if train:
         model = pola_train(relation, target, train_max, test_max, generator)
         table["trained_error"] = [model.error(target, n) for n in table["scale"]]
@@ -334,14 +330,12 @@ def complexity_table(limit: Limit, largest: int) -> pd.DataFrame:
     since = pairs.n if by_scale else pairs.i + 1
     missed = np.bincount(since, ((found - limit.at(codes)[which]) ** 2).sum(1), largest + 1)[1:]
     energy = np.bincount(since, (found**2).sum(1), largest + 1)[1:]
-    scales = np.arange(1, largest + 1)
+    scales, broken = np.arange(1, largest + 1), first_broken(since, which, found)
     return pd.DataFrame(
         {
             "scale": scales,
             "lrc": counted(since, numbered(found.view(np.int64))[1], found, largest),
-            "lrc_under": np.where(
-                scales < first_broken(since, which, found), counted(since, which, found, largest), np.inf
-            ),
+            "lrc_under": np.where(scales < broken, counted(since, which, found, largest), np.inf),
             "target_energy": energy if by_scale else energy.cumsum(),
             "predicted_error": missed if by_scale else missed.cumsum(),
         }
@@ -424,15 +418,18 @@ def pola_train(
 ) -> Pola:
     """The model after real gradient descent from zero on the squared loss, trained up to `train_max`.
 
-    The inputs of each scale are a random orthonormal basis: exactly isotropic, so the loss of the batch is
-    the expected loss. Gradient descent has momentum; rate and momentum follow from the sizes of the largest
-    and smallest class (the loss is a parabola along each weight, as steep as its class is large). It ends when
-    no weight's gradient exceeds `tolerance`, or after `steps` steps.
+    The inputs of each scale are a random orthonormal basis: exactly isotropic, so the loss of the batch is the expected
+    loss. Rate and momentum follow from the sizes of the largest and smallest class (the loss is a parabola along each
+    weight, as steep as its class is large). It ends when no weight's gradient exceeds `tolerance`, or after `steps`.
     """
     model = Pola(relation, target, max(train_max, test_max or train_max))
     scales = range(1, train_max + 1) if model.seen.by_scale else [checked_scale(train_max)]
     classes, x, y = training_set(model, target, scales, generator)
-    optimizer = descent(model, classes)
+    sizes = torch.bincount(classes.flatten(), minlength=len(model.p) + 1)[:-1]
+    seen = 2.0 * sizes[sizes > 0]  # the curvature along each weight is twice the size of its class
+    steep, flat = math.sqrt(float(seen.max())), math.sqrt(float(seen.min()))
+    rate, momentum = 4 / (steep + flat) ** 2, ((steep - flat) / (steep + flat)) ** 2
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
     for _ in range(steps):
         optimizer.zero_grad()
         loss = (torch.einsum("sqkh,srk->srqh", model.attention(classes), x) - y).square().sum()
@@ -457,12 +454,3 @@ def training_set(
         x[k, :scale, :scale] = basis
         y[k, :scale, :scale] = outputs(target, basis)
     return classes, x, y
-
-
-def descent(model: Pola, classes: Tensor) -> torch.optim.Optimizer:
-    """Gradient descent with the rate and momentum that suit the curvature, twice the size of each class."""
-    sizes = torch.bincount(classes.flatten(), minlength=len(model.p) + 1)[:-1]
-    seen = 2.0 * sizes[sizes > 0]
-    steep, flat = math.sqrt(float(seen.max())), math.sqrt(float(seen.min()))
-    rate, momentum = 4 / (steep + flat) ** 2, ((steep - flat) / (steep + flat)) ** 2
-    return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)

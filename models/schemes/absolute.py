@@ -17,11 +17,6 @@ def pairs(query_pos: Tensor, key_pos: Tensor) -> Tensor:
     return torch.stack([query_pos + both, key_pos + both], -1)
 
 
-def seen_from(code: Code) -> str:
-    """Such a pair in words."""
-    return f"position {code[1]} seen from {code[0]}"
-
-
 def sinusoid(position: Tensor, width: int) -> Tensor:
     """Sines and cosines of Vaswani et al. (2017), in turns. [*] to [*, width]
 
@@ -67,7 +62,7 @@ class _Table(Anchorable):
         return pairs(query_pos - self.anchor(scale), key_pos - self.anchor(scale))
 
     def describe(self, code: Code) -> str:
-        return seen_from(code)
+        return f"position {code[1]} seen from {code[0]}"
 
     def vectors(self, positions: Positions) -> Tensor:
         length = positions.limit or positions.tokens.shape[1]
@@ -119,7 +114,7 @@ class Sinusoidal(PositionScheme):
         return pairs(query_pos + 0 * scale, key_pos)
 
     def describe(self, code: Code) -> str:
-        return seen_from(code)
+        return f"position {code[1]} seen from {code[0]}"
 
     def embed(self, positions: Positions) -> Tensor | None:
         return self.options.amplitude * sinusoid(positions.position, self.sizes.d_model)

@@ -102,13 +102,9 @@ class DistanceTable(Distanced):
 
     options: Options
 
-    @property
-    def last(self) -> int:
-        return self.options.max_distance
-
-    @property
-    def least(self) -> int:
-        return -self.last if self.anchored else 0
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
+        super().__init__(sizes, options, task, anchored)
+        self.last, self.least = options.max_distance, -options.max_distance if anchored else 0
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         return distance.clamp(self.least if self.anchored else None, self.last)[..., None]
@@ -122,9 +118,6 @@ class DistanceTable(Distanced):
         return f"distance {code[0]}{edge}"
 
 
-# -- a bias ----------------------------------------------------------------------------------------------------------
-
-
 class Relative(DistanceTable, DistanceBias):
     """One learned value for each head and distance, clipped at `max_distance`.
 
@@ -134,7 +127,7 @@ class Relative(DistanceTable, DistanceBias):
     name = "relative"
     summary = "one learned bias per distance, clipped"
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+    def __init__(self, sizes: Sizes, options: DistanceTable.Options, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task, anchored)
         self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
 
@@ -356,9 +349,6 @@ class Fire(Distanced):
         return (hidden @ self.W_out[layer]).movedim(-1, 1)
 
 
-# -- vectors, and a factor -------------------------------------------------------------------------------------------
-
-
 def pick(products: Tensor, place: Tensor) -> Tensor:
     """From products with every vector, those at the place of each key.
 
@@ -374,7 +364,7 @@ class Shaw(DistanceTable):
     name = "shaw"
     summary = "one learned vector per distance, clipped, added to keys"
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+    def __init__(self, sizes: Sizes, options: DistanceTable.Options, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task, anchored)
         self.vectors = nn.Parameter(torch.empty(sizes.n_layers, self.last + 1 - self.least, sizes.d_head))
         nn.init.normal_(self.vectors, std=0.02)
@@ -430,7 +420,7 @@ class Urpe(DistanceTable):
     name = "urpe"
     summary = "one learned factor per distance, clipped, on the pattern after the softmax"
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+    def __init__(self, sizes: Sizes, options: DistanceTable.Options, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task, anchored)
         self.table = nn.Parameter(torch.ones(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
 

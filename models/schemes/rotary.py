@@ -58,21 +58,17 @@ class Rope(PositionScheme):
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
         cos, sin = positions.cached("rope", lambda: self._turn(positions))
         part = x[..., : self.dim].float()
-        if self.options.adjacent_pairs:
-            a, b = part[..., 0::2], part[..., 1::2]
-            turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
-        else:
-            a, b = part.chunk(2, -1)
-            turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-        turned = turned.to(x.dtype)
+        adjacent = self.options.adjacent_pairs
+        a, b = (part[..., 0::2], part[..., 1::2]) if adjacent else part.chunk(2, -1)
+        pair = [a * cos - b * sin, b * cos + a * sin]
+        turned = (torch.stack(pair, -1).flatten(-2) if adjacent else torch.cat(pair, -1)).to(x.dtype)
         return turned if self.dim == x.shape[-1] else torch.cat([turned, x[..., self.dim :]], -1)
 
     def _turn(self, positions: Positions) -> tuple[Tensor, Tensor]:
         """Cosine and sine of all angles, [1|row, pos, 1, pair]. In float32: bfloat16 cannot tell 256 from 257."""
-        length = positions.tokens.shape[1]
-        angle = positions.position[:, :, None, None] * self.frequencies(length, positions.tokens.device)
-        magnitude = self.magnitude(length)
-        return magnitude * angle.cos(), magnitude * angle.sin()
+        length, device = positions.tokens.shape[1], positions.tokens.device
+        angle = positions.position[:, :, None, None] * self.frequencies(length, device)
+        return self.magnitude(length) * angle.cos(), self.magnitude(length) * angle.sin()
 
 
 def rope_frequencies(base: float, dim: int, device: torch.device | None = None) -> Tensor:
