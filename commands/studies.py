@@ -52,7 +52,7 @@ def reproduce_command(
     with stoppable("the study"), study_progress(quiet or as_json) as show:
         done = reproduce(preset, out, store=store, report=show, **where)
     if as_json:
-        outcomes = {"runs": list(map(vars, done.runs)), "probed": list(map(vars, done.probed))}
+        outcomes = {"runs": list(map(vars, done.runs)), "probed": [each._asdict() for each in done.probed]}
         paths = {"study": str(done.study), "figures": str(done.figures), "page": str(done.page)}
         print_json({"preset": done.preset, **outcomes, **paths, "seconds": done.seconds})
         return
