@@ -32,9 +32,6 @@ def mean_curves(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(train_max=grouped["train_max"].max()).reset_index()
 
 
-# -- exact match -------------------------------------------------------------------------------------------------
-
-
 class Extrapolation(Finding):
     """Exact match against length, a panel for each task; and every cell in numbers."""
 
@@ -158,9 +155,6 @@ def length_axis(axes: Axes, first: float, last: float, train_max: float | None) 
     axes.yaxis.set_major_locator(FixedLocator([0, 0.5, 1]))
     if train_max is not None:
         axes.axvspan(first * 0.9, train_max, color="0.93", zorder=0, linewidth=0)
-
-
-# -- complexity --------------------------------------------------------------------------------------------------
 
 
 class Growth(Finding):

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -113,13 +114,8 @@ class LearnedRelations(Finding):
                 for row in records(runs)
             ]
             axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0)
-            axes.set_xticks(
-                np.arange(len(shown)) + 0.5,
-                list(map(theme.literal, shown)),
-                rotation=40,
-                ha="right",
-                rotation_mode="anchor",
-            )
+            slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+            axes.set_xticks(np.arange(len(shown)) + 0.5, list(map(theme.literal, shown)), **slanted)
             axes.tick_params(length=0)
             more = f"; {rest} weaker equations are left out" if rest else ""
             axes.set(ylabel="", xlabel=f"a key j, seen from query i at scale n; framed: the circuit's own{more}")

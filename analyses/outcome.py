@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import FACTORS, MissingError, indices
+from lengthlens.analyses.table import FACTORS, MissingError, indices, records
 from lengthlens.analyses.tables import Table, of_frame, spread
 
 VERDICTS = ("possible", "pe-limited", "task-limited", "content-addressed", "refused")
@@ -65,12 +65,10 @@ class VerdictAndOutcome(Finding):
         found = study.once(outcome).confusion
         share = found.div(found.sum(axis=1).clip(lower=1), axis=0)
         with theme.style():
-            height = 0.85 + 0.3 * len(found)
-            figure = Figure(figsize=(theme.COLUMN, height), layout="constrained")
+            figure = Figure(figsize=(theme.COLUMN, 0.85 + 0.3 * len(found)), layout="constrained")
             axes = figure.add_subplot()
-            axes.imshow(
-                share.to_numpy(float), cmap="Greys", vmin=0, vmax=2.4, aspect="auto"
-            )  # never too dark for black
+            # The top of the scale is out of reach, so that no cell is too dark for black letters.
+            axes.imshow(share.to_numpy(float), cmap="Greys", vmin=0, vmax=2.4, aspect="auto")
             for y, verdict in enumerate(found.index):
                 for x, what in enumerate(found.columns):
                     count = int(found.loc[verdict, what])
@@ -129,32 +127,16 @@ def _outcome(accurate: bool, extrapolates: bool | None) -> str:
 
 def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each cell and outcome that contradicts its verdict, with the numbers of the seeds it concerns."""
-    rows, first = [], indices()[0]
+    at, first, rows = [f"exact_{factor}" for factor in FACTORS], indices()[0], []
     for (task, scheme, verdict, what), part in runs.groupby(["task", "label", "verdict", "outcome"], sort=False):
-        if (verdict, what) not in CONTRADICTIONS:
-            continue
-        cell = runs[(runs["task"] == task) & (runs["label"] == scheme)]
-        rows.append(
-            {
-                "task": task,
-                "scheme": scheme,
-                "verdict": verdict,
-                "outcome": what,
-                "seeds": ", ".join(str(seed) for seed in part["seed"]),
-                "of": len(cell),
-                "in range": spread(part["in_range_exact_match"]),
-                f"exact match at {FACTORS[0]}×": spread(part[f"exact_{FACTORS[0]}"]),
-                f"at {FACTORS[1]}×": spread(part[f"exact_{FACTORS[1]}"]),
-                first.short: spread(part[first.index]),
-                "reasons": part["reason"].iloc[0],
-            }
-        )
+        if (verdict, what) in CONTRADICTIONS:
+            seeds = ", ".join(str(seed) for seed in part["seed"])
+            cell = runs[(runs["task"] == task) & (runs["label"] == scheme)]
+            numbers = [spread(part[name]) for name in ("in_range_exact_match", *at, first.index)]
+            rows.append([task, scheme, verdict, what, seeds, len(cell), *numbers, part["reason"].iloc[0]])
+    names = ["task", "scheme", "verdict", "outcome", "seeds", "of", "in range"]
     beyond = [f"exact match at {FACTORS[0]}×", f"at {FACTORS[1]}×", first.short]
-    names = ["task", "scheme", "verdict", "outcome", "seeds", "of", "in range", *beyond, "reasons"]
-    return pd.DataFrame(rows, columns=names)
-
-
-# -- all verdicts ----------------------------------------------------------------------------------------------
+    return pd.DataFrame(rows, columns=[*names, *beyond, "reasons"])
 
 
 def plot_verdicts(table: pd.DataFrame) -> Figure:
@@ -165,32 +147,27 @@ def plot_verdicts(table: pd.DataFrame) -> Figure:
     and lightness carry the rest, so that it can be printed in grey.
     """
     schemes = theme.in_order(table["scheme"])
-    tasks = _tasks(table)
+    family = dict(zip(table["task"], table["task_family"]))
+    tasks = sorted(family, key=lambda task: FAMILIES.index(family[task]))  # within each, in the order of the table
     with theme.style():
         size = (1.75 + CELL_WIDTH * len(tasks), 1.7 + CELL_HEIGHT * len(schemes))
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
-        for row in table.itertuples():
-            failing = f"{row.failing}*" if row.other_option else str(row.failing)
-            _verdict_cell(axes, tasks.index(str(row.task)), schemes.index(str(row.scheme)), str(row.verdict), failing)
+        for row in records(table):
+            x, y, (fill, ink, sign) = (
+                tasks.index(row["task"]),
+                schemes.index(row["scheme"]),
+                theme.VERDICTS[row["verdict"]],
+            )
+            axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
+            failing = f"{row['failing']}{'*' if row['other_option'] else ''}"
+            text = failing if row["verdict"] == "pe-limited" else sign
+            axes.text(x + 0.5, y + 0.53, text, color=ink, ha="center", va="center", fontsize=5)
         _verdict_frame(axes, table, tasks, schemes)
         first = table.iloc[0]
         axes.set_xlabel(f"trained up to n={first.train_max}, judged up to n={first.test_max}", labelpad=6)
         figure.legend(handles=_verdict_legend(table), loc="outside lower center", ncols=2, handlelength=1.4)
     return figure
-
-
-def _tasks(table: pd.DataFrame) -> list[str]:
-    """Tasks by family, in the order of the table within each."""
-    family = dict(zip(table["task"], table["task_family"]))
-    return sorted(family, key=lambda task: FAMILIES.index(family[task]))
-
-
-def _verdict_cell(axes: Axes, x: int, y: int, verdict: str, failing: str) -> None:
-    fill, ink, sign = theme.VERDICTS[verdict]
-    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
-    text = failing if verdict == "pe-limited" else sign
-    axes.text(x + 0.5, y + 0.53, text, color=ink, ha="center", va="center", fontsize=5)
 
 
 def _verdict_frame(axes: Axes, table: pd.DataFrame, tasks: list[str], schemes: list[str]) -> None:

@@ -70,12 +70,8 @@ class LinearAttention(Finding):
                     axes.set_ylabel("" if k else axes.get_ylabel())
             grid[0, 0].set_ylabel("error / energy")
             grid[1, 0].set_ylabel("LRC")
-            figure.legend(
-                handles=_legend(wide, plain=True),
-                loc="outside lower center",
-                ncols=5 if width == theme.PAGE else 3,
-                handlelength=2.6,
-            )
+            across = 5 if width == theme.PAGE else 3
+            figure.legend(handles=_legend(wide, True), loc="outside lower center", ncols=across, handlelength=2.6)
         return figure
 
     def tables(self, study: Study) -> dict[str, Table]:

@@ -51,6 +51,10 @@ from lengthlens.analyses.table import (
 Frame = pd.DataFrame
 Row = dict[str, Any]
 STRATA = ("task", "scheme", "family", "verdict", "cell")
+LEFT_OUT = [
+    *("predictor", "task", "threshold", "runs", "extrapolating", "note"),
+    *Estimate(0).columns("balanced_accuracy"),
+]
 
 # Where all runs of a stratum share a base rate, leaving out each run's own outcome would turn it upside down.
 SAME_BY_CONSTRUCTION = {
@@ -172,16 +176,13 @@ def prediction(study: Study) -> Prediction:
         versus=pd.DataFrame(versus(runs)),
         within=pd.DataFrame(within(runs)),
         ranks=pd.DataFrame(ranks(runs)),
-        left_out=left_out(runs),
+        left_out=pd.DataFrame(left_out(runs), columns=LEFT_OUT),
         added=pd.DataFrame(added(runs)),
         held_out=by_held_out(runs, study.held_out),
         sensitivity=pd.DataFrame(sensitivity(study.rows, runs)),
         both_ways=both_ways(runs),
         notes=notes(study.runs, runs, study.held_out),
     )
-
-
-# -- side by side ------------------------------------------------------------------------------------------------
 
 
 def known(runs: Frame, names: Sequence[str], factor: int = FACTORS[0]) -> Frame:
@@ -226,9 +227,6 @@ def versus(runs: Frame) -> Iterator[Row]:
             mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, baseline))
             found = stated(own, difference(mine, theirs), "difference", why_undefined(own["positive"]))
             yield {"measure": measure, "baseline": baseline, **found}
-
-
-# -- within tasks, schemes, verdicts -----------------------------------------------------------------------------
 
 
 def within(runs: Frame) -> Iterator[Row]:
@@ -276,31 +274,23 @@ def both_ways(runs: Frame) -> Frame:
     return pd.DataFrame(rows, columns=["task", "scheme", "extrapolating", "runs", *kinds])
 
 
-# -- leave one task out ------------------------------------------------------------------------------------------
-
-
-def left_out(runs: Frame) -> Frame:
+def left_out(runs: Frame) -> Iterator[Row]:
     """For each task: a threshold chosen on all other tasks, and how well it does on this one; last, all together."""
-    names = ["predictor", "task", "runs", "extrapolating", "threshold"]
-    rows = [row for name in predictors() for row in _left_out(runs, name)]
-    return pd.DataFrame(rows, columns=[*names, *Estimate(0).columns("balanced_accuracy"), "note"])
-
-
-def _left_out(runs: Frame, name: str) -> Iterator[Row]:
-    own = known(runs, [name])
-    if own["task"].nunique() < 2:
-        return
-    called = pd.Series(False, index=own.index)
-    for task, part in own.groupby("task"):
-        others = own[own["task"] != task]
-        threshold = best_threshold(others[f"score_{name}"].to_numpy(), others["positive"].to_numpy())
-        called[part.index] = part[f"score_{name}"] > threshold
-        right = balanced_accuracy(called[part.index], part["positive"])
-        one = "one class only: the share called right" if part["positive"].nunique() < 2 else ""
-        row = {"predictor": name, "task": task, "threshold": predictors()[name].sign * threshold}
-        yield {**row, **stated(part, right, "balanced_accuracy", one)}
-    right = balanced_accuracy(called, own["positive"])
-    yield {"predictor": name, "task": "all", **stated(own, right, "balanced_accuracy")}
+    for name, predictor in predictors().items():
+        own = known(runs, [name])
+        if own["task"].nunique() < 2:
+            continue
+        called = pd.Series(False, index=own.index)
+        for task, part in own.groupby("task"):
+            others = own[own["task"] != task]
+            threshold = best_threshold(others[f"score_{name}"].to_numpy(), others["positive"].to_numpy())
+            called[part.index] = part[f"score_{name}"] > threshold
+            right = balanced_accuracy(called[part.index], part["positive"])
+            one = "one class only: the share called right" if part["positive"].nunique() < 2 else ""
+            row = stated(part, right, "balanced_accuracy", one)
+            yield {"predictor": name, "task": task, "threshold": predictor.sign * threshold, **row}
+        right = balanced_accuracy(called, own["positive"])
+        yield {"predictor": name, "task": "all", **stated(own, right, "balanced_accuracy")}
 
 
 def best_threshold(score: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
@@ -357,9 +347,6 @@ def out_of_task(own: Frame, features: list[str]) -> NDArray[np.float64]:
         else:
             chance[mine] = LogisticRegression().fit(x[~mine], y[~mine]).predict_proba(x[mine])[:, 1]
     return chance.round(9)  # equal inputs are ties, whatever the last digit
-
-
-# -- held out, and thresholds ------------------------------------------------------------------------------------
 
 
 def by_held_out(runs: Frame, held_out: Sequence[str]) -> Frame:

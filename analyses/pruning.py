@@ -51,7 +51,7 @@ class Pruning:
         parts = ((self.flattened(), "became flat"), (self.growing(), "went on growing"))
         said = [
             f"of {len(part)} runs that had failed at {FACTORS[0]} × the training length and whose SRC {words}, "
-            f"{_share(part['exact_2_after'])} extrapolate{'s' if _right(part['exact_2_after']) == 1 else ''} "
+            f"{_extrapolating(part['exact_2_after'])} "
             f"(median exact match {_medians(part, FACTORS[0])}, at {FACTORS[1]} × {_medians(part, FACTORS[1])})"
             for part, words in parts
             if len(part)
@@ -61,19 +61,14 @@ class Pruning:
         return f"Once pruned, by inputs of the training range alone: {'; '.join(said)}."
 
 
-def _right(exact: "pd.Series[float]") -> int:
-    return int((exact >= EXTRAPOLATES).sum())
+def _extrapolating(exact: "pd.Series[float]") -> str:
+    right = int((exact >= EXTRAPOLATES).sum())
+    low, high = wilson(right, len(exact))
+    return f"{right} ({right / len(exact):.2f} [{low:.2f}, {high:.2f}]) extrapolate{'s' if right == 1 else ''}"
 
 
 def _medians(part: pd.DataFrame, factor: int) -> str:
-    before, after = (part[f"exact_{factor}_{side}"].median() for side in ("before", "after"))
-    return f"{before:.2f} → {after:.2f}"
-
-
-def _share(exact: "pd.Series[float]") -> str:
-    right = _right(exact)
-    low, high = wilson(right, len(exact))
-    return f"{right} ({right / len(exact):.2f} [{low:.2f}, {high:.2f}])"
+    return " → ".join(f"{part[f'exact_{factor}_{side}'].median():.2f}" for side in ("before", "after"))
 
 
 class PrunedRuns(Finding):
@@ -99,21 +94,11 @@ class PrunedRuns(Finding):
                 axes.set_xlabel("growth of SRC inside the training range, ι")
             both[0].set_ylabel("exact match")
             marks = [
-                Line2D(
-                    [],
-                    [],
-                    color=looks[label]["color"],
-                    marker=looks[label]["marker"],
-                    linestyle="none",
-                    label=theme.shown(label),
-                )
-                for label in labels
+                Line2D([], [], **looks[label] | {"linestyle": "none"}, label=theme.shown(label)) for label in labels
             ]
             grey: dict[str, Any] = {**EDGE, "color": "0.4"}
-            marks += [
-                Line2D([], [], **grey, markerfacecolor="white", label="as trained"),
-                Line2D([], [], **grey, label="pruned in range"),
-            ]
+            marks.append(Line2D([], [], **grey, markerfacecolor="white", label="as trained"))
+            marks.append(Line2D([], [], **grey, label="pruned in range"))
             figure.legend(handles=marks, loc="outside lower center", ncols=min(6, len(marks)))
         return figure
 
@@ -178,15 +163,8 @@ def _arrows(axes: Axes, found: pd.DataFrame, factor: int, looks: dict[str, dict[
         if np.isnan([*start, *end]).any():
             continue
         if abs(start[0] - end[0]) / top + abs(start[1] - end[1]) > 0.08:
-            line = {
-                "arrowstyle": "-|>",
-                "color": look["color"],
-                "alpha": 0.35,
-                "linewidth": 0.7,
-                "shrinkA": 2,
-                "shrinkB": 2,
-            }
-            axes.annotate("", end, start, arrowprops=line)
+            line = {"arrowstyle": "-|>", "color": look["color"], "alpha": 0.35, "linewidth": 0.7}
+            axes.annotate("", end, start, arrowprops={**line, "shrinkA": 2, "shrinkB": 2})
         mark: dict[str, Any] = {"marker": look["marker"], "markersize": 3.6, "clip_on": False}
         axes.plot(*start, **mark, markerfacecolor="white", markeredgecolor=look["color"], zorder=3)
         axes.plot(*end, **mark, color=look["color"], markeredgecolor="white", markeredgewidth=0.3, zorder=4)

@@ -22,15 +22,9 @@ from lengthlens.analyses.tables import Table, of_frame
 GOAL = 0.99  # exact match, end token included, that every seed has to reach
 GOAL_SCHEME = "lbpe/other=one"  # the learned relation, with all keys that it does not name weighing as one
 GOALS = {
-    "copy": (1000, 10_000),
-    "reverse": (1000,),
-    "shift": (1000,),
-    "duplicate": (1000,),
-    "parity-cot": (1000, 10_000),
-    "modular-sum-cot": (1000,),
-    "addition": (1000,),
-    "multiplication-by-digit": (1000,),
-}  # the lengths to reach, after training on lengths up to 10
+    "copy": (1000, 10_000), "reverse": (1000,), "shift": (1000,), "duplicate": (1000,), "parity-cot": (1000, 10_000),
+    "modular-sum-cot": (1000,), "addition": (1000,), "multiplication-by-digit": (1000,),
+}  # fmt: skip  # the lengths to reach, after training on lengths up to 10
 SEEDS = 3  # a goal wants so many
 FAR = 100  # times the training range: from there on exact match is a record
 FEWER = 0.1  # share of the instances that do for a length, once none was right at a shorter one
@@ -76,8 +70,8 @@ class Records(Finding):
 def outcomes(study: Study) -> Frame:
     """One row for each run and each length that its task was taken to, from the end of the training range on.
 
-    Beside the columns of `per_run`: score_scaling, length, samples, low and high, `exact` (as the head of this file
-    counts it) and `outcome`: scored, refused (the scheme cannot process the length), diverged, or missing.
+    Beside the columns of `per_run`: score_scaling, length, samples, low and high, in_range and `exact` (as the head of
+    this file counts them), and `outcome`: scored, refused (the scheme cannot process the length), diverged, missing.
     """
     rows = study.rows
     scores = rows[(rows["measure"] == "exact_match") & (rows["scale"] >= rows["train_max"]).fillna(False)]
@@ -85,7 +79,11 @@ def outcomes(study: Study) -> Frame:
         raise MissingError(f"no run of {GOAL_SCHEME} in the table was evaluated at {FAR} times its training range")
     scores = scores[["run", "scale", "value", "low", "high", "samples", "reason"]].rename(columns={"scale": "length"})
     lengths = scores.merge(rows[["run", "task"]].drop_duplicates())[["task", "length"]].drop_duplicates()
-    found = finished(study.runs).drop(columns="reason").merge(lengths, on="task")
+    runs = study.runs
+    failed, diverged = runs["status"] == "failed", runs["status"] == "diverged"  # what a failed run did does not count
+    runs = runs.assign(in_range=runs["in_range_exact_match"].mask(diverged, 0.0))
+    runs[["in_range", "steps", "seconds"]] = runs[["in_range", "steps", "seconds"]].mask(failed)
+    found = runs.drop(columns="reason").merge(lengths, on="task")
     found = found.merge(scores, on=["run", "length"], how="left")
     found["outcome"] = "missing"
     found.loc[found["status"] == "diverged", "outcome"] = "diverged"
@@ -95,14 +93,6 @@ def outcomes(study: Study) -> Frame:
     found["exact"] = found["value"].mask(found["outcome"].isin(["refused", "diverged"]), 0.0)
     parts = found["scheme"].str.partition(SCALING)
     return found.assign(scheme=parts[0], score_scaling=parts[2].mask(parts[2] == "", SCALED))
-
-
-def finished(runs: Frame) -> Frame:
-    """Runs with `in_range`, which is 0 if training diverged; what a run that failed has done does not count."""
-    in_range = runs["in_range_exact_match"].mask(runs["status"] == "diverged", 0.0)
-    failed = runs["status"] == "failed"
-    numbers = {name: runs[name].mask(failed) for name in ("steps", "seconds")}
-    return runs.assign(in_range=in_range.mask(failed), **numbers)
 
 
 def statistics(found: Frame) -> Frame:
@@ -206,15 +196,11 @@ def sentences(chosen: Frame) -> list[str]:
     """What is to be said about the goal, a sentence for each length."""
     said = []
     for length, rows in goals(chosen).groupby("length"):
-        reached = int((rows["state"] == "reached").sum())
-        rest = [
-            f"{row['task']} {row['state']} ({row['reaching']} of {row['seeds']} seeds)"
-            for row in records(rows)
-            if row["state"] != "reached"
-        ]
+        below = records(rows[rows["state"] != "reached"])
+        rest = [f"{row['task']} {row['state']} ({row['reaching']} of {row['seeds']} seeds)" for row in below]
         said.append(
             f"At n = {number(int(str(length)))}, {GOAL_SCHEME} reaches an exact match of {GOAL} with every seed on "
-            f"{reached} of {len(rows)} tasks{'; ' + ', '.join(rest) if rest else ''}."
+            f"{len(rows) - len(rest)} of {len(rows)} tasks{'; ' + ', '.join(rest) if rest else ''}."
         )
     return said
 
@@ -293,13 +279,13 @@ def lines(chosen: Frame) -> list[dict[str, str]]:
 
 
 def _line(rows: list[dict[str, Any]], shown: Sequence[int], far: Sequence[int], several: bool) -> dict[str, str]:
-    first, at = rows[0], {int(row["length"]): row for row in rows}
+    first, at, scaling = rows[0], {int(row["length"]): row for row in rows}, str(rows[0]["score_scaling"])
     reached = [f"{at[n]['reaching']}/{at[n]['seeds']}" for n in far if n in at and at[n]["seeds"]]
     return {
         "task": first["task"],
         "scheme": first["scheme"],
         **({"recipe": first["recipe"]} if several else {}),
-        "scores": scaling_text(first),
+        "scores": {0: NOTHING, 1: f"({scaling})"}.get(first["compared"], scaling),  # (): the other has not been run
         "in range": in_range_text(first),
         **{f"n = {number(n)}": score_text(at[n]) if n in at else "" for n in shown},
         f"seeds ≥ {GOAL} at {', '.join(map(number, far))}": ", ".join(reached) or NOTHING,
@@ -316,7 +302,7 @@ def goal_lines(chosen: Frame) -> list[dict[str, str]]:
             "median (worst)": spread(row["median"], row["worst"]) if row["seeds"] else NOTHING,
             "95 % interval of the worst": NOTHING
             if pd.isna(row["low"])
-            else f"{share(row['low'])} to {share(row['high'])}",
+            else " to ".join(map(share, (row["low"], row["high"]))),
             "instances": samples_text(row),
             "seeds": f"{row['reaching']} of {row['seeds']}",
             "state": row["state"],
@@ -346,12 +332,6 @@ def in_range_text(row: Mapping[str, Any]) -> str:
 def _of(text: str, seeds: int, expected: int) -> str:
     """The text, with the number of seeds behind it if some are missing."""
     return text if seeds == expected else f"{text}, {seeds} seed{'s' if seeds > 1 else ''}"
-
-
-def scaling_text(row: Mapping[str, Any]) -> str:
-    """Which scaling of scores is shown; in brackets where the other has not been run."""
-    texts = {0: NOTHING, 1: f"({row['score_scaling']})"}
-    return texts.get(row["compared"], str(row["score_scaling"]))
 
 
 def samples_text(row: Mapping[str, Any]) -> str:

@@ -34,28 +34,16 @@ COLUMNS = {
     "seed": "Int64",
     "train_max": "Int64",
     "measure": "str",
-    "layer": "Int64",
-    "head": "Int64",
-    "readout": "str",
-    "fit_scale": "Int64",
-    "scale": "Int64",
-    "value": "float64",
-    "low": "float64",
-    "high": "float64",
-    "samples": "Int64",
-    "control": "float64",
-    "tolerance": "float64",
-    "influence": "float64",
-    "fidelity": "float64",
-    "bar": "float64",
-    "accurate": "boolean",
+    "layer": "Int64", "head": "Int64", "readout": "str", "fit_scale": "Int64", "scale": "Int64",
+    "value": "float64", "low": "float64", "high": "float64", "samples": "Int64", "control": "float64",
+    "tolerance": "float64", "influence": "float64", "fidelity": "float64", "bar": "float64", "accurate": "boolean",
     "relation": "str",  # in words, the one under which codes were counted
     "form": "str",  # of a learned relation; `value` is the bias where the form has the value `form_value`
     "form_value": "Int64",
     "status": "str",  # how training ended
     "verdict": "str",  # before training
     "reason": "str",  # of a verdict, a failed run, a length that cannot be processed, a missing value
-}
+}  # fmt: skip
 THRESHOLDS = list(THRESHOLD_COLUMNS)
 CELL = ["task", "scheme", "recipe", "train_max"]  # runs that share these differ by their seed alone
 REQUIRED = ("task", "scheme", "measure", "value")  # without these a row says nothing
@@ -157,17 +145,13 @@ def as_study(table: Frame, name: str = "the table") -> Frame:
     ['Int64', 'float64']
     """
     table = table.reset_index(drop=True)
-    columns = {}
-    for column, kind in COLUMNS.items():
-        found = table[column] if column in table else pd.Series([None] * len(table), dtype=object)
-        columns[column] = _typed(found, column, kind, name)
-    return pd.DataFrame(columns)
+    missing = pd.Series([None] * len(table), dtype=object)
+    return pd.DataFrame({each: _typed(table.get(each, missing), each, kind, name) for each, kind in COLUMNS.items()})
 
 
 def _typed(found: "pd.Series[Any]", column: str, kind: str, name: str) -> "pd.Series[Any]":
     if kind == "str":
-        texts = found.astype(object).where(found.notna(), "")
-        return texts.map(str)
+        return found.astype(object).where(found.notna(), "").map(str)
     try:
         numbers: pd.Series[Any] = (
             found.astype("boolean") if kind == "boolean" else pd.to_numeric(found).astype(kind)  # type: ignore[call-overload]
@@ -198,9 +182,8 @@ def joined(studies: Mapping[str, Read]) -> tuple[Frame, dict[str, Any]]:
     """
     for one, other in combinations(studies, 2):
         _agree(one, studies[one][0], other, studies[other][0])
-    tables = [table for table, _ in studies.values()]
-    table = pd.concat(tables, ignore_index=True)
-    table = table.drop_duplicates(ignore_index=True) if len(tables) > 1 else table
+    table = pd.concat([table for table, _ in studies.values()], ignore_index=True)
+    table = table.drop_duplicates(ignore_index=True) if len(studies) > 1 else table
     return table, together(list(studies.values()))
 
 
@@ -218,16 +201,11 @@ def together(studies: list[Read]) -> dict[str, Any]:
         for library, version in about.get("versions", {}).items():
             versions.setdefault(library, {})[str(version)] = None
     found["versions"] = {library: "; ".join(each) for library, each in versions.items()}
-    found["held_out"] = _held_out(studies)
+    named = dict.fromkeys(task for about in abouts for task in about.get("held_out", []))
+    used = {task for table, about in studies for task in set(table["task"]) - set(about.get("held_out", []))}
+    found["held_out"] = [task for task in named if task not in used]  # those on which no study chose anything
     found["configs"] = {run: config for about in abouts for run, config in about.get("configs", {}).items()}
     return found
-
-
-def _held_out(studies: list[Read]) -> list[str]:
-    """The tasks on which no study chose anything."""
-    named = dict.fromkeys(task for _, about in studies for task in about.get("held_out", []))
-    used = {task for table, about in studies for task in set(table["task"]) - set(about.get("held_out", []))}
-    return [task for task in named if task not in used]
 
 
 def _agree(name: str, table: Frame, other_name: str, other: Frame) -> None:
@@ -328,12 +306,6 @@ def chosen_readout(rows: Frame) -> Frame:
 # -- one row for each run ----------------------------------------------------------------------------------------
 
 
-def verdicts(table: Frame) -> Frame:
-    """The verdict on each cell, with its reason."""
-    rows = table.loc[table["measure"] == "verdict", [*CELL, "verdict", "reason"]]
-    return rows.drop_duplicates(CELL)
-
-
 def per_run(table: Frame) -> Frame:
     """One row for each run: who it is, whether it is accurate in range, its indices, and what happened beyond.
 
@@ -355,7 +327,8 @@ def per_run(table: Frame) -> Frame:
         columns[f"exact_{factor}"] = exact
         columns[f"extrapolates_{factor}"] = (exact >= EXTRAPOLATES).where(exact.notna()).astype("boolean")
     found = runs.join(pd.DataFrame(columns), on="run").reset_index(drop=True)
-    found = found.merge(verdicts(table), on=CELL, how="left")
+    verdicts = table.loc[table["measure"] == "verdict", [*CELL, "verdict", "reason"]].drop_duplicates(CELL)
+    found = found.merge(verdicts, on=CELL, how="left")
     found["accurate"] = found["accurate"].astype("boolean").fillna(False).astype(bool)
     for name in ("verdict", "reason", "status"):
         found[name] = found[name].fillna("")
@@ -373,16 +346,11 @@ def accurate(rows: Frame) -> "pd.Series[bool]":
 def usable(runs: Frame) -> Frame:
     """The runs that say something about the conjecture: accurate in range, and evaluated beyond it."""
     found = runs[runs["accurate"] & runs[f"exact_{FACTORS[0]}"].notna()]
+    if found.empty and runs["accurate"].any():
+        raise MissingError(f"no run that is accurate in range was evaluated at {FACTORS[0]} times its training range")
     if found.empty:
-        raise MissingError(why_none(runs))
-    return found.reset_index(drop=True)
-
-
-def why_none(runs: Frame) -> str:
-    """Why no run can be used, in a sentence."""
-    if not runs["accurate"].any():
-        return (
+        raise MissingError(
             f"none of the {len(runs)} runs is accurate in range (exact match of at least {ACCURATE} at every scale), "
             "so their complexity says nothing about extrapolation"
         )
-    return f"no run that is accurate in range was evaluated at {FACTORS[0]} times its training range"
+    return found.reset_index(drop=True)

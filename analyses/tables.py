@@ -75,20 +75,11 @@ class Table:
 
     def latex(self) -> str:
         """As `booktabs` has it, with a caption; needs \\usepackage{booktabs}."""
-        head, *rows = [[latex_text(cell) for cell in row] for row in self.texts()]
-        lines = [
-            r"\begin{table}",
-            rf"\caption{{{latex_text(self.caption)}}}",
-            rf"\begin{{tabular}}{{{'l' * len(head)}}}",
-            r"\toprule",
-            rf"{' & '.join(head)} \\",
-            r"\midrule",
-            *(rf"{' & '.join(row)} \\" for row in rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-        return "\n".join([*lines, ""])
+        head, *rows = [rf"{' & '.join(map(latex_text, row))} \\" for row in self.texts()]
+        caption, width = latex_text(self.caption), "l" * len(self.columns)
+        above = [r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{width}}}", r"\toprule", head]
+        below = [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+        return "\n".join([*above, r"\midrule", *rows, *below])
 
     def text(self) -> str:
         """Columns aligned, for a terminal."""
@@ -196,10 +187,6 @@ def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     >>> aligned([["n", "task"], ["10", "copy"]], [True, False])
     [' n  task', '10  copy']
     """
-    widths = [max(len(row[k]) for row in rows) for k in range(len(right))]
-    return [
-        "  ".join(
-            text.rjust(width) if end else text.ljust(width) for text, width, end in zip(row, widths, right)
-        ).rstrip()
-        for row in rows
-    ]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    sides = [str.rjust if end else str.ljust for end in right]
+    return ["  ".join(side(text, width) for side, text, width in zip(sides, row, widths)).rstrip() for row in rows]

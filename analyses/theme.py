@@ -214,9 +214,6 @@ def save(figure: Figure, path: Path) -> None:
     write_whole(path, data.getvalue())
 
 
-# -- small multiples --------------------------------------------------------------------------------------------
-
-
 def panels(tasks: Iterable[str], schemes: Iterable[str], x: str, y: str) -> tuple[Figure, dict[str, Axes]]:
     """A figure of page width with an axes for each task, in order, what the axes are, and room for the legend."""
     names = tasks_in_order(tasks)
@@ -256,9 +253,6 @@ def legend(figure: Figure, schemes: Iterable[str], extra: Iterable[Artist] = ())
     looks = lines(schemes)
     handles = [Line2D([], [], **look, label=shown(label)) for label, look in looks.items()]
     figure.legend(handles=[*handles, *extra], loc="outside lower center", ncols=LEGEND_COLUMNS, handlelength=2.8)
-
-
-# -- points of single runs --------------------------------------------------------------------------------------
 
 
 def spread_out(x: "pd.Series[float]", y: "pd.Series[float]", aspect: float = 1.0) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ than to a run (the verdict before training, say), `run` is empty and `seed` miss
 =================================  =================================================================================
 exact_match, exact_match_no_end,   per length (`scale`), with interval and samples; where the scheme cannot process a
 token_accuracy                     length the value is missing and `reason` says why
-in_range_exact_match, train_loss,  how training ended; the loss and the margin are those of the last look; `converged`
+in_range_exact_match, train_loss,  how training ended; the loss and the margin are those at the last check; `converged`
 margin, steps, seconds, converged  is 1 or 0, with `status` and, if it is 0, `reason`
 lrc, r2, src, signatures,          what the probes measured, as `lengthlens.probes.table` has it; their own exact match
 transfer, cover, iota_…, pruned…   is called probe_exact_match
@@ -35,7 +35,7 @@ from lengthlens.runs.store import RunStore
 from lengthlens.tasks import Task
 from lengthlens.tasks.complexity import src_curve
 from lengthlens.theory.pola import pola_table
-from lengthlens.theory.verdict import Case, RefusedError, Verdict
+from lengthlens.theory.verdict import Case, RefusedError
 
 VERDICT_REACH = 4  # times the training range: as far as `lengthlens verdict` looks when nothing is said
 SCORES = ("exact_match", "exact_match_no_end", "token_accuracy")
@@ -43,13 +43,7 @@ NAMED = ("task", "scheme", "scheme_options", "score_scaling", "train_max", "seed
 
 # The worked values of the theory: one target of each kind, under the schemes that tell them apart.
 POLA_TARGETS = ("shift-by-one", "prefix-sum", "alternating-sign", "running-mean", "first-token")
-POLA_SCHEMES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("ideal", {}),
-    ("relative", {}),
-    ("relative", {"max_distance": 4}),
-    ("learned", {}),
-    ("none", {}),
-)
+POLA_SCHEMES = ("ideal", "relative", "relative/max_distance=4", "learned", "none")
 POLA_TRAIN_MAX, POLA_TEST_MAX = 8, 64
 
 Row = dict[str, Any]
@@ -97,15 +91,11 @@ def ended(store: RunStore, runs: Iterable[Run | str] | None = None) -> list[Run]
     """The runs asked for, or all in the store, that are no longer under way; by name."""
     found = store.runs() if runs is None else [r if isinstance(r, Run) else store.find(r) for r in runs]
     by_name = {run.id: run for run in found}
-    over = [run for _, run in sorted(by_name.items()) if _is_over(run)]
+    status = {name: run.status() for name, run in by_name.items()}
+    over = [by_name[name] for name in sorted(by_name) if status[name].finished or status[name].status == "failed"]
     if not over:
         raise UserError(f"no run in '{store.path}' has ended yet: train some with `lengthlens train` or `sweep`")
     return over
-
-
-def _is_over(run: Run) -> bool:
-    status = run.status()
-    return status.finished or status.status == "failed"
 
 
 def scheme_label(config: RunConfig) -> str:
@@ -144,20 +134,16 @@ def run_rows(run: Run) -> list[Row]:
     """All rows of one run: how it was trained, scored and probed."""
     config, scores = run.config, best_rows(run.evaluation())
     about = {"run": run.id, **cell_of(config), "seed": config.seed, "accurate": is_accurate(config, scores)}
-    rows = [*training_rows(run), *score_rows(scores), *probe_rows(run)]
-    return [{**row, **about} for row in rows]
+    return [{**row, **about} for row in [*training_rows(run), *score_rows(scores), *probe_rows(run)]]
 
 
 def training_rows(run: Run) -> list[Row]:
     status, looks = run.status(), run.metrics()
     last = looks[-1] if looks else {}
     values = {
-        "in_range_exact_match": status.in_range_exact_match,
-        "train_loss": last.get("loss"),
-        "margin": last.get("margin"),
-        "steps": status.steps,
-        "seconds": status.seconds,
-    }
+        "in_range_exact_match": status.in_range_exact_match, "train_loss": last.get("loss"),
+        "margin": last.get("margin"), "steps": status.steps, "seconds": status.seconds,
+    }  # fmt: skip
     rows: list[Row] = [{"measure": name, "value": value} for name, value in values.items()]
     converged = {"measure": "converged", "value": float(status.status == "converged")}
     return [*rows, {**converged, "status": status.status, "reason": status.reason}]
@@ -166,15 +152,8 @@ def training_rows(run: Run) -> list[Row]:
 def score_rows(scores: Sequence[Row]) -> list[Row]:
     """Exact match and its kin at each length."""
     return [
-        {
-            "measure": name,
-            "scale": row["length"],
-            "value": row.get(name),
-            "low": row.get(f"{name}_low"),
-            "high": row.get(f"{name}_high"),
-            "samples": row["samples"],
-            "reason": row.get("reason"),
-        }
+        {"measure": name, "scale": row["length"], "samples": row["samples"], "reason": row.get("reason")}
+        | {"value": row.get(name), "low": row.get(f"{name}_low"), "high": row.get(f"{name}_high")}
         for name in SCORES
         for row in scores
     ]
@@ -201,23 +180,17 @@ def cell_rows(config: RunConfig, test_max: int, cases: dict[tuple[str, int], Cas
     `cases` keeps what does not depend on the scheme from one call to the next.
     """
     task = config.task_object
-    cases = {} if cases is None else cases
-    key = (config.task, config.train_max)
+    cases, key = {} if cases is None else cases, (config.task, config.train_max)
     if key not in cases:
         cases[key] = Case(task, config.train_max, test_max)
-    found = judged(cases[key], config)
-    about = {"run": "", **cell_of(config)}
-    verdict = {"measure": "verdict", "scale": test_max, "verdict": found.verdict}
-    verdict |= {"reason": "; ".join(found.reasons)}
-    return [{**row, **about} for row in [verdict, *declared_rows(task, config.train_max, test_max)]]
-
-
-def judged(case: Case, config: RunConfig) -> Verdict:
-    options = dict(config.scheme_options)
     try:
-        return case.verdict(config.scheme, options, helps=False)
+        found = cases[key].verdict(config.scheme, dict(config.scheme_options), helps=False)
+        named, reasons = found.verdict, "; ".join(found.reasons)
     except RefusedError as refusal:
-        return case.result(config.scheme, options, "refused", [str(refusal)])
+        named, reasons = "refused", str(refusal)
+    about = {"run": "", **cell_of(config)}
+    verdict = {"measure": "verdict", "scale": test_max, "verdict": named, "reason": reasons}
+    return [{**row, **about} for row in [verdict, *declared_rows(task, config.train_max, test_max)]]
 
 
 def declared_rows(task: Task, train_max: int, test_max: int) -> list[Row]:
@@ -234,14 +207,13 @@ def pola_rows(target: str) -> list[Row]:
     """Errors and complexity of one target under each scheme of `POLA_SCHEMES`, predicted and trained."""
     measures = ("predicted_error", "trained_error", "target_energy", "lrc", "lrc_under")
     rows = []
-    for scheme, options in POLA_SCHEMES:
+    for spec in map(SchemeSpec.parse, POLA_SCHEMES):
         generator = torch.Generator().manual_seed(0)  # of the inputs, so that the same bits come out every time
-        table = pola_table(target, scheme, POLA_TRAIN_MAX, POLA_TEST_MAX, True, options, generator)
-        about = {"run": "", "target": target, "scheme": SchemeSpec.of(scheme, options).label}
+        table = pola_table(target, spec.name, POLA_TRAIN_MAX, POLA_TEST_MAX, True, dict(spec.options), generator)
+        about = {"run": "", "target": target, "scheme": spec.label, "train_max": POLA_TRAIN_MAX}
         for measure in measures:
             rows += [
                 {"measure": f"pola_{measure}", "scale": int(n), "value": _rounded(value), **about}
-                | {"train_max": POLA_TRAIN_MAX}
                 for n, value in zip(table["scale"], table[measure])
             ]
     return rows

@@ -1,6 +1,6 @@
 """Figures and tables of a study as files."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ import pandas as pd
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.findings import findings
-from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.study import Study
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, write_whole
 
@@ -51,9 +51,15 @@ def draw(
     for name, finding in findings().items():
         tell(name)
         if not names or name in names:
-            files += figure_files(study, finding, Path(out), formats)
+            for kind in formats:
+                files.append(Path(out) / f"{finding.name}.{kind}")
+                theme.save(study.figure(finding), files[-1])
         if not names or name in names or TABLES in names:
-            files += table_files(study, finding, Path(out) / TABLES)
+            for file, found in study.tables(finding).items():
+                for ending, text in (("md", found.markdown()), ("tex", found.latex())):
+                    files.append(Path(out) / TABLES / f"{file}.{ending}")
+                    make_directory(files[-1].parent)
+                    write_whole(files[-1], text.encode())
     return Drawn(files, study.missing)
 
 
@@ -67,21 +73,3 @@ def check(names: Sequence[str], formats: Sequence[str]) -> None:
             raise unknown("format", kind, FORMATS)
     if not formats:
         raise UserError(f"give at least one format: {', '.join(FORMATS)}")
-
-
-def figure_files(study: Study, finding: Finding, out: Path, formats: Sequence[str]) -> Iterator[Path]:
-    """The figure in each format."""
-    for kind in formats:
-        path = out / f"{finding.name}.{kind}"
-        theme.save(study.figure(finding), path)
-        yield path
-
-
-def table_files(study: Study, finding: Finding, out: Path) -> Iterator[Path]:
-    """Its tables in Markdown and LaTeX."""
-    for name, found in study.tables(finding).items():
-        make_directory(out)
-        for ending, text in (("md", found.markdown()), ("tex", found.latex())):
-            path = out / f"{name}.{ending}"
-            write_whole(path, text.encode())
-            yield path

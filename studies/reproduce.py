@@ -29,7 +29,7 @@ STAMP = ".shown"  # what study, figures and page were made of, and their checksu
 ROOMS = ("tasks", "models", "theory", "runs", "probes", "analyses", "studies")  # whose code decides what a study shows
 
 # Seconds on one core, for the time left: of a step of training, of probing a run, of the rest. As measured, roughly.
-STEP_COST, PROBE_COST, STUDY_COST, DRAWING_COST, PAGE_COST = 0.012, 12.0, 10.0, 30.0, 20.0
+STEP_COST, PROBE_COST, REST_COST = 0.012, 12.0, {"study": 10.0, "figures": 30.0, "page": 20.0}
 
 
 class Progress(NamedTuple):
@@ -200,13 +200,7 @@ def costs(preset: Preset, plans: Sequence[Planned], store: RunStore) -> dict[str
     left = pending(plans, store)
     steps = sum(config.steps - store.run(config).status().steps for config in left)
     unprobed = sum(not is_probed(store.run(plan.config)) for plan in plans) if preset.probed else 0
-    return {
-        "training": STEP_COST * steps,
-        "probing": PROBE_COST * unprobed,
-        "study": STUDY_COST,
-        "figures": DRAWING_COST,
-        "page": PAGE_COST,
-    }
+    return {"training": STEP_COST * steps, "probing": PROBE_COST * unprobed, **REST_COST}
 
 
 class Work:

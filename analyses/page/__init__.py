@@ -88,16 +88,9 @@ def section(finding: Finding, study: Study) -> Section:
     figure = study.figure(finding)
     missing = study.missing.get(finding.name, "")
     width, height = figure.get_size_inches()
-    return Section(
-        finding.name,
-        finding.title,
-        finding.shows,
-        "" if missing else embedded(figure),
-        (round(width * PIXELS), round(height * PIXELS)),
-        width > WIDE,
-        missing,
-        [table.html(f"table-{name}") for name, table in study.tables(finding).items()],
-    )
+    image, size = "" if missing else embedded(figure), (round(width * PIXELS), round(height * PIXELS))
+    tables = [table.html(f"table-{name}") for name, table in study.tables(finding).items()]
+    return Section(finding.name, finding.title, finding.shows, image, size, width > WIDE, missing, tables)
 
 
 def embedded(figure: Figure) -> str:
@@ -122,9 +115,6 @@ def part(name: str) -> str:
 def digest(text: str) -> str:
     """By which a browser knows the page's own style and script, and refuses any other."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-# -- top of the page ---------------------------------------------------------------------------------------------
 
 
 def facts(found: Sequence[Cell]) -> list[tuple[str, str]]:
@@ -175,9 +165,6 @@ def level(value: float | None) -> str:
     ('level0', 'level3', 'level4', 'unknown')
     """
     return "unknown" if value is None else f"level{sum(value >= bound for bound in LEVELS)}"
-
-
-# -- where it comes from -----------------------------------------------------------------------------------------
 
 
 def provenance_lines(about: Mapping[str, Any]) -> list[tuple[str, str]]:

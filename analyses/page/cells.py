@@ -39,11 +39,8 @@ def all_cells(study: Study) -> list[Cell]:
                 continue
             own, said, about = runs.get(key, []), before.get(key, {}), declared.get(key, trained[:0])
             found.append(
-                {
-                    "task": task,
-                    "scheme": label,
-                    "verdict": said.get("verdict", ""),
-                    "reasons": said.get("reason", ""),
+                {"task": task, "scheme": label, "verdict": said.get("verdict", ""), "reasons": said.get("reason", "")}
+                | {
                     "verdict_up_to": whole(said.get("scale")),
                     "declared": {i.curve: points(about[about["measure"] == i.declared]) for i in indices()},
                     "at": {str(k): mean([run["at"][str(k)] for run in own]) for k in FACTORS},
@@ -86,19 +83,18 @@ def how_it_ended(row: Cell) -> Cell:
 def curves(rows: pd.DataFrame) -> Cell:
     """The curves of a run over the scale, what it learned to attend to, and what went wrong in words."""
     exact, ended = rows[rows["measure"] == "exact_match"], rows[rows["measure"] == "converged"]
+    verbs = {True: "attends to", False: "avoids"}
     refused = exact.loc[exact["value"].isna() & (exact["reason"] != ""), "reason"]
     return {
         "exact": points(exact),
         "growth": {i.curve: points(rows[(rows["measure"] == i.curve) & rows["head"].isna()]) for i in grown()},
-        "learned": [in_words(row) for row in records(learned_equations(rows))],
+        "learned": [
+            f"layer {row['layer']} head {row['head']} {verbs[row['value'] > 0]} {row['equation']}"
+            for row in records(learned_equations(rows))
+        ],
         "reason": next(iter(ended["reason"]), ""),
         "refused": next(iter(refused), ""),
     }
-
-
-def in_words(row: Cell) -> str:
-    verb = "attends to" if row["value"] > 0 else "avoids"
-    return f"layer {row['layer']} head {row['head']} {verb} {row['equation']}"
 
 
 def grown() -> list[Index]:
@@ -147,30 +143,18 @@ def mean(values: Sequence[float | None]) -> float | None:
     return number(sum(known) / len(known)) if known else None
 
 
-# -- tables ------------------------------------------------------------------------------------------------------
-
-
 def runs_table(found: Sequence[Cell]) -> Table:
     """Every run of the study, as it ended and as it was measured."""
     rows = [
-        {
-            "task": cell["task"],
-            "scheme": cell["scheme"],
-            "seed": run["seed"],
-            "status": run["status"],
-            "in_range": run["in_range_exact_match"],
-            **{f"at_{k}": run["at"][str(k)] for k in FACTORS},
-            **run["iota"],
-            "steps": whole(run["steps"]),
-            "seconds": whole(run["seconds"]),
-            "inaccurate": not run["accurate"],
-        }
+        {"task": cell["task"], "scheme": cell["scheme"], **run, "inaccurate": not run["accurate"]}
+        | {f"at_{k}": run["at"][str(k)] for k in FACTORS}
+        | {"steps": whole(run["steps"]), "seconds": whole(run["seconds"]), **run["iota"]}
         for cell in found
         for run in cell["runs"]
     ]
-    columns = {"task": "task", "scheme": "scheme", "seed": "seed", "status": "ended", "in_range": "in range"}
-    columns |= {f"at_{k}": f"at {k}×" for k in FACTORS} | {each.index: each.short for each in indices()}
-    columns |= {"steps": "steps", "seconds": "seconds"}
+    columns = {"task": "task", "scheme": "scheme", "seed": "seed", "status": "ended"}
+    columns |= {"in_range_exact_match": "in range", **{f"at_{k}": f"at {k}×" for k in FACTORS}}
+    columns |= {**{each.index: each.short for each in indices()}, "steps": "steps", "seconds": "seconds"}
     note = "Runs with a mark at their left are not accurate in range: exact match below 0.9 at some scale."
     return Table(note, rows, columns, f"{len(rows)} runs", empty="The table has no run.", bad="inaccurate")
 
