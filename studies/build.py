@@ -43,7 +43,9 @@ NAMED = ("task", "scheme", "scheme_options", "score_scaling", "train_max", "seed
 
 # The worked values of the theory: one target of each kind, under the schemes that tell them apart.
 POLA_TARGETS = ("shift-by-one", "prefix-sum", "alternating-sign", "running-mean", "first-token")
-POLA_SCHEMES = ("ideal", "relative", "relative/max_distance=4", "learned", "none")
+POLA_SCHEMES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("ideal", {}), ("relative", {}), ("relative", {"max_distance": 4}), ("learned", {}), ("none", {})
+)  # fmt: skip
 POLA_TRAIN_MAX, POLA_TEST_MAX = 8, 64
 
 Row = dict[str, Any]
@@ -207,10 +209,11 @@ def pola_rows(target: str) -> list[Row]:
     """Errors and complexity of one target under each scheme of `POLA_SCHEMES`, predicted and trained."""
     measures = ("predicted_error", "trained_error", "target_energy", "lrc", "lrc_under")
     rows = []
-    for spec in map(SchemeSpec.parse, POLA_SCHEMES):
+    for scheme, options in POLA_SCHEMES:
         generator = torch.Generator().manual_seed(0)  # of the inputs, so that the same bits come out every time
-        table = pola_table(target, spec.name, POLA_TRAIN_MAX, POLA_TEST_MAX, True, dict(spec.options), generator)
-        about = {"run": "", "target": target, "scheme": spec.label, "train_max": POLA_TRAIN_MAX}
+        table = pola_table(target, scheme, POLA_TRAIN_MAX, POLA_TEST_MAX, True, options, generator)
+        about: Row = {"run": "", "target": target, "scheme": SchemeSpec.of(scheme, options).label}
+        about |= {"train_max": POLA_TRAIN_MAX}
         for measure in measures:
             rows += [
                 {"measure": f"pola_{measure}", "scale": int(n), "value": _rounded(value), **about}
