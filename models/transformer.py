@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformer_lens import ActivationCache, HookedRootModule
@@ -178,7 +179,9 @@ class HookedModel(LensNames, HookedRootModule):
         return self.pos_embed.positions(tokens, scale)
 
     @torch.no_grad()
-    def generate(self, prompt: str | Tensor, max_new_tokens: int, scale: int | Tensor | None = None) -> Tensor:
+    def generate(
+        self, prompt: str | Tensor, max_new_tokens: int, scale: int | Tensor | None = None
+    ) -> Int[Tensor, "row pos"]:
         """Greedy continuation of a prompt, [row, pos + max_new_tokens]; the scale is that of the prompt."""
         tokens = self._checked_tokens(prompt)
         scale = self._positions(tokens, scale).scale

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
@@ -33,12 +34,14 @@ class Subject:
         self.takes_scale = takes_scale(model)
         self.device = device_of(model)
 
-    def logits(self, tokens: Tensor, scale: int, at: slice = slice(None)) -> Tensor:
+    def logits(
+        self, tokens: Int[Tensor, "row pos"], scale: int, at: slice = slice(None)
+    ) -> Float[Tensor, "row some_pos token"]:
         """[row, pos] to [row, pos, token], at some of the positions."""
         with evaluating(self.model):
             return torch.cat([self.model(part, **self._scale(scale))[:, at].float() for part in chunks(tokens)])
 
-    def next_tokens(self, tokens: Tensor, scale: int, query: Tensor) -> Tensor:
+    def next_tokens(self, tokens: Int[Tensor, "row pos"], scale: int, query: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
         """The arg-max next token of each row at its own `query` [row]. [row]"""
         found, parts = [], chunks(tokens)
         with evaluating(self.model):
@@ -47,7 +50,9 @@ class Subject:
                 found.append(logits[torch.arange(len(part), device=logits.device), at].argmax(-1))
         return torch.cat(found)
 
-    def activations(self, tokens: Tensor, scale: int, names: Sequence[str]) -> dict[str, Tensor]:
+    def activations(
+        self, tokens: Int[Tensor, "row pos"], scale: int, names: Sequence[str]
+    ) -> dict[str, Float[Tensor, "row pos *rest"]]:
         """What each hook point sees, by name, [row, pos, …]."""
         run, caches = self._run_with_cache(), []
         with evaluating(self.model):

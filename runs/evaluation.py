@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
@@ -92,7 +93,7 @@ def exact_match(
     return scores
 
 
-def right_tokens(logits: Tensor, batch: Batch) -> Tensor:
+def right_tokens(logits: Float[Tensor, "row pos token"], batch: Batch) -> Bool[Tensor, "row answer"]:
     """Whether each answer token of instances of one scale is the arg-max of `logits` [row, pos, token]. [row, answer]
 
     >>> batch = Batch(torch.tensor([[1, 2, 3]]), torch.tensor([[False, True, True]]), torch.tensor([1]))
@@ -104,7 +105,7 @@ def right_tokens(logits: Tensor, batch: Batch) -> Tensor:
     return right.cpu()
 
 
-def score_of(length: int, right: Tensor, seed: int = 0) -> Score:
+def score_of(length: int, right: Bool[Tensor, "row answer"], seed: int = 0) -> Score:
     """The score that follows from which answer tokens are right [row, answer], end token last."""
     samples, counts = len(right), (int(right.all(1).sum()), int(right[:, :-1].all(1).sum()))
     whole, no_end = ((count / samples, *wilson(count, samples)) for count in counts)

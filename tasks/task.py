@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lengthlens.errors import UserError
@@ -59,7 +60,7 @@ class Circuit:
     sources: Ints  # [step, slot]
 
     @classmethod
-    def of(cls, operator: Operator, query: ArrayLike, *sources: ArrayLike) -> "Circuit":
+    def of(cls, operator: Operator, query: Ints | Sequence[int], *sources: Ints | Sequence[int] | int) -> "Circuit":
         """Steps of one operator: `query` [step] and one array [step] (or one number) for each of its slots."""
         if len(sources) != operator.arity:
             raise UserError(f"operator '{operator.name}' takes {operator.arity} sources, not {len(sources)}")
@@ -118,12 +119,12 @@ class Batch:
     `scale` [row].
     """
 
-    tokens: Tensor
-    answer_mask: Tensor
-    scale: Tensor
+    tokens: Int[Tensor, "row pos"]
+    answer_mask: Bool[Tensor, "row pos"]
+    scale: Int[Tensor, "row"]
 
     @property
-    def query_mask(self) -> Tensor:
+    def query_mask(self) -> Bool[Tensor, "row query"]:
         """True at position i when token i+1 belongs to the answer: where a model must predict. [row, pos-1]"""
         return self.answer_mask[:, 1:]
 
@@ -152,7 +153,7 @@ class Task(ABC):
     coupled_from: ClassVar[int | None] = None  # where answer tokens belong with symbols in order: the first's index
 
     @abstractmethod
-    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+    def answer(self, inputs: Int[Tensor, "row input"], scale: int) -> Int[Tensor, "row answer"]:
         """The answer without the end token, [row, answer]."""
 
     @abstractmethod
@@ -179,12 +180,14 @@ class Task(ABC):
             pieces.append(inputs[:, scale:])
         return pieces if self.marks[0] == "=" else [*pieces, "="]
 
-    def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+    def draw(
+        self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device
+    ) -> Int[Tensor, "row input"]:
         """The free symbols of random instances, [row, input]: all that the rest follows from."""
         shape = (batch, self.input_length(scale))
         return torch.randint(len(self.symbols), shape, generator=generator, device=device)
 
-    def valid(self, inputs: Tensor, scale: int) -> Tensor:
+    def valid(self, inputs: Int[Tensor, "row input"], scale: int) -> Bool[Tensor, "row"]:
         """Which rows of free symbols [row, input] make an instance, [row]."""
         return (inputs < len(self.symbols)).all(1)
 
@@ -255,7 +258,7 @@ class Task(ABC):
             answer_mask[rows, : part.tokens.shape[1]] = part.answer_mask
         return Batch(tokens, answer_mask, scales)
 
-    def assemble(self, inputs: Tensor, scale: int) -> Batch:
+    def assemble(self, inputs: Int[Tensor, "row input"], scale: int) -> Batch:
         """The instances that follow from their free symbols."""
         prompt = self._prompt_of(inputs, scale)
         (rows, start), device = prompt.shape, inputs.device
@@ -272,14 +275,14 @@ class Task(ABC):
             raise UserError(f"task '{self.name}' has no scale {scale}: the largest is {self.max_scale}")
         return scale
 
-    def scale_of(self, tokens: Tensor) -> Tensor:
+    def scale_of(self, tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row"]:
         """The scale of each row of ids [row, pos], read off the place of the first mark. [row]"""
         found = tokens == self.ids[self.marks[0]]
         if tokens.device.type != "meta" and not bool(found.any(1).all()):
             raise UserError(f"no '{self.marks[0]}' in the tokens, so task '{self.name}' cannot tell their scale")
         return found.to(torch.uint8).argmax(1) - 1
 
-    def run_index(self, tokens: Tensor) -> Tensor:
+    def run_index(self, tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row pos"]:
         """The place of each symbol in its run of symbols, counted from 1; 0 for every other token. [row, pos]
 
         These are the position ids of scheme ``abacus``.
@@ -293,7 +296,7 @@ class Task(ABC):
         last_other = torch.where(symbol, -1, places).cummax(1).values
         return torch.where(symbol, places - last_other, 0)
 
-    def coupling(self, scale: int) -> Tensor:
+    def coupling(self, scale: int) -> Int[Tensor, "pos"]:
         """Position ids in which positions that play the same part share an id: those of scheme ``coupled``. [pos]
 
         In the prompt, the place in the run of symbols; in the answer, the place of the symbol it belongs with.

@@ -13,13 +13,19 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from filelock import FileLock
+from jaxtyping import install_import_hook
 from safetensors import safe_open
 from torch import Tensor
 
-from lengthlens.models.config import ModelConfig
-from lengthlens.models.transformer import HookedModel, build
-from lengthlens.runs.store import RunStore
-from lengthlens.tasks import TASKS
+# Shapes and types of what these modules are given and give are checked, in tests only. Before they are imported.
+install_import_hook(
+    ["lengthlens.tasks.task", "lengthlens.runs.evaluation", "lengthlens.probes.subject"], "beartype.beartype"
+)
+
+from lengthlens.models.config import ModelConfig  # noqa: E402
+from lengthlens.models.transformer import HookedModel, build  # noqa: E402
+from lengthlens.runs.store import RunStore  # noqa: E402
+from lengthlens.tasks import TASKS  # noqa: E402
 
 torch.set_num_threads(1)  # tensors here are so small that threads cost more than they give
 
