@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -24,7 +24,49 @@ SIZES = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "d_voca
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class JsonConfig:
+    """Choices that are stored as JSON. `KIND` names them in errors."""
+
+    KIND: ClassVar[str]
+
+    @property
+    def spec(self) -> SchemeSpec:
+        """The scheme with all its options."""
+        stored: Any = self
+        return SchemeSpec.of(stored.scheme, stored.scheme_options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by field."""
+        return dataclasses.asdict(self)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The config with these values; a field that does not exist is refused by name, and one that is needed."""
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        for name in values:
+            if name not in fields:
+                raise unknown(f"field of a {cls.KIND}", str(name), fields)
+        for name, each in fields.items():
+            if name not in values and each.default is each.default_factory is dataclasses.MISSING:
+                raise UserError(f"a {cls.KIND} needs a {name}")
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"the {cls.KIND} is not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise UserError(f"a {cls.KIND} is a JSON object, not {type(values).__name__}")
+        return cls.from_dict(values)
+
+
+@dataclass(frozen=True)
+class ModelConfig(JsonConfig):
     """Every choice about a model.
 
     Arguments: the fields below, each with the reason for its default. Sizes that are None follow from others or from
@@ -40,6 +82,7 @@ class ModelConfig:
     (14, 16)
     """
 
+    KIND = "model config"
     task: str | None = None  # a name in TASKS; None for a model whose d_vocab is given instead
     scheme: str = "none"  # a name in SCHEMES; nothing is added unless it is asked for
     scheme_options: Mapping[str, Any] = field(default_factory=dict)  # by name; the scheme's own defaults otherwise
@@ -68,16 +111,11 @@ class ModelConfig:
             good, wanted = _rule(each.name, value)
             if not (good or (value is None and each.default is None)):
                 raise UserError(f"{each.name} must be {wanted}, not {value!r}")
-        SchemeSpec.of(self.scheme, self.scheme_options)  # refuses what does not exist
+        self.spec  # noqa: B018 (refuses what does not exist)
         if self.d_head is None and self.d_model % self.n_heads:
             raise UserError(
                 f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}: give d_head, or other sizes"
             )
-
-    @property
-    def spec(self) -> SchemeSpec:
-        """The scheme with all its options."""
-        return SchemeSpec.of(self.scheme, self.scheme_options)
 
     def resolved(self, task: Task | None = None) -> "ModelConfig":
         """The same choices with nothing left open. `task` is the task itself, where it is not one of TASKS."""
@@ -98,32 +136,6 @@ class ModelConfig:
             d_head=self.d_head or self.d_model // self.n_heads,
             d_mlp=self.d_mlp or 4 * self.d_model,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values by field, ready for JSON."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**values, "scheme_options": _plain(self.scheme_options)}
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
-        """The config with these values; a field that does not exist is refused by name."""
-        fields = [f.name for f in dataclasses.fields(cls)]
-        for name in [name for name in values if name not in fields]:
-            raise unknown("field of a model config", str(name), fields)
-        return cls(**values)
-
-    @classmethod
-    def from_json(cls, text: str) -> "ModelConfig":
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"the model config is not JSON: {error}") from None
-        if not isinstance(values, dict):
-            raise UserError(f"a model config is a JSON object, not {type(values).__name__}")
-        return cls.from_dict(values)
 
 
 def _plain(options: object) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lengthlens.errors import UserError, unknown
-from lengthlens.models.config import ModelConfig
-from lengthlens.models.schemes import SchemeSpec
+from lengthlens.errors import UserError
+from lengthlens.models.config import JsonConfig, ModelConfig
 from lengthlens.tasks import TASKS, Task
 
 CHOICES = {"device": ("auto", "cpu", "cuda", "mps"), "precision": ("float32", "bfloat16"), "lengths": ("one", "mixed")}
@@ -26,7 +25,7 @@ MODEL_FIELDS = {f.name for f in dataclasses.fields(ModelConfig)}  # what a run s
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(JsonConfig):
     """Every choice about one training run: the same config is the same run, and has the same `id`.
 
     Arguments: the fields below. Those of the model mean what they mean in `ModelConfig`, which has their reasons and
@@ -43,6 +42,7 @@ class RunConfig:
     True
     """
 
+    KIND = "run config"
     task: str  # a name in TASKS
     scheme: str  # a name of a scheme, such as "rope" or "hinted:relative"
     scheme_options: Mapping[str, Any] = field(default_factory=dict)  # completed by the scheme's own defaults
@@ -78,11 +78,6 @@ class RunConfig:
             if not isinstance(getattr(self, name), str):
                 raise UserError(f"{name} must be a name, not {getattr(self, name)!r}")
         object.__setattr__(self, "scheme_options", dict(self.spec.options))
-        self._check()
-        self.task_object.checked_scale(self.train_max)
-        self.model  # noqa: B018 (checks all that is about the model)
-
-    def _check(self) -> None:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
@@ -99,11 +94,8 @@ class RunConfig:
             if name in SHARES and value >= 1:
                 raise UserError(f"{name} must be below 1, not {value}")
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are one run
-
-    @property
-    def spec(self) -> SchemeSpec:
-        """The scheme with all its options."""
-        return SchemeSpec.of(self.scheme, self.scheme_options)
+        self.task_object.checked_scale(self.train_max)
+        self.model  # noqa: B018 (checks all that is about the model)
 
     @property
     def task_object(self) -> Task:
@@ -126,32 +118,3 @@ class RunConfig:
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.task}_{self.scheme.replace(':', '-')}_s{self.seed}_{digest}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values by field."""
-        return dataclasses.asdict(self)
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
-        """The config with these values; a field that does not exist is refused by name."""
-        names = [f.name for f in dataclasses.fields(cls)]
-        for name in values:
-            if name not in names:
-                raise unknown("field of a run config", str(name), names)
-        for name in ("task", "scheme"):
-            if name not in values:
-                raise UserError(f"a run config needs a {name}")
-        return cls(**values)
-
-    @classmethod
-    def from_json(cls, text: str) -> "RunConfig":
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"the run config is not JSON: {error}") from None
-        if not isinstance(values, dict):
-            raise UserError(f"a run config is a JSON object, not {type(values).__name__}")
-        return cls.from_dict(values)

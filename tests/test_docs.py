@@ -254,12 +254,12 @@ def test_counts_in_the_readme() -> None:
 
 
 def test_the_map_is_drawn_from_the_imports() -> None:
-    spec = importlib.util.spec_from_file_location("map_of_rooms", ROOT / "docs/map.py")
+    spec = importlib.util.spec_from_file_location("map_of_rooms", ROOT / "tests/map.py")
     assert spec is not None and spec.loader is not None
     drawing = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(drawing)
     page = drawing.PAGE.read_text("utf-8")
-    assert drawing.written(page) == page, "imports between rooms have changed: run python docs/map.py --write"
+    assert drawing.written(page) == page, "imports between rooms have changed: run python tests/map.py --write"
     found = set(drawing.imported(ast.parse("import lengthlens.tasks.task\nfrom lengthlens import runs\nimport json")))
     assert found == {"tasks.task", "runs"}
     assert doctest.testmod(drawing).attempted and not doctest.testmod(drawing).failed

@@ -1,6 +1,6 @@
 """The map of rooms in CONTRIBUTING.md, drawn from the imports as they are.
 
-``python docs/map.py`` prints it, ``python docs/map.py --write`` puts it into CONTRIBUTING.md.
+``python tests/map.py`` prints it, ``python docs/map.py --write`` puts it into CONTRIBUTING.md.
 """
 
 import ast
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "CONTRIBUTING.md"
-BEGIN, END = "<!-- map: python docs/map.py --write -->", "<!-- end of map -->"
+BEGIN, END = "<!-- map: python tests/map.py --write -->", "<!-- end of map -->"
 # In the order in which one may import another; single files of the root are rooms too.
 ROOMS = ("errors", "files", "tasks", "models", "theory", "runs", "probes", "analyses", "studies", "commands", "cli")
 
