@@ -56,10 +56,8 @@ class Attention(nn.Module):
 
     def __init__(self, cfg: LensConfig, layer: int, rotates: bool) -> None:
         super().__init__()
-        self.cfg = cfg
-        self.layer = layer
-        self.explicit = False
-        self.block_elements = BLOCK_ELEMENTS
+        self.cfg, self.layer = cfg, layer
+        self.explicit, self.block_elements = False, BLOCK_ELEMENTS
         heads = (cfg.n_heads, cfg.d_model, cfg.d_head)
         self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.empty(heads)) for _ in range(3))
         self.W_O = nn.Parameter(torch.empty(cfg.n_heads, cfg.d_head, cfg.d_model))
@@ -177,9 +175,8 @@ class Block(nn.Module):
 
     def forward(self, resid_pre: Tensor, placement: Placement, embed_qk: Tensor | None) -> Tensor:
         resid_pre = self.hook_resid_pre(resid_pre)
-        query, key, value = self._attention_inputs(resid_pre, embed_qk)
-        attn_out = self.hook_attn_out(self.attn(query, key, value, placement))
-        residual = resid_pre + attn_out
+        inputs = self._attention_inputs(resid_pre, embed_qk)
+        residual = resid_pre + self.hook_attn_out(self.attn(*inputs, placement))
         if not self.cfg.attn_only:
             resid_mid = self.hook_resid_mid(residual)
             mlp_in = self.hook_mlp_in(resid_mid.clone()) if self.cfg.use_hook_mlp_in else resid_mid
@@ -207,10 +204,7 @@ class Block(nn.Module):
 
 
 def dead_hook(name: str, cfg: LensConfig) -> str | None:
-    """The switch that a hook point of this name waits for, or None if it fires as things stand.
-
-    A hook on a point that does not fire would silently do nothing.
-    """
+    """The switch that a hook point of this name waits for; None if it fires, so that a hook on it does something."""
     split = ("use_split_qkv_input", cfg.use_split_qkv_input)
     switches: dict[str, tuple[str, bool]] = {
         **{f"hook_{part}_input": split for part in "qkv"},

@@ -27,6 +27,15 @@ ABSENT: dict[str, tuple[object, ...]] = {
     "rotary_scaling_factor": (1.0,),
 }
 
+# Of a bridge of TransformerLens 4: what its native model is called, and what it has.
+ARCHITECTURE = "TransformerLensNative"
+SHARED_FIELDS = (
+    *("d_model", "d_head", "n_layers", "n_heads", "n_ctx", "d_mlp", "d_vocab", "d_vocab_out"),
+    *("act_fn", "attn_only", "normalization_type", "eps", "attn_scale", "dtype"),
+)
+SCHEMES_THERE = ("learned", "rope")
+ACTIVATIONS_THERE = ("gelu", "gelu_new", "relu", "silu", "solu")
+
 
 def import_hooked(state_dict: Mapping[str, Tensor], hooked_config: Mapping[str, Any]) -> HookedModel:
     """The model that computes what the HookedTransformer with this state dict and config computes.
@@ -73,11 +82,8 @@ def hooked_model_config(hooked: Mapping[str, Any]) -> ModelConfig:
 def hooked_scheme(hooked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The name and options of the scheme that a HookedTransformer's positional_embedding_type is."""
     kind = hooked.get("positional_embedding_type", "standard")
-    rotary = {
-        "base": hooked.get("rotary_base", 10000),
-        "rotary_dim": hooked.get("rotary_dim"),
-        "adjacent_pairs": bool(hooked.get("rotary_adjacent_pairs", False)),
-    }
+    rotary = {"base": hooked.get("rotary_base", 10000), "rotary_dim": hooked.get("rotary_dim")}
+    rotary["adjacent_pairs"] = bool(hooked.get("rotary_adjacent_pairs", False))
     kinds: dict[str, tuple[str, dict[str, Any]]] = {
         "standard": ("learned", {}),
         "rotary": ("rope", rotary),
@@ -87,17 +93,6 @@ def hooked_scheme(hooked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if kind not in kinds:
         raise UserError(f"positional_embedding_type {kind!r} has no equivalent here; those that do: {', '.join(kinds)}")
     return kinds[kind]
-
-
-# -- a bridge of TransformerLens 4 -----------------------------------------------------------------------------------
-
-ARCHITECTURE = "TransformerLensNative"
-SHARED_FIELDS = (
-    *("d_model", "d_head", "n_layers", "n_heads", "n_ctx", "d_mlp", "d_vocab", "d_vocab_out"),
-    *("act_fn", "attn_only", "normalization_type", "eps", "attn_scale", "dtype"),
-)
-SCHEMES_THERE = ("learned", "rope")
-ACTIVATIONS_THERE = ("gelu", "gelu_new", "relu", "silu", "solu")
 
 
 def to_bridge(model: HookedModel) -> Any:

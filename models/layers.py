@@ -68,8 +68,7 @@ class Unembed(nn.Module):
         super().__init__()
         self.W_U = nn.Parameter(torch.empty(cfg.d_model, cfg.d_vocab_out))
         self.b_U = nn.Parameter(torch.zeros(cfg.d_vocab_out))
-        self.hook_in = HookPoint()  # [row, pos, d_model]
-        self.hook_out = HookPoint()  # [row, pos, d_vocab_out]
+        self.hook_in, self.hook_out = HookPoint(), HookPoint()  # [row, pos, d_model], [row, pos, d_vocab_out]
 
     def forward(self, residual: Tensor) -> Tensor:
         logits: Tensor = self.hook_out(affine(self.hook_in(residual), self.W_U, self.b_U))
@@ -88,8 +87,7 @@ class Norm(nn.Module):
         self.centred, self.eps, self.shape = kind in ("LN", "LNPre"), cfg.eps, (cfg.d_model,)
         self.w = nn.Parameter(torch.ones(cfg.d_model)) if kind in ("LN", "RMS") else None
         self.b = nn.Parameter(torch.zeros(cfg.d_model)) if kind == "LN" else None
-        self.hook_scale = HookPoint()  # [row, pos, 1]
-        self.hook_normalized = HookPoint()  # [row, pos, d_model]
+        self.hook_scale, self.hook_normalized = HookPoint(), HookPoint()  # [row, pos, 1], [row, pos, d_model]
 
     def forward(self, x: Tensor) -> Tensor:
         if not watched(self.hook_scale, self.hook_normalized):
@@ -119,8 +117,7 @@ class MLP(nn.Module):
         self.W_out = nn.Parameter(torch.empty(d_mlp, cfg.d_model))
         self.b_out = nn.Parameter(torch.zeros(cfg.d_model))
         self.act_fn = ACT_FN[cfg.act_fn]
-        self.hook_pre = HookPoint()  # [row, pos, d_mlp]
-        self.hook_post = HookPoint()  # [row, pos, d_mlp]
+        self.hook_pre, self.hook_post = HookPoint(), HookPoint()  # [row, pos, d_mlp]
 
     def forward(self, x: Tensor) -> Tensor:
         pre = self.hook_pre(affine(x, self.W_in, self.b_in))

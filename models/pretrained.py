@@ -26,9 +26,8 @@ LARGEST_CONFIG = 1 << 20  # bytes; a config of this project takes about one thou
 
 def save(model: HookedModel, path: str | Path) -> None:
     """Write the model into the directory `path`, which is made if there is none."""
-    folder = Path(path)
+    folder, weights = Path(path), weights_of(model)
     make_directory(folder)
-    weights = weights_of(model)
     write_whole(folder / WEIGHTS, weights)
     write_whole(folder / CONFIG, render(model.config, weights).encode())
 
@@ -89,8 +88,7 @@ def with_weights(config: ModelConfig, weights: bytes, source: str | Path, task: 
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UserError(f"the weights of '{source}' are not a safetensors file: {error}") from None
     _check_shapes(config, task, state, source)
-    model = HookedModel(config, task)
-    model.to(state["embed.W_E"].dtype)
+    model: HookedModel = HookedModel(config, task).to(state["embed.W_E"].dtype)
     model.load_state_dict(state)
     return model
 
@@ -112,9 +110,6 @@ def download(repo: str) -> str:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(f"'{repo}' is neither a local directory nor a model on the Hub: {reason}") from None
-
-
-# -- reading, with nothing taken on trust ----------------------------------------------------------------------------
 
 
 def _read(path: Path, at_most: int) -> bytes:
@@ -150,21 +145,16 @@ def _check_shapes(config: ModelConfig, task: Task | None, state: dict[str, Tenso
         table = state.get("embed.W_E")
         if table is None or table.shape != (config.d_vocab, config.d_model):
             raise UserError("the weights are not of the sizes that the config says")
-        wanted = _shapes(config, task)
+        try:
+            with torch.device("meta"):  # without storage, wherever that is possible
+                wanted = HookedModel(config, task).state_dict()
+        except (RuntimeError, NotImplementedError):  # a scheme that looks at values while it is made
+            wanted = HookedModel(config, task).state_dict()
     except UserError as error:
         raise UserError(f"'{source}' cannot be built: {error}") from None
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise UserError(f"'{source}' has a config that describes no model: {type(error).__name__}") from None
     check_weights(state, wanted, f"'{source}'")
-
-
-def _shapes(config: ModelConfig, task: Task | None) -> dict[str, Tensor]:
-    """The weights of such a model, without storage wherever that is possible."""
-    try:
-        with torch.device("meta"):
-            return dict(HookedModel(config, task).state_dict())
-    except (RuntimeError, NotImplementedError):  # a scheme that looks at values while it is made
-        return dict(HookedModel(config, task).state_dict())
 
 
 def check_weights(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], source: str) -> None:

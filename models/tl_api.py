@@ -5,10 +5,9 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from transformer_lens.FactoredMatrix import FactoredMatrix
 
 from lengthlens.errors import UserError
-from lengthlens.models.attention import Block
+from lengthlens.models.attention import Attention, Block
 from lengthlens.models.config import LensConfig
 from lengthlens.models.layers import Embed, Unembed
 from lengthlens.tasks import Task
@@ -57,15 +56,7 @@ class LensNames:
     W_in, b_in = Stacked("mlp", "W_in"), Stacked("mlp", "b_in")
     W_out, b_out = Stacked("mlp", "W_out"), Stacked("mlp", "b_out")
 
-    @property
-    def QK(self) -> FactoredMatrix:
-        """[layer, head, d_model, d_model]"""
-        return FactoredMatrix(self.W_Q, self.W_K.transpose(-2, -1))
-
-    @property
-    def OV(self) -> FactoredMatrix:
-        """[layer, head, d_model, d_model]"""
-        return FactoredMatrix(self.W_V, self.W_O)
+    QK, OV = Attention.QK, Attention.OV  # of W_Q, W_K, W_V and W_O above: [layer, head, d_model, d_model]
 
     def all_head_labels(self) -> list[str]:
         """``L0H0``, ``L0H1``, …"""
@@ -122,8 +113,5 @@ class LensNames:
 
     def tokens_to_residual_directions(self, tokens: str | int | Tensor) -> Tensor:
         """The columns of W_U of these tokens, [..., d_model]: what the residual stream is dotted with."""
-        if isinstance(tokens, str):
-            tokens = self.to_single_token(tokens)
-        if isinstance(tokens, Tensor) and tokens.numel() == 1:
-            tokens = int(tokens)
-        return self.unembed.W_U.t()[tokens]
+        ids = self.to_single_token(tokens) if isinstance(tokens, str) else tokens
+        return self.W_U.t()[int(ids) if isinstance(ids, Tensor) and ids.numel() == 1 else ids]

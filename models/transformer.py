@@ -84,8 +84,6 @@ class HookedModel(LensNames, HookedRootModule):
         for scheme, name in names:
             scheme.name = name
 
-    # -- forward -------------------------------------------------------------------------------------------------
-
     def forward(
         self,
         input: str | Sequence[str] | Tensor,
@@ -186,16 +184,13 @@ class HookedModel(LensNames, HookedRootModule):
         tokens = self._checked_tokens(prompt)
         scale = self._positions(tokens, scale).scale
         for _ in range(max_new_tokens):
-            best = self(tokens, scale)[:, -1].argmax(-1, keepdim=True)
-            tokens = torch.cat((tokens, best), 1)
+            tokens = torch.cat((tokens, self(tokens, scale)[:, -1].argmax(-1, keepdim=True)), 1)
         return tokens
 
     def set_explicit_attention(self, explicit: bool) -> None:
         """Compute all scores at once even if nobody looks at them: what the fused way is tested against."""
         for block in self.layers:
             block.attn.explicit = explicit
-
-    # -- hooks and caches ----------------------------------------------------------------------------------------
 
     def run_with_cache(
         self,
@@ -230,8 +225,7 @@ class HookedModel(LensNames, HookedRootModule):
     def _refuse_dead(self, name: str) -> None:
         if name not in self.hook_dict:
             raise unknown("hook point", name, self.hook_dict)
-        switch = dead_hook(name, self.cfg)
-        if switch is not None:
+        if (switch := dead_hook(name, self.cfg)) is not None:
             raise UserError(f"hook point '{name}' does not fire: call set_{switch}(True) first")
 
     def check_hooks_to_add(self, hook_point: HookPoint, hook_point_name: str, *_: Any, **__: Any) -> None:
@@ -253,8 +247,6 @@ class HookedModel(LensNames, HookedRootModule):
     def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
         self.cfg.use_hook_mlp_in = use_hook_mlp_in  # a copy of the MLP's input that `hook_mlp_in` may change
 
-    # -- derived models, other formats ---------------------------------------------------------------------------
-
     @property
     def W_pos(self) -> Tensor:
         """The table of scheme ``learned`` or ``shortformer``, [n_ctx, d_model]."""
@@ -272,15 +264,14 @@ class HookedModel(LensNames, HookedRootModule):
         if kind not in ("LN", "RMS"):
             raise UserError(f"normalization_type {kind} has no weights to fold")
         if "embed_qk" in self.pos_embed.acts():
-            scheme = self.config.scheme
-            raise UserError(f"scheme '{scheme}' adds to queries and keys behind the norm, which cannot be folded")
+            raise UserError(
+                f"scheme '{self.config.scheme}' adds to queries and keys behind the norm: it cannot be folded"
+            )
         centred = kind == "LN"
         state = ProcessWeights.fold_layer_norm(self.state_dict(), self.cfg, centred, centred)
         config = ModelConfig.from_dict({**self.config.to_dict(), "normalization_type": f"{kind}Pre"})
-        model = HookedModel(config, self.task)
-        model.to(self.cfg.device, self.cfg.dtype)
+        model: HookedModel = HookedModel(config, self.task).to(self.cfg.device, self.cfg.dtype).train(self.training)
         model.load_state_dict({name: state[name] for name in model.state_dict()})  # all but the norms'
-        model.train(self.training)
         return model
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "HookedModel":
@@ -337,7 +328,7 @@ class Cache(ActivationCache):
         kind = self.model.cfg.normalization_type
         if kind in ("LN", "RMS"):
             raise UserError(
-                f"normalization_type {kind} has weights that shares of a logit would leave out: use model.folded()"
+                f"normalization_type {kind} has weights that shares of a logit leave out: use model.folded()"
             )
         attributions: Tensor = super().logit_attrs(*args, **kwargs)
         return attributions

@@ -112,8 +112,7 @@ class Run:
         After a write that was cut off only the disk knows which of the listed contents is there. A content that is
         not listed is damage, and stays so until it is replaced.
         """
-        listed = acceptable(manifest.get(name))
-        found = self._checksum(name)
+        listed, found = acceptable(manifest.get(name)), self._checksum(name)
         return found if found in listed else listed[0]
 
     def _checksum(self, name: str) -> str | None:
@@ -132,10 +131,8 @@ class Run:
         if not isinstance(known, int) or not isinstance(listed.get("files"), dict):
             raise self._damaged(MANIFEST, "is not a manifest")
         if known > FORMAT:
-            raise UserError(
-                f"run '{self.id}' was made by a newer version of lengthlens: "
-                f"it has format {known}, and this version knows formats up to {FORMAT}"
-            )
+            newer = f"it has format {known}, and this version knows formats up to {FORMAT}"
+            raise UserError(f"run '{self.id}' was made by a newer version of lengthlens: {newer}")
         entries: dict[str, Any] = listed["files"]
         return entries
 
@@ -247,20 +244,16 @@ class Run:
             name = str(path.relative_to(self.path))
             if path.is_file() and name not in (*manifest, *UNLISTED) and not name.endswith(files.PARTIAL):
                 found.append(f"run '{self.id}': {name} {NOT_LISTED}")
-        return found or self._contradictions()
-
-    def _contradictions(self) -> list[str]:
-        """Whether the files, each sound in itself, agree with each other."""
-        if not self.has(CONFIG):
-            return []  # killed before anything was written: as good as new
-        try:
+        if found or not self.has(CONFIG):  # without it, killed before anything was written: as good as new
+            return found
+        try:  # the files, each sound in itself, may contradict each other
             if self.config.id != self.id:
-                return [f"run '{self.id}': its config belongs to run '{self.config.id}'"]
-            if self.status().has_model and not self.has(MODEL):
-                return [f"run '{self.id}': it is {self.status().status} and has no model"]
+                found.append(f"run '{self.id}': its config belongs to run '{self.config.id}'")
+            elif self.status().has_model and not self.has(MODEL):
+                found.append(f"run '{self.id}': it is {self.status().status} and has no model")
         except UserError as error:
-            return [str(error)]
-        return []
+            found.append(str(error))
+        return found
 
 
 def acceptable(entry: Mapping[str, Any] | None) -> list[str | None]:

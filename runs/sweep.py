@@ -56,6 +56,13 @@ class Planned:
                 share = self.share_after_none_right
         return None
 
+    def complete(self, run: Run) -> bool:
+        try:
+            status = run.status()
+            return self.next_evaluation(run.evaluation()) is None if status.has_model else status.finished
+        except UserError:
+            return False  # let the attempt say what is wrong with it
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -150,15 +157,7 @@ def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float
 def pending(grid: Grid | Sequence[Planned], store: RunStore) -> list[RunConfig]:
     """The configs of a grid with something left to train or to evaluate."""
     plans = grid.planned() if isinstance(grid, Grid) else grid
-    return [plan.config for plan in plans if not _complete(plan, store.run(plan.config))]
-
-
-def _complete(plan: Planned, run: Run) -> bool:
-    try:
-        status = run.status()
-        return plan.next_evaluation(run.evaluation()) is None if status.has_model else status.finished
-    except UserError:
-        return False  # let the attempt say what is wrong with it
+    return [plan.config for plan in plans if not plan.complete(store.run(plan.config))]
 
 
 def sweep(
@@ -205,9 +204,10 @@ def sweep(
         if report:
             report(outcome)
 
-    for run in (store.run(plan.config) for name, plan in plans.items() if name not in unfinished):
-        status = run.status()
-        note(RunOutcome(run.id, status.status, status.reason, trained=False))
+    for name, plan in plans.items():
+        if name not in unfinished:
+            status = store.run(plan.config).status()
+            note(RunOutcome(name, status.status, status.reason, trained=False))
     place = RunStore(store.path.resolve())
     where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
     for wait in (False, True):
@@ -264,7 +264,10 @@ def _named(function: Callable[[Item], Result], name: str, item: Item) -> tuple[s
     return name, function(item)
 
 
-def _engine(engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None) -> Any:
+@contextmanager
+def _engine(
+    engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None
+) -> Iterator[None]:
     """A context in which joblib's `Parallel` computes as asked."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -273,12 +276,9 @@ def _engine(engine: str, workers: int | None, address: str | None, resources: Ma
     if engine == "local":
         if address or resources:
             raise UserError("--address and --resources are for --engine dask")
-        return parallel_config(backend="loky", n_jobs=workers or cpu_count(), inner_max_num_threads=1)
-    return _dask(address, dict(resources or {}))
-
-
-@contextmanager
-def _dask(address: str | None, resources: dict[str, float]) -> Iterator[None]:
+        with parallel_config(backend="loky", n_jobs=workers or cpu_count(), inner_max_num_threads=1):
+            yield
+        return
     if address is None:
         raise UserError("--engine dask needs the scheduler's --address, such as tcp://10.0.0.1:8786")
     try:
@@ -289,24 +289,22 @@ def _dask(address: str | None, resources: dict[str, float]) -> Iterator[None]:
         client = Client(address, timeout=20)
     except (OSError, TimeoutError, ValueError) as error:
         raise UserError(f"no Dask scheduler answers at '{address}': {error}") from None
-    with client, parallel_config(backend="dask", n_jobs=-1, client=client, resources=resources, pure=False):
+    named = dict(resources or {})
+    with client, parallel_config(backend="dask", n_jobs=-1, client=client, resources=named, pure=False):
         yield
 
 
 def estimate(configs: Sequence[RunConfig], workers: int) -> float:
     """Seconds that the runs will take at most, from a few steps of one run of each scheme."""
-    examples = {(config.task, config.scheme): config for config in reversed(configs)}
-    paces = {kind: _seconds_per_step(config) for kind, config in examples.items()}
+    paces = {}  # seconds a step
+    for kind, config in {(config.task, config.scheme): config for config in reversed(configs)}.items():
+        try:
+            with cpu_threads(config.threads):
+                trainer = Trainer(replace(config, steps=TRIAL_STEPS, check_every=TRIAL_STEPS))
+                start = time.monotonic()
+                trainer.advance()
+                paces[kind] = (time.monotonic() - start) / TRIAL_STEPS
+        except UserError:
+            paces[kind] = 0.0  # it will fail at once
     total = sum(paces[config.task, config.scheme] * config.steps for config in configs)
     return total / max(1, min(workers, len(configs)))
-
-
-def _seconds_per_step(config: RunConfig) -> float:
-    short = replace(config, steps=TRIAL_STEPS, check_every=TRIAL_STEPS)
-    try:
-        with cpu_threads(config.threads):
-            trainer, start = Trainer(short), time.monotonic()
-            trainer.advance()
-            return (time.monotonic() - start) / TRIAL_STEPS
-    except UserError:
-        return 0.0  # it will fail at once

@@ -45,9 +45,7 @@ class Trainer:
         self.task = config.task_object
         self.device = present_device(config.device)
         if config.precision == "bfloat16" and self.device.type != "cuda":
-            raise UserError(
-                f"precision bfloat16 is for device cuda, and this run is on {self.device.type}: use float32"
-            )
+            raise UserError(f"precision bfloat16 is for cuda, and this run is on {self.device.type}: use float32")
         self.model = build(config.model).to(self.device)
         self.optimizer = make_optimizer(self.model, config)
         self.data = torch.Generator().manual_seed(config.seed)
@@ -56,8 +54,7 @@ class Trainer:
             scheme.generator = self.draws
         self.compiled: Any = torch.compile(self.model) if config.compile else self.model
         self.history: list[Metrics] = []
-        self.step = 0
-        self.tokens = 0
+        self.step = self.tokens = 0
         self.end = config.steps  # earlier once the run has settled
 
     @property
@@ -134,8 +131,7 @@ class Trainer:
         self.model.load_state_dict({name: tensors[f"model.{name}"] for name in self.model.state_dict()})
         kinds = sorted({name.split(".")[1] for name in tensors if name.startswith("optimizer.")})
         for name, parameter in self.model.named_parameters():
-            moments = {kind: tensors[f"optimizer.{kind}.{name}"].to(self.device) for kind in kinds}
-            self.optimizer.state[parameter] = moments
+            self.optimizer.state[parameter] = {k: tensors[f"optimizer.{k}.{name}"].to(self.device) for k in kinds}
         self.data.set_state(tensors["generator.data"])
         self.draws.set_state(tensors["generator.draws"])
         self.step, self.end, self.tokens = facts["step"], facts["end"], facts["tokens"]
@@ -145,24 +141,18 @@ class Trainer:
 def make_optimizer(model: HookedModel, config: RunConfig) -> torch.optim.AdamW:
     """AdamW; position parameters at a rate of their own, and weight decay for weight matrices only."""
     fast = {id(parameter) for parameter in fast_parameters(model.pos_embed)}
-    own = {id(parameter) for parameter in model.pos_embed.parameters()}
+    positional = {id(parameter) for parameter in model.pos_embed.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         factor = config.pe_lr_factor if id(parameter) in fast else 1.0
-        decay = config.weight_decay if parameter.dim() > 1 and id(parameter) not in own else 0.0
+        decay = config.weight_decay if parameter.dim() > 1 and id(parameter) not in positional else 0.0
         groups.setdefault((factor, decay), []).append(parameter)
-    listed = [
-        {"params": members, "factor": factor, "weight_decay": decay, "lr": config.lr}
-        for (factor, decay), members in groups.items()
-    ]
+    listed = [{"params": own, "factor": f, "weight_decay": d, "lr": config.lr} for (f, d), own in groups.items()]
     return torch.optim.AdamW(listed, betas=(0.9, config.beta2), fused=True)
 
 
 def fast_parameters(scheme: PositionScheme) -> Iterator[nn.Parameter]:
-    """Parameters that act on scores directly. Not vectors added to embeddings, nor weights of small networks.
-
-    Those are on the scale of the network's own weights and learn at its rate.
-    """
+    """Parameters that act on scores directly; vectors added to embeddings and small networks have the usual rate."""
     if "embed" in scheme.acts() or "embed_qk" in scheme.acts():
         return
     slow = {id(p) for m in scheme.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
@@ -203,18 +193,16 @@ def check_in_range(model: HookedModel, task: Task, config: RunConfig) -> tuple[f
             batch = task.sample(scale, CHECK_SAMPLES, generator)
             logits = model(batch.tokens.to(device), scale)
             shares.append(right_tokens(logits, batch).all(1).double().mean())
-            margins.append(leads(logits, batch).double().mean())
+            first = batch.tokens.shape[1] - int(batch.answer_mask[0].sum())  # where the answer begins
+            lead = leads(logits[:, first - 1 : -1], batch.tokens[:, first:].to(device))  # [row, answer]
+            margins.append(lead.min(1).values.double().mean())
     return float(torch.stack(shares).mean()), float(torch.stack(margins).mean())
 
 
-def leads(logits: Tensor, batch: Batch) -> Tensor:
-    """For instances of one scale, the least lead of a right answer token over the best wrong one, in logits. [row]"""
-    first = batch.tokens.shape[1] - int(batch.answer_mask[0].sum())
-    answers, target = logits[:, first - 1 : -1], batch.tokens[:, first:, None].to(logits.device)
-    right = answers.gather(2, target)
-    best_wrong = answers.scatter(2, target, -math.inf).max(2, keepdim=True).values
-    least: Tensor = (right - best_wrong)[..., 0].min(1).values
-    return least
+def leads(logits: Tensor, right: Tensor) -> Tensor:
+    """By how much the logit of the right token exceeds the best other one. [*, token] and [*] to [*]"""
+    right = right[..., None]
+    return logits.gather(-1, right)[..., 0] - logits.scatter(-1, right, -math.inf).amax(-1)
 
 
 def settled(history: list[Metrics], patience: int) -> bool:

@@ -137,9 +137,7 @@ class Session:
     """One process's stretch of work on a run whose lock it holds."""
 
     def __init__(self, run: Run, checkpoint_seconds: float) -> None:
-        self.run = run
-        self.checkpoint_seconds = checkpoint_seconds
-        self.before = run.status()
+        self.run, self.checkpoint_seconds, self.before = run, checkpoint_seconds, run.status()
         self.start = self.saved = time.monotonic()
         self.step = self.before.steps
 

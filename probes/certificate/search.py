@@ -22,6 +22,7 @@ from lengthlens.models.attention import Block
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.certificate.places import Places, carried
 from lengthlens.probes.certificate.proof import score_table, temperature
+from lengthlens.runs.trainer import leads
 from lengthlens.tasks import Task
 
 BANK = 192  # residual vectors that the rest of layer 1 is made of
@@ -221,12 +222,6 @@ def _counted(scores: Tensor, count: Tensor, mixture: Tensor, cut: int | None) ->
     """Scores [*, head, kind] of the other keys with the logarithm of how many are of each kind; none for a cut head."""
     scores = scores + (count.clamp(min=FEW).log() + mixture.log_softmax(-1))
     return scores if cut is None else scores.index_fill(-2, torch.tensor([cut]), -math.inf)
-
-
-def leads(logits: Tensor, right: Tensor) -> Tensor:
-    """By how much the logit of the right token exceeds the best other one. [*, token] and [*] to [*]"""
-    right = right[..., None]
-    return logits.gather(-1, right)[..., 0] - logits.scatter(-1, right, -math.inf).amax(-1)
 
 
 class Weakest(NamedTuple):
