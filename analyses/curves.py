@@ -33,8 +33,6 @@ def mean_curves(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Extrapolation(Finding):
-    """Exact match against length, a panel for each task; and every cell in numbers."""
-
     name, title = "extrapolation", "Exact match against length"
     shows = "Exact match against length, for each task and scheme."
 

@@ -23,11 +23,48 @@ WORDS = {
     "difference": "difference of AUC",
 }  # fmt: skip
 ASSOCIATION = "label auc spearman kendall runs groups extrapolating note"
+# Parts of a prediction that are tables: columns (none: all), title, caption.
+PARTS = {
+    "held-out": (
+        f"tasks {ASSOCIATION}", "On the tasks held out, and on the others",
+        "The same on the tasks that were held out, and on the others (2 × the training length).",
+    ),
+    "versus": (
+        "measure baseline difference runs note", "Our measures against each baseline",
+        "How much higher the AUC of a measure is than that of a baseline, on the runs that have both.",
+    ),
+    "within": (
+        "predictor within auc strata runs note", "Among runs of the same task, scheme, family, verdict or cell",
+        "AUC over pairs of runs of the same task, scheme, family, verdict or cell only.",
+    ),
+    "ranks": (
+        "predictor by name spearman runs extrapolating note", "Rank correlation within each task and each scheme",
+        "Spearman correlation with exact match at 2 × the training length, within each task and each scheme; 1 if less "
+        "growth always goes with more.",
+    ),
+    "left-out": (
+        "predictor task balanced_accuracy threshold runs extrapolating note", "A threshold chosen on all other tasks",
+        "Leave one task out: the threshold is chosen on all other tasks, and judged on this one.",
+    ),
+    "added": (
+        "predictor what value runs groups note", "What a measure adds to the verdict before training",
+        "What each measure adds to the verdict before training. Gains are of a logistic regression on verdict and ι "
+        "over one on the verdict alone, fitted on all tasks but one and judged on that one; log loss in nats per run.",
+    ),
+    "both-ways": (
+        "", "Cells that go both ways",
+        "Cells of which some seeds extrapolate and some do not: mean index of the ones (yes) and of the others (no).",
+    ),
+}  # fmt: skip
+FOLDED: dict[str, Any] = {"folded": True}
+MORE: dict[str, dict[str, Any]] = {
+    "held-out": {},
+    "left-out": FOLDED | {"empty": "There are fewer than two tasks, so none can be left out."},
+    "both-ways": {"empty": "In every cell all accurate runs did the same."},
+}
 
 
 class Front(Finding):
-    """ι of the first measure against exact match, and the AUC of every predictor."""
-
     name, title = "front", "What predicts extrapolation?"
     shows = (
         "Growth of measured SRC inside the training range against exact match beyond it, and how well it and every "
@@ -55,76 +92,21 @@ class Front(Finding):
         found = study.once(prediction)
         tables = {
             f"predictors-{factor}x": shown(
-                found.predictors[found.predictors["factor"] == factor],
-                ASSOCIATION,
+                found.predictors[found.predictors["factor"] == factor], ASSOCIATION,
                 f"Telling runs that extrapolate to {factor} times the training range",
                 f"Telling runs with exact match of at least 0.9 at {factor} × the training length from the others. "
                 "Runs that are accurate in range; 95 % intervals of a bootstrap over whole cells of task and scheme.",
             )
             for factor in FACTORS
-        }
+        }  # fmt: skip
         said = [{"note": note} for note in [found.headline, *found.notes]]
         tables["notes"] = Table("What to know about the numbers.", said, {"note": "note"}, title="Notes", folded=True)
-        if len(found.held_out):
-            tables["held-out"] = shown(
-                found.held_out,
-                f"tasks {ASSOCIATION}",
-                "On the tasks held out, and on the others",
-                "The same on the tasks that were held out, and on the others (2 × the training length).",
-            )
-        tables["versus"] = shown(
-            found.versus,
-            "measure baseline difference runs note",
-            "Our measures against each baseline",
-            "How much higher the AUC of a measure is than that of a baseline, on the runs that have both.",
-            folded=True,
-        )
-        tables["within"] = shown(
-            found.within,
-            "predictor within auc strata runs note",
-            "Among runs of the same task, scheme, family, verdict or cell",
-            "AUC over pairs of runs of the same task, scheme, family, verdict or cell only.",
-            folded=True,
-        )
-        tables["ranks"] = shown(
-            found.ranks,
-            "predictor by name spearman runs extrapolating note",
-            "Rank correlation within each task and each scheme",
-            "Spearman correlation with exact match at 2 × the training length, within each task and each scheme; "
-            "1 if less growth always goes with more.",
-            folded=True,
-        )
-        tables["left-out"] = shown(
-            found.left_out,
-            "predictor task balanced_accuracy threshold runs extrapolating note",
-            "A threshold chosen on all other tasks",
-            "Leave one task out: the threshold is chosen on all other tasks, and judged on this one.",
-            folded=True,
-            empty="There are fewer than two tasks, so none can be left out.",
-        )
-        tables["added"] = shown(
-            found.added,
-            "predictor what value runs groups note",
-            "What a measure adds to the verdict before training",
-            "What each measure adds to the verdict before training. Gains are of a logistic regression on verdict and "
-            "ι over one on the verdict alone, fitted on all tasks but one and judged on that one; log loss in nats per "
-            "run.",
-            folded=True,
-        )
-        tables["both-ways"] = shown(
-            found.both_ways,
-            " ".join(map(str, found.both_ways)),
-            "Cells that go both ways",
-            "Cells of which some seeds extrapolate and some do not: mean index of the ones (yes) and of the others "
-            "(no).",
-            empty="In every cell all accurate runs did the same.",
-        )
-        return tables
+        parts = {name: getattr(found, name.replace("-", "_")) for name in PARTS}
+        wanted = {name: frame for name, frame in parts.items() if name != "held-out" or len(frame)}
+        return tables | {name: shown(frame, *PARTS[name], **MORE.get(name, FOLDED)) for name, frame in wanted.items()}
 
 
 class Indices(Finding):
-    """The left panel of the front figure for every index."""
-
     name, title = "invariance", "Every invariance index against extrapolation"
     shows = "Each index against exact match beyond the range."
 
@@ -144,8 +126,6 @@ class Indices(Finding):
 
 
 class Sensitivity(Finding):
-    """AUC of each index at each of the thresholds it was stored at."""
-
     name, title = "sensitivity", "How much it depends on the thresholds"
     shows = "How much the AUC depends on the thresholds of the probes."
 
@@ -171,14 +151,9 @@ class Sensitivity(Finding):
         return figure
 
     def tables(self, study: Study) -> dict[str, Table]:
-        table = shown(
-            study.once(prediction).sensitivity,
-            "measure threshold default auc runs extrapolating note",
-            "AUC at each of the thresholds",
-            "AUC of each index at each of the thresholds it was stored at.",
-            folded=True,
-        )
-        return {"sensitivity": table}
+        columns, title = "measure threshold default auc runs extrapolating note", "AUC at each of the thresholds"
+        caption = "AUC of each index at each of the thresholds it was stored at."
+        return {"sensitivity": shown(study.once(prediction).sensitivity, columns, title, caption, folded=True)}
 
 
 def shown(frame: pd.DataFrame, columns: str, title: str, caption: str, **more: Any) -> Table:
@@ -186,7 +161,7 @@ def shown(frame: pd.DataFrame, columns: str, title: str, caption: str, **more: A
     labels = {name: predictor.label for name, predictor in predictors().items()}
     named = {name: frame[name].map(labels) for name in ("predictor", "measure", "baseline") if name in frame}
     strong = frame["kind"] == "measure" if "kind" in frame else frame.get("task", "") == "all"
-    given = of_frame(frame.assign(**named, strong=strong), columns.split(), **WORDS)
+    given = of_frame(frame.assign(**named, strong=strong), columns.split() or list(map(str, frame)), **WORDS)
     return Table(caption, **given, title=title, strong="strong", **more)
 
 

@@ -71,8 +71,6 @@ def covering(sources: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> list
 
 
 class LearnedRelations(Finding):
-    """What heads learned to attend to, where the scheme learns a relation."""
-
     name, title = "learned", "Which relations were learned?"
     shows = "What the heads of lbpe attend to, beside the relation of the task's circuit."
 

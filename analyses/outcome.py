@@ -2,7 +2,8 @@
 
 import textwrap
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,14 +21,8 @@ OUTCOMES = ("extrapolates", "does not extrapolate", "not accurate in range", "no
 
 # What contradicts a verdict. "Possible" promises no more than that positions do not stand in the way, so a run that
 # was not even learnt in range is set apart from one that was, and failed beyond.
-CONTRADICTIONS = {
-    ("possible", "does not extrapolate"),
-    ("possible", "not accurate in range"),
-    ("pe-limited", "extrapolates"),
-    ("task-limited", "extrapolates"),
-    ("refused", "extrapolates"),
-}
-
+CONTRADICTIONS = {("possible", "does not extrapolate"), ("possible", "not accurate in range")}
+CONTRADICTIONS |= {(verdict, "extrapolates") for verdict in ("pe-limited", "task-limited", "refused")}
 
 # The picture of all verdicts.
 FAMILIES = ("position-addressed", "growing", "content-addressed")
@@ -55,8 +50,6 @@ class Outcome:
 
 
 class VerdictAndOutcome(Finding):
-    """How often each outcome followed each verdict, and the cells that disagree."""
-
     name, title = "outcome", "Verdicts before training, against what training gave"
     shows = "The verdict before training against what training gave."
 
@@ -154,23 +147,24 @@ def plot_verdicts(table: pd.DataFrame) -> Figure:
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
         for row in records(table):
-            x, y, (fill, ink, sign) = (
-                tasks.index(row["task"]),
-                schemes.index(row["scheme"]),
-                theme.VERDICTS[row["verdict"]],
-            )
+            x, y = tasks.index(row["task"]), schemes.index(row["scheme"])
+            fill, ink, sign = theme.VERDICTS[row["verdict"]]
             axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
             failing = f"{row['failing']}{'*' if row['other_option'] else ''}"
             text = failing if row["verdict"] == "pe-limited" else sign
             axes.text(x + 0.5, y + 0.53, text, color=ink, ha="center", va="center", fontsize=5)
-        _verdict_frame(axes, table, tasks, schemes)
+        _verdict_frame(axes, tasks, schemes, set(table.loc[table["verdict"] == "possible", "scheme"]))
+        for at in _borders([family[task] for task in tasks]):
+            axes.axvline(at, color="black", linewidth=0.8)
+        for at in _borders([theme.family(name) for name in schemes]):
+            axes.axhline(at, color="black", linewidth=0.5)
         first = table.iloc[0]
         axes.set_xlabel(f"trained up to n={first.train_max}, judged up to n={first.test_max}", labelpad=6)
         figure.legend(handles=_verdict_legend(table), loc="outside lower center", ncols=2, handlelength=1.4)
     return figure
 
 
-def _verdict_frame(axes: Axes, table: pd.DataFrame, tasks: list[str], schemes: list[str]) -> None:
+def _verdict_frame(axes: Axes, tasks: list[str], schemes: list[str], possible: set[str]) -> None:
     axes.set_xlim(0, len(tasks))
     axes.set_ylim(len(schemes), 0)
     axes.set_xticks([k + 0.5 for k in range(len(tasks))], tasks, rotation=50, ha="left", rotation_mode="anchor")
@@ -179,18 +173,12 @@ def _verdict_frame(axes: Axes, table: pd.DataFrame, tasks: list[str], schemes: l
     for side in axes.spines.values():
         side.set_visible(False)
     for label, name in zip(axes.get_yticklabels(), schemes):
-        label.set_fontweight("bold" if (table[table["scheme"] == name]["verdict"] == "possible").any() else "normal")
-    family = dict(zip(table["task"], table["task_family"]))
-    for at in _borders([family[task] for task in tasks]):
-        axes.axvline(at, color="black", linewidth=0.8)
-    for at in _borders([theme.family(name) for name in schemes]):
-        axes.axhline(at, color="black", linewidth=0.5)
+        label.set_fontweight("bold" if name in possible else "normal")
 
 
 def _borders(groups: list[str]) -> list[int]:
     """Where one group ends and the next begins."""
-    sizes = [len(list(members)) for _, members in groupby(groups)]
-    return [sum(sizes[: k + 1]) for k in range(len(sizes) - 1)]
+    return [k for k, (before, after) in enumerate(pairwise(groups), 1) if before != after]
 
 
 def _verdict_legend(table: pd.DataFrame) -> list[Patch]:
@@ -202,7 +190,6 @@ def _verdict_legend(table: pd.DataFrame) -> list[Patch]:
         "content-addressed": "·  sources follow from content, not position",
         "refused": "×  the scheme refuses the task",
     }
-    shown = [name for name in words if (table["verdict"] == name).any()]
-    return [
-        Patch(facecolor=theme.VERDICTS[name][0], edgecolor="0.6", linewidth=0.4, label=words[name]) for name in shown
-    ]
+    shown = {name: text for name, text in words.items() if (table["verdict"] == name).any()}
+    edge: dict[str, Any] = {"edgecolor": "0.6", "linewidth": 0.4}
+    return [Patch(facecolor=theme.VERDICTS[name][0], label=text, **edge) for name, text in shown.items()]

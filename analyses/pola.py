@@ -26,24 +26,18 @@ def plot(table: pd.DataFrame) -> Figure:
     """
     with theme.style():
         figure = Figure(figsize=(theme.PAGE, 2.5), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        _complexity(left, table)
-        _error(right, table)
-        train_max = int(table["train_max"].iloc[0])
-        for axes in (left, right):
+        both = figure.subplots(1, 2)
+        _panels(table, *both)
+        for axes in both:
             axes.set_xlabel("scale n")
-            axes.set_xlim(0, table["scale"].max() * 1.02)
-            axes.axvspan(0, train_max, color="0.94", zorder=0, linewidth=0)
-            top = axes.get_xaxis_transform()
-            axes.text(train_max / 2, 1.02, "training", ha="center", va="bottom", transform=top, fontsize=6)
+            middle, top = int(table["train_max"].iloc[0]) / 2, axes.get_xaxis_transform()
+            axes.text(middle, 1.02, "training", ha="center", va="bottom", transform=top, fontsize=6)
         figure.legend(handles=_legend(table), loc="outside right upper", handlelength=2.6)
         figure.suptitle(f"Target: {table['target'].iloc[0]}", fontsize=8)
     return figure
 
 
 class LinearAttention(Finding):
-    """Position-only linear attention: the theory's predictions and what training reached."""
-
     name, title = "pola", "Position-only linear attention"
     shows = (
         "Position-only linear attention: error and complexity against scale. A scheme without a line of LRC cannot "
@@ -60,13 +54,10 @@ class LinearAttention(Finding):
             grid = figure.subplots(2, len(targets), squeeze=False, sharex=True)
             for k, target in enumerate(targets):
                 own = wide[wide["target"] == target]
-                _error(grid[0, k], own)
-                _complexity(grid[1, k], own)
+                _panels(own, grid[1, k], grid[0, k])
                 grid[0, k].set_title(theme.literal(target), fontsize=7)
                 grid[1, k].set_xlabel("scale n")
                 for axes in grid[:, k]:
-                    axes.axvspan(0, own["train_max"].max(), color="0.94", zorder=0, linewidth=0)
-                    axes.set_xlim(0, own["scale"].max() * 1.02)
                     axes.set_ylabel("" if k else axes.get_ylabel())
             grid[0, 0].set_ylabel("error / energy")
             grid[1, 0].set_ylabel("LRC")
@@ -114,55 +105,44 @@ def finding(wide: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _complexity(axes: Axes, table: pd.DataFrame) -> None:
-    schemes = theme.in_order(table["scheme"])
-    looks = theme.lines(schemes)
-    of_target = table[table["scheme"] == schemes[0]]
-    axes.plot(of_target["scale"], of_target["lrc"], **TARGET)
-    for name in schemes:
+def _panels(table: pd.DataFrame, complexity: Axes, error: Axes) -> None:
+    """LRC of the target and under each scheme, and the error of each; the training range is shaded."""
+    looks = theme.lines(table["scheme"])
+    of_target = table[table["scheme"] == next(iter(looks))]
+    complexity.plot(of_target["scale"], of_target["lrc"], **TARGET)
+    for name, look in looks.items():
         rows = table[table["scheme"] == name]
         known = rows[np.isfinite(rows["lrc_under"])]
-        axes.plot(known["scale"], known["lrc_under"], **looks[name] | {"marker": "none"})
-    axes.set_ylabel("linear representation complexity")
+        complexity.plot(known["scale"], known["lrc_under"], **look | {"marker": "none"})
+        energy = rows["target_energy"].where(rows["target_energy"] > 0)
+        error.plot(rows["scale"], rows["predicted_error"] / energy, **look | {"marker": "none"})
+        if "trained_error" in rows:
+            every, share = slice(None, None, max(1, len(rows) // 16)), rows["trained_error"] / energy
+            error.plot(rows["scale"][every], share[every], **look | {"linestyle": "none"} | HOLLOW)
+    complexity.set_ylabel("linear representation complexity")
     largest = max(table["lrc"].max(), table["lrc_under"].replace(np.inf, 0).max())
     if largest > 100:
-        axes.set_yscale("log")
+        complexity.set_yscale("log")
     else:
-        axes.set_ylim(0, largest * 1.1 + 0.5)
-
-
-def _error(axes: Axes, table: pd.DataFrame) -> None:
-    looks = theme.lines(table["scheme"])
-    for name in theme.in_order(table["scheme"]):
-        rows = table[table["scheme"] == name]
-        energy = rows["target_energy"].where(rows["target_energy"] > 0)
-        style = looks[name]
-        axes.plot(rows["scale"], rows["predicted_error"] / energy, **style | {"marker": "none"})
-        if "trained_error" in rows:
-            every = slice(None, None, max(1, len(rows) // 16))
-            share = rows["trained_error"] / energy
-            axes.plot(rows["scale"][every], share[every], **style | {"linestyle": "none"} | HOLLOW)
-    axes.set_ylabel("squared error / energy of the target")
-    axes.set_ylim(bottom=-0.03)
-    axes.set_ylim(top=max(axes.get_ylim()[1], 0.1))
+        complexity.set_ylim(0, largest * 1.1 + 0.5)
+    error.set_ylabel("squared error / energy of the target")
+    error.set_ylim(bottom=-0.03)
+    error.set_ylim(top=max(error.get_ylim()[1], 0.1))
+    for axes in (complexity, error):
+        axes.set_xlim(0, table["scale"].max() * 1.02)
+        axes.axvspan(0, int(table["train_max"].max()), color="0.94", zorder=0, linewidth=0)
 
 
 def _legend(table: pd.DataFrame, plain: bool = False) -> list[Line2D]:
     """One entry for each scheme, and what lines and marks mean; `plain` without a word on what it cannot represent."""
     trained = "trained_error" in table
     entries = [Line2D([], [], **TARGET, label="the target itself")]
-    looks = theme.lines(table["scheme"])
-    for name in theme.in_order(table["scheme"]):
-        style = looks[name] | HOLLOW if trained else looks[name] | {"marker": "none"}
-        label = theme.shown(name) if plain else _label(name, table[table["scheme"] == name])
-        entries.append(Line2D([], [], **style, label=label))
+    for name, look in theme.lines(table["scheme"]).items():
+        infinite = table.loc[(table["scheme"] == name) & np.isinf(table["lrc_under"]), "scale"]
+        refused = "" if infinite.empty else f"\n(complexity ∞ from n={infinite.min()})"
+        style = look | (HOLLOW if trained else {"marker": "none"})
+        entries.append(Line2D([], [], **style, label=theme.shown(name) if plain else name + refused))
     entries.append(Line2D([], [], color="black", label="line: predicted"))
     if trained:
         entries.append(Line2D([], [], color="black", linestyle="none", marker="o", **HOLLOW, label="mark: trained"))
     return entries
-
-
-def _label(name: str, rows: pd.DataFrame) -> str:
-    """The scheme, and from where on it cannot represent the target."""
-    broken = rows[np.isinf(rows["lrc_under"])]
-    return name if broken.empty else f"{name}\n(complexity ∞ from n={broken['scale'].min()})"

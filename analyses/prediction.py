@@ -23,38 +23,16 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from lengthlens.analyses import theme
-from lengthlens.analyses.statistics import (
-    Estimate,
-    Statistic,
-    auc,
-    balanced_accuracy,
-    difference,
-    estimate,
-    kendall,
-    mean,
-    spearman,
-    why_undefined,
-)
+from lengthlens.analyses import statistics, theme
+from lengthlens.analyses.statistics import Estimate, Statistic, auc, estimate, spearman, why_undefined
 from lengthlens.analyses.study import Study
-from lengthlens.analyses.table import (
-    FACTORS,
-    THRESHOLDS,
-    MissingError,
-    chosen_readout,
-    indices,
-    records,
-    threshold_texts,
-    usable,
-)
+from lengthlens.analyses.table import FACTORS, THRESHOLDS, MissingError, chosen_readout, indices, records
+from lengthlens.runs.evaluation import ACCURATE
 
 Frame = pd.DataFrame
 Row = dict[str, Any]
 STRATA = ("task", "scheme", "family", "verdict", "cell")
-LEFT_OUT = [
-    *("predictor", "task", "threshold", "runs", "extrapolating", "note"),
-    *Estimate(0).columns("balanced_accuracy"),
-]
+LEFT_OUT = [*"predictor task threshold runs extrapolating note".split(), *Estimate(0).columns("balanced_accuracy")]
 
 # Where all runs of a stratum share a base rate, leaving out each run's own outcome would turn it upside down.
 SAME_BY_CONSTRUCTION = {
@@ -185,6 +163,19 @@ def prediction(study: Study) -> Prediction:
     )
 
 
+def usable(runs: Frame) -> Frame:
+    """The runs that say something about the conjecture: accurate in range, and evaluated beyond it."""
+    found = runs[runs["accurate"] & runs[f"exact_{FACTORS[0]}"].notna()]
+    if found.empty and runs["accurate"].any():
+        raise MissingError(f"no run that is accurate in range was evaluated at {FACTORS[0]} times its training range")
+    if found.empty:
+        raise MissingError(
+            f"none of the {len(runs)} runs is accurate in range (exact match of at least {ACCURATE} at every scale), "
+            "so their complexity says nothing about extrapolation"
+        )
+    return found.reset_index(drop=True)
+
+
 def known(runs: Frame, names: Sequence[str], factor: int = FACTORS[0]) -> Frame:
     """The runs of which all these predictors say something, with columns for what they say, `exact` and `positive`."""
     found = runs.assign(
@@ -211,7 +202,7 @@ def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
         score = own[f"score_{name}"]
         row: Row = {"factor": factor, "predictor": name, "label": label, "kind": kind}
         row |= stated(own, auc(score, own["positive"]), "auc")
-        for statistic in (spearman, kendall):
+        for statistic in (spearman, statistics.kendall):
             row |= estimate(statistic(score, own["exact"]), own["cell"]).columns(statistic.__name__)
         constant = f"all {len(own)} runs have the same {label}" if len(own) > 1 and score.nunique() == 1 else ""
         why = "; ".join(text for text in (why_undefined(own["positive"]), constant, row["note"]) if text)
@@ -225,7 +216,7 @@ def versus(runs: Frame) -> Iterator[Row]:
         for baseline in BASELINES:
             own = known(runs, [measure, baseline])
             mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, baseline))
-            found = stated(own, difference(mine, theirs), "difference", why_undefined(own["positive"]))
+            found = stated(own, statistics.difference(mine, theirs), "difference", why_undefined(own["positive"]))
             yield {"measure": measure, "baseline": baseline, **found}
 
 
@@ -285,11 +276,11 @@ def left_out(runs: Frame) -> Iterator[Row]:
             others = own[own["task"] != task]
             threshold = best_threshold(others[f"score_{name}"].to_numpy(), others["positive"].to_numpy())
             called[part.index] = part[f"score_{name}"] > threshold
-            right = balanced_accuracy(called[part.index], part["positive"])
+            right = statistics.balanced_accuracy(called[part.index], part["positive"])
             one = "one class only: the share called right" if part["positive"].nunique() < 2 else ""
             row = stated(part, right, "balanced_accuracy", one)
             yield {"predictor": name, "task": task, "threshold": predictor.sign * threshold, **row}
-        right = balanced_accuracy(called, own["positive"])
+        right = statistics.balanced_accuracy(called, own["positive"])
         yield {"predictor": name, "task": "all", **stated(own, right, "balanced_accuracy")}
 
 
@@ -323,7 +314,7 @@ def added(runs: Frame) -> Iterator[Row]:
         yield {"predictor": name, "what": "AUC among the same verdict", **stated(own, same, "value", one)}
         alone_task = "one task only, so none can be left out" if own["task"].nunique() < 2 else ""
         why = why_undefined(own["positive"]) or alone_task
-        gains = [mean(np.full(len(own), np.nan))] * 2 if why else _gains(own, name)
+        gains = [statistics.mean(np.full(len(own), np.nan))] * 2 if why else _gains(own, name)
         for what, gain in zip(("gain in AUC over the verdict", "gain in log loss over the verdict"), gains):
             yield {"predictor": name, "what": what, **stated(own, gain, "value", why)}
 
@@ -333,7 +324,7 @@ def _gains(own: Frame, name: str) -> list[Statistic]:
     positive = own["positive"]
     alone, both = (out_of_task(own, ["score_verdict", *more]) for more in ([], [f"score_{name}"]))
     losses = [-np.log(np.where(positive, chance, 1 - chance)) for chance in (alone, both)]
-    return [difference(auc(both, positive), auc(alone, positive)), mean(losses[0] - losses[1])]
+    return [statistics.difference(auc(both, positive), auc(alone, positive)), statistics.mean(losses[0] - losses[1])]
 
 
 def out_of_task(own: Frame, features: list[str]) -> NDArray[np.float64]:
@@ -369,6 +360,20 @@ def sensitivity(rows: Frame, runs: Frame) -> Iterator[Row]:
             row = {"measure": each.index, "threshold": threshold, "default": threshold in default}
             row |= stated(own, auc(own[f"score_{each.index}"], own["positive"]), "auc")
             yield {**row, "note": why_undefined(own["positive"])}
+
+
+def threshold_texts(rows: Frame) -> "pd.Series[str]":
+    """The thresholds of each row as a text.
+
+    >>> rows = pd.DataFrame({"tolerance": [0.5, np.nan], "influence": [np.nan, 0.25], "fidelity": [np.nan, 0.9]})
+    >>> threshold_texts(rows.assign(bar=np.nan)).tolist()
+    ['tolerance=0.5', 'influence=0.25 fidelity=0.9']
+    """
+    texts = [
+        " ".join(f"{name}={value:g}" for name, value in zip(THRESHOLDS, row) if not np.isnan(value))
+        for row in rows[THRESHOLDS].to_numpy(float)
+    ]
+    return pd.Series(texts, index=rows.index, dtype="str")
 
 
 def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:

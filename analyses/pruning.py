@@ -72,8 +72,6 @@ def _medians(part: pd.DataFrame, factor: int) -> str:
 
 
 class PrunedRuns(Finding):
-    """The same trained weights with and without what the training range does not need."""
-
     name, title = "pruning", "Is it a cause? Runs pruned to what the training range needs"
     shows = (
         "The same trained weights with and without the biases that no answer in range needs: growth of SRC, and exact "

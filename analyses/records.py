@@ -49,8 +49,6 @@ Frame = pd.DataFrame
 
 
 class Records(Finding):
-    """How far each scheme stays exact, and whether the goal is met."""
-
     name, title = "records", "How far does exact match go?"
     shows = (
         "Exact match from the training range to a thousand times beyond, every scheme at its better scaling of "

@@ -42,7 +42,8 @@ class Study:
                 raise unknown("task in the table", task, sorted(tasks))
         named = self.about.get("held_out", ()) if held_out is None else held_out
         self.held_out = tuple(task for task in named if task in tasks)
-        self._recipes, self._ranges = (several(trained, name) for name in ("recipe", "train_max"))
+        several = trained.groupby(["task", "scheme"])[["recipe", "train_max"]].nunique() > 1
+        self._recipes, self._ranges = (set(several.index[several[name]]) for name in ("recipe", "train_max"))
         self.table = table.assign(label=self.labels(table))
         self.missing: dict[str, str] = {}  # by finding, why there is nothing to show
         self._found: dict[Any, Any] = {}
@@ -97,12 +98,6 @@ class Study:
         except MissingError as missing:
             self.missing[finding.name] = str(missing)
             return {}
-
-
-def several(trained: pd.DataFrame, column: str) -> set[tuple[str, str]]:
-    """The tasks and schemes that differ in a column."""
-    numbers = trained.groupby(["task", "scheme"])[column].nunique()
-    return set(numbers[numbers > 1].index)
 
 
 class Finding:

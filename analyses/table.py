@@ -13,7 +13,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -253,20 +252,6 @@ def of_runs(table: Frame) -> Frame:
     return rows.assign(run=named.where(rows["run"] == "", rows["run"]))
 
 
-def threshold_texts(rows: Frame) -> "pd.Series[str]":
-    """The thresholds of each row as a text.
-
-    >>> rows = pd.DataFrame({"tolerance": [0.5, np.nan], "influence": [np.nan, 0.25], "fidelity": [np.nan, 0.9]})
-    >>> threshold_texts(rows.assign(bar=np.nan)).tolist()
-    ['tolerance=0.5', 'influence=0.25 fidelity=0.9']
-    """
-    texts = [
-        " ".join(f"{name}={value:g}" for name, value in zip(THRESHOLDS, row) if not np.isnan(value))
-        for row in rows[THRESHOLDS].to_numpy(float)
-    ]
-    return pd.Series(texts, index=rows.index, dtype="str")
-
-
 def exact_at(table: Frame, factor: int) -> "pd.Series[float]":
     """Exact match of each run at `factor` times its training range, by run; missing where it was not evaluated.
 
@@ -341,16 +326,3 @@ def accurate(rows: Frame) -> "pd.Series[bool]":
     in_range = rows[(rows["measure"] == "exact_match") & (rows["scale"] <= rows["train_max"]).fillna(False)]
     computed = in_range.groupby("run")["value"].min() >= ACCURATE
     return flagged.astype(bool).combine_first(computed)
-
-
-def usable(runs: Frame) -> Frame:
-    """The runs that say something about the conjecture: accurate in range, and evaluated beyond it."""
-    found = runs[runs["accurate"] & runs[f"exact_{FACTORS[0]}"].notna()]
-    if found.empty and runs["accurate"].any():
-        raise MissingError(f"no run that is accurate in range was evaluated at {FACTORS[0]} times its training range")
-    if found.empty:
-        raise MissingError(
-            f"none of the {len(runs)} runs is accurate in range (exact match of at least {ACCURATE} at every scale), "
-            "so their complexity says nothing about extrapolation"
-        )
-    return found.reset_index(drop=True)

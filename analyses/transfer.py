@@ -23,8 +23,6 @@ COLOURS = "cividis"  # even in lightness, and the same to readers with colour bl
 
 
 class ReadoutTransfer(Finding):
-    """Readouts fitted at one scale and tested at another."""
-
     name, title = "transfer", "Do readouts transfer between scales?"
     shows = "Accuracy of readouts fitted at one scale and tested at another."
 

@@ -94,45 +94,21 @@ def reproduce(
     """
     chosen, out, start = PRESETS[preset], Path(out), time.monotonic()
     store = store or RunStore(out / "runs")
-    place = {"engine": engine, "workers": workers, "address": address}
+    place: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
     plans = chosen.plans()
     work = Work(costs(chosen, plans, store), report)
 
-    trained = train_runs(plans, store, place, work)
+    work.begin("training", len(plans), free=len(plans) - len(pending(plans, store)))
+    trained = sweep(plans, store, **place, report=work.ended)
     runs = [run for run in (store.run(plan.config) for plan in plans) if run.has("config.json")]
-    probed = probe_runs(runs, place, work) if chosen.probed else []
+    probed: list[Probed] = []
+    if chosen.probed:
+        work.begin("probing", len(runs), free=sum(is_probed(run) or not is_ready(run) for run in runs))
+        probed = probe_all(runs, **place, report=work.ended)
     made = show(preset, store, runs, out, work)
 
     seconds = round(time.monotonic() - start, 1)
     return Reproduced(preset, trained, probed, out / STUDY, out / FIGURES, out / PAGE, made, seconds)
-
-
-# -- stages ------------------------------------------------------------------------------------------------------
-
-
-def train_runs(plans: Sequence[Planned], store: RunStore, place: Mapping[str, Any], work: "Work") -> list[RunOutcome]:
-    """Train and evaluate every run that is not finished."""
-
-    def tell(outcome: RunOutcome) -> None:
-        work.step(_ended(outcome.run, outcome.status, outcome.reason if outcome.failed else ""), outcome.failed)
-
-    work.begin("training", len(plans), free=len(plans) - len(pending(plans, store)))
-    return sweep(plans, store, **place, report=tell)
-
-
-def probe_runs(runs: Sequence[Run], place: Mapping[str, Any], work: "Work") -> list[Probed]:
-    """Probe every run that is accurate in range and was not probed before."""
-
-    def tell(outcome: Probed) -> None:
-        work.step(_ended(outcome.run, outcome.status, outcome.reason), outcome.status == "failed")
-
-    left = sum(is_ready(run) and not is_probed(run) for run in runs)
-    work.begin("probing", len(runs), free=len(runs) - left)
-    return probe_all(runs, **place, report=tell)
-
-
-def _ended(run: str, status: str, reason: str | None) -> str:
-    return f"{run} {status}{f' ({reason})' if reason else ''}"
 
 
 def show(preset: str, store: RunStore, runs: Sequence[Run], out: Path, work: "Work") -> bool:
@@ -232,6 +208,11 @@ class Work:
         """One step of the stage is done."""
         self.done += 1
         self.tell(text, failed)
+
+    def ended(self, outcome: RunOutcome | Probed) -> None:
+        """One run was trained or probed."""
+        why = f" ({outcome.reason})" if outcome.reason and outcome.status in ("failed", "left out") else ""
+        self.step(f"{outcome.run} {outcome.status}{why}", failed=outcome.status == "failed")
 
     def tell(self, text: str, failed: bool = False) -> None:
         """What is going on."""
