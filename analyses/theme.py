@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from lengthlens.analyses.table import MissingError
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, write_whole
-from lengthlens.models.schemes import SCHEMES, WRAPPERS
+from lengthlens.models.schemes.spec import SCHEMES, WRAPPERS
 from lengthlens.tasks import TASKS
 
 COLUMN = 3.4  # inches: one column of a two-column paper

@@ -89,7 +89,7 @@ def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, 
 @as_json
 def schemes(as_json: bool) -> None:
     """List the position embeddings: where each acts, which position pairs it treats alike, its options."""
-    from lengthlens.models.schemes import scheme_rows
+    from lengthlens.models.schemes.spec import scheme_rows
 
     rows = scheme_rows()
     cells = [

@@ -114,7 +114,7 @@ class ModelConfig(JsonConfig):
         self.spec  # noqa: B018 (refuses what does not exist)
         if self.d_head is None and self.d_model % self.n_heads:
             raise UserError(
-                f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}: give d_head, or other sizes"
+                f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}: give d_head or other sizes"
             )
 
     def resolved(self, task: Task | None = None) -> "ModelConfig":
@@ -128,14 +128,9 @@ class ModelConfig(JsonConfig):
             raise UserError("a model needs a task or d_vocab, and the config has neither")
         if task is not None and d_vocab < len(task.vocab):
             raise UserError(f"d_vocab {d_vocab} is too small for task '{task.name}' with {len(task.vocab)} tokens")
-        return dataclasses.replace(
-            self,
-            task=task.name if task else None,
-            d_vocab=d_vocab,
-            d_vocab_out=self.d_vocab_out or d_vocab,
-            d_head=self.d_head or self.d_model // self.n_heads,
-            d_mlp=self.d_mlp or 4 * self.d_model,
-        )
+        sizes: dict[str, Any] = {"d_vocab": d_vocab, "d_vocab_out": self.d_vocab_out or d_vocab}
+        sizes |= {"d_head": self.d_head or self.d_model // self.n_heads, "d_mlp": self.d_mlp or 4 * self.d_model}
+        return dataclasses.replace(self, task=task.name if task else None, **sizes)
 
 
 def _plain(options: object) -> dict[str, Any]:

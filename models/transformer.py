@@ -264,9 +264,8 @@ class HookedModel(LensNames, HookedRootModule):
         if kind not in ("LN", "RMS"):
             raise UserError(f"normalization_type {kind} has no weights to fold")
         if "embed_qk" in self.pos_embed.acts():
-            raise UserError(
-                f"scheme '{self.config.scheme}' adds to queries and keys behind the norm: it cannot be folded"
-            )
+            scheme = self.config.scheme
+            raise UserError(f"scheme '{scheme}' adds to queries and keys behind the norm, which cannot be folded")
         centred = kind == "LN"
         state = ProcessWeights.fold_layer_norm(self.state_dict(), self.cfg, centred, centred)
         config = ModelConfig.from_dict({**self.config.to_dict(), "normalization_type": f"{kind}Pre"})
@@ -327,9 +326,7 @@ class Cache(ActivationCache):
     def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
         kind = self.model.cfg.normalization_type
         if kind in ("LN", "RMS"):
-            raise UserError(
-                f"normalization_type {kind} has weights that shares of a logit leave out: use model.folded()"
-            )
+            raise UserError(f"normalization_type {kind} has weights that shares of a logit leave out: use folded()")
         attributions: Tensor = super().logit_attrs(*args, **kwargs)
         return attributions
 

@@ -69,9 +69,8 @@ def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
     tokens, same = len(task.vocab), torch.eye(len(task.vocab))
     options = {"max_distance": max_distance} if "max_distance" in SchemeSpec.of(scheme).options else {}
     sizes: dict[str, Any] = {"n_layers": 1, "n_heads": 1, "d_model": 2 * tokens, "d_head": tokens}
-    model: HookedModel = build(
-        ModelConfig("copy", scheme, options, attn_only=True, normalization_type=None, **sizes)
-    ).eval()
+    config = ModelConfig("copy", scheme, options, attn_only=True, normalization_type=None, **sizes)
+    model: HookedModel = build(config).eval()
     written = same.clone()  # for each token that is read: itself, and ``$`` for ``=``
     written[task.ids["="]] = same[task.ids["$"]]
     with torch.no_grad():

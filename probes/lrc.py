@@ -132,7 +132,7 @@ def measured_lrc(
     task = task_of(model, task)
     if rows < 2 * (length := task.length(train_max)):
         raise UserError(
-            f"{rows} rows are too few to fit weights for {length} positions: at least {2 * length} are needed"
+            f"{rows} rows are too few to fit weights for {length} positions: {2 * length} are needed at least"
         )
     subject, known = own_relation(model, task, train_max, relation)
     chosen = subject.layers(layers)

@@ -86,11 +86,6 @@ class StepBehaviour:
         said = torch.tensor([table[self.keys[k]] for k in known])[:, None]
         return float((self.outputs[known][:, bases] == said).double().mean())
 
-    def own_agreement(self) -> float:
-        """Of the best table for this step alone, learned from one half of the instances and tested on the other."""
-        half = self.outputs.shape[1] // 2
-        return self.agreement(self.table(slice(half)), slice(half, None))
-
 
 @dataclass(frozen=True)
 class MeasuredSrc:
@@ -110,7 +105,9 @@ class MeasuredSrc:
         tables: dict[Signature, dict[int, dict[Key, int]]] = {}
         rows, count = [], 0
         for step in self.behaviours:
-            own, readout = step.own_agreement(), count
+            # Of the best table for this step alone: learned from one half of the instances, tested on the other.
+            half, readout = step.outputs.shape[1] // 2, count
+            own = step.agreement(step.table(slice(half)), slice(half, None))
             if own >= bar:
                 known = tables.setdefault(step.signature, {})
                 readout = next((k for k, table in known.items() if step.agreement(table) >= bar), count)

@@ -182,10 +182,10 @@ def _of_probes(table: pd.DataFrame, probes: Sequence[Probe]) -> pd.DataFrame:
 def _check_accurate(run: Run, exact: dict[int, float], force: bool) -> None:
     worst = min(exact, key=exact.__getitem__)
     if exact[worst] < ACCURATE and not force:
-        raise UserError(
-            f"run '{run.id}' ({run.status().status}) is not accurate in range, exact match {exact[worst]:.2f} at "
-            f"n = {worst}, so its complexity says little: use --force to probe it all the same"
+        found = (
+            f"is not accurate in range, exact match {exact[worst]:.2f} at n = {worst}, so its complexity says little"
         )
+        raise UserError(f"run '{run.id}' ({run.status().status}) {found}: use --force to probe it all the same")
 
 
 def stored(run: Run) -> pd.DataFrame | None:

@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.probes.subject import AnyModel, Subject, answer_queries, scales_up_to, subject_of, task_of
@@ -89,7 +89,7 @@ def readout_transfer(
     labels: Labels = "model",
     rows: int = ROWS,
     bar: float = BAR,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
 ) -> Transfer:
     """Readout transfer: fit a readout at every step of every scale up to a scale, test each at all steps.
 
@@ -124,7 +124,7 @@ def readout_transfer(
         raise UserError(f"{rows} rows are too few to fit and test readouts: at least 32 are needed")
     if hooks is None:
         hooks = [f"blocks.{layer}.hook_resid_post" for layer in subject.layers(layers)]
-    generator = generator or torch.Generator().manual_seed(0)
+    generator = generator or Generator().manual_seed(0)
     inside = list(scales_up_to(task, train_max))
     seen = [observe(subject, task, scale, hooks, labels, rows, generator) for scale in [*inside, *beyond]]
     samples = Samples.of(seen)
@@ -170,13 +170,7 @@ class Samples:
 
 
 def observe(
-    subject: Subject,
-    task: Task,
-    scale: int,
-    hooks: Sequence[str],
-    labels: Labels,
-    rows: int,
-    generator: torch.Generator,
+    subject: Subject, task: Task, scale: int, hooks: Sequence[str], labels: Labels, rows: int, generator: Generator
 ) -> Samples:
     """Random instances of one scale."""
     tokens = task.sample(scale, rows, generator).tokens.to(subject.device)
@@ -189,7 +183,7 @@ def observe(
 
 
 def matrices(
-    features: Tensor, label: Tensor, fits: int, half: int, estimator: str, generator: torch.Generator
+    features: Tensor, label: Tensor, fits: int, half: int, estimator: str, generator: Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Accuracy and control, [fit, test] each: one batch of fits, the first half of the rows; tested on the rest."""
     true = label[:fits, :half]

@@ -12,9 +12,10 @@ from torch import Tensor
 from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.schemes import SCHEMES, WRAPPERS, SchemeSpec, Sizes, make_scheme, scheme_names, scheme_rows
+from lengthlens.models.schemes import SCHEMES, SchemeSpec, Sizes, make_scheme, scheme_names
 from lengthlens.models.schemes.relation import CodeTable
 from lengthlens.models.schemes.scheme import Positions, PositionScheme
+from lengthlens.models.schemes.spec import WRAPPERS, scheme_rows
 from lengthlens.models.transformer import build
 from lengthlens.probes.pruning import own_relation, prune
 from lengthlens.tasks import TASKS

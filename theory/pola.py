@@ -36,8 +36,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lengthlens.errors import Registry, UserError
-from lengthlens.models.schemes import PositionScheme, Relation, SchemeSpec, relation_of
+from lengthlens.models.schemes import PositionScheme, Relation, SchemeSpec
 from lengthlens.models.schemes.relation import Ints, numbered
+from lengthlens.models.schemes.spec import relation_of
 
 Floats: TypeAlias = NDArray[np.float64]
 Target: TypeAlias = str | Callable[..., Any]  # a name, or a function of (i, j) or (i, j, n)

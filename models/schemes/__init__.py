@@ -2,27 +2,7 @@
 
 from lengthlens.models.schemes.relation import Relation
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, schemes_in
-from lengthlens.models.schemes.spec import (
-    SCHEMES,
-    WRAPPERS,
-    SchemeSpec,
-    make_scheme,
-    relation_of,
-    scheme_names,
-    scheme_rows,
-)
+from lengthlens.models.schemes.spec import SCHEMES, SchemeSpec, make_scheme, scheme_names
 
-__all__ = [
-    "SCHEMES",
-    "WRAPPERS",
-    "PositionScheme",
-    "Positions",
-    "Relation",
-    "SchemeSpec",
-    "Sizes",
-    "make_scheme",
-    "relation_of",
-    "scheme_names",
-    "scheme_rows",
-    "schemes_in",
-]
+__all__ = ["SCHEMES", "PositionScheme", "Positions", "Relation", "SchemeSpec", "Sizes"]
+__all__ += ["make_scheme", "scheme_names", "schemes_in"]

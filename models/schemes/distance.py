@@ -166,10 +166,8 @@ class T5(DistanceBias):
 
         def __post_init__(self) -> None:
             if self.max_distance <= self.num_buckets // 2:
-                raise UserError(
-                    f"scheme 't5' gives each of the first {self.num_buckets // 2} distances a bucket of its own: "
-                    f"max_distance must be more than that, not {self.max_distance}"
-                )
+                own = f"gives each of the first {self.num_buckets // 2} distances a bucket of its own"
+                raise UserError(f"scheme 't5' {own}: max_distance must be more than that, not {self.max_distance}")
 
     options: Options
 

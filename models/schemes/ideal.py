@@ -109,10 +109,8 @@ class Ideal(PositionScheme):
         if task is None:
             raise UserError("scheme 'ideal' is derived from the circuit of a task: build the model for a task")
         if task.family == "content-addressed":
-            raise UserError(
-                f"scheme 'ideal' needs sources that follow from position and scale, and in the content-addressed task "
-                f"'{task.name}' they depend on the instance's tokens"
-            )
+            here = f"in the content-addressed task '{task.name}' they depend on the instance's tokens"
+            raise UserError(f"scheme 'ideal' needs sources that follow from position and scale, and {here}")
         self.circuits = Recent(self._reads, KEPT_SCALES)
         self.catalogue: dict[KeyRole, int] = {}
         for scale in range(task.min_scale, max(options.table_scale, task.min_scale) + 1):

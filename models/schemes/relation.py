@@ -95,8 +95,6 @@ def numbered(codes: Ints) -> tuple[Ints, Ints]:
     return codes[first], which
 
 
-# -- linear forms ----------------------------------------------------------------------------------------------------
-
 LARGEST_FACTOR = 1000  # factor of a form
 MOST_FORMS = 64
 TERM = re.compile(r"([+\-−]?)(\d*)([ijn]?)")
@@ -182,8 +180,8 @@ class CodedForm:
     def codes(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         """[*broadcast]"""
         values = torch.arange(-self.window, self.window + 1, device=self.counts.device)
-        coded = torch.where(self.counts, values, self.other)
-        coded = nn.functional.pad(coded, (1, 1), value=self.other)  # beyond the window, at either end
+        # Beyond the window, at either end, is OTHER too.
+        coded = nn.functional.pad(torch.where(self.counts, values, self.other), (1, 1), value=self.other)
         value = self.form.value(query_pos, key_pos, scale).clamp(-self.other, self.other)
         return coded.to(value.device)[value + self.other]
 
@@ -257,9 +255,6 @@ def read_forms(text: str) -> tuple[Form, ...]:
     if len(parts) > MOST_FORMS:
         raise UserError(f"at most {MOST_FORMS} forms can be learned from, and {len(parts)} were given")
     return tuple(dict.fromkeys(read_form(part) for part in parts))
-
-
-# -- tables: one bias for each value of a component ------------------------------------------------------------------
 
 
 class CodeTable(NamedTuple):

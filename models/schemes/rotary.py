@@ -36,10 +36,8 @@ class Rope(PositionScheme):
         super().__init__(sizes, options, task)
         self.dim = sizes.d_head if options.rotary_dim is None else options.rotary_dim
         if self.dim % 2 or self.dim > sizes.d_head:
-            raise UserError(
-                f"scheme '{self.name}' turns dimensions in pairs: rotary_dim must be even and at most d_head "
-                f"({sizes.d_head}), not {self.dim}"
-            )
+            wanted = f"rotary_dim must be even and at most d_head ({sizes.d_head}), not {self.dim}"
+            raise UserError(f"scheme '{self.name}' turns dimensions in pairs: {wanted}")
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return (query_pos - key_pos + 0 * scale)[..., None]

@@ -12,11 +12,11 @@ fields of a scheme's `Options`, a frozen dataclass; they are read from JSON valu
 """
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -44,20 +44,13 @@ SCHEMES: Registry[type[PositionScheme]] = Registry(
     },
 )
 
-WRAPPERS: Registry[type[Wrapper]] = Registry(
-    "wrapper of schemes", {wrapper.prefix: wrapper for wrapper in (Randomized, ScaleHinted)}
-)
+WRAPPERS: Registry[type[Wrapper]] = Registry("wrapper of schemes", {w.prefix: w for w in (Randomized, ScaleHinted)})
 
 
 def scheme_names() -> list[str]:
     """The names of all schemes, and of all compositions with a wrapper that make sense."""
-    wrapped = [
-        f"{prefix}:{name}"
-        for prefix, wrapper in WRAPPERS.items()
-        for name, scheme in SCHEMES.items()
-        if wrapper.refusal(scheme) is None
-    ]
-    return [*SCHEMES, *wrapped]
+    pairs = itertools.product(WRAPPERS.values(), SCHEMES.items())
+    return [*SCHEMES, *(f"{outer.prefix}:{name}" for outer, (name, inner) in pairs if outer.refusal(inner) is None)]
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,9 @@ class SchemeSpec:
         if not isinstance(given, Mapping):
             raise UserError(f"scheme_options must map names to values, not {given!r}")
         read = [dataclasses.asdict(own).items() for own in _filled(name, _kinds(name), given)]
-        return cls(name, json.loads(json.dumps(dict(chain(*read)))))  # tuples become lists, as they do on disk
+        return cls(
+            name, json.loads(json.dumps(dict(itertools.chain(*read))))
+        )  # tuples become lists, as they do on disk
 
     @classmethod
     def parse(cls, text: str) -> "SchemeSpec":
@@ -194,16 +189,10 @@ def scheme_rows() -> list[dict[str, Any]]:
     rows = []
     for spec in map(SchemeSpec.of, scheme_names()):
         scheme, wrapper = _classes(spec.name)
-        rows.append(
-            {
-                "name": spec.name,
-                "family": wrapper.prefix if wrapper else scheme.family,
-                "summary": f"{scheme.summary}; {wrapper.summary}" if wrapper else scheme.summary,
-                "acts": scheme.acts(),
-                "relation": spec.relation_in_words,
-                "options": spec.options,
-            }
-        )
+        family = wrapper.prefix if wrapper else scheme.family
+        summary = f"{scheme.summary}; {wrapper.summary}" if wrapper else scheme.summary
+        row = {"name": spec.name, "family": family, "summary": summary, "acts": scheme.acts()}
+        rows.append({**row, "relation": spec.relation_in_words, "options": spec.options})
     return rows
 
 
@@ -232,8 +221,6 @@ def relation_of(relation: RelationLike) -> Relation:
     return SchemeSpec.parse(relation).build().relation()
 
 
-# -- names and options -----------------------------------------------------------------------------------------------
-
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", NoneType: "none"}
 
@@ -249,8 +236,7 @@ def _classes(name: str) -> tuple[type[PositionScheme], type[Wrapper] | None]:
     if ":" in inner:  # twice the same would say nothing new
         reason = "one wrapper at a time, since a scale counts tokens and random positions do not"
         raise UserError(f"scheme '{name}' makes no sense: {reason}")
-    refusal = wrapper.refusal(SCHEMES[inner])
-    if refusal is not None:
+    if (refusal := wrapper.refusal(SCHEMES[inner])) is not None:
         raise UserError(f"scheme '{name}' makes no sense: {refusal} (that is '{inner}')")
     return SCHEMES[inner], wrapper
 

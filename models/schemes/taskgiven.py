@@ -80,10 +80,8 @@ class _TaskGiven(PositionScheme):
         if ids.shape[1] + 1 + offset >= len(self.W_pos) and ids.device.type != "meta":
             largest = int(ids.max())
             if largest >= len(self.W_pos):
-                raise UserError(
-                    f"scheme '{self.name}' has position ids up to {len(self.W_pos) - 1}, "
-                    f"and this sequence needs {largest}: raise its option max_id"
-                )
+                needed = f"and this sequence needs {largest}: raise its option max_id"
+                raise UserError(f"scheme '{self.name}' has position ids up to {len(self.W_pos) - 1}, {needed}")
         return self.W_pos[ids]
 
 

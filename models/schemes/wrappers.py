@@ -126,10 +126,8 @@ class Randomized(Wrapper):
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         length = tokens.shape[1]
         if length > self.options.range:
-            raise UserError(
-                f"scheme '{self.name}' draws positions from a range of {self.options.range} "
-                f"and cannot place a sequence of {length}"
-            )
+            drawn_from = f"draws positions from a range of {self.options.range}"
+            raise UserError(f"scheme '{self.name}' {drawn_from} and cannot place a sequence of {length}")
         generator = self.generator
         if not self.training:
             generator = torch.Generator(device="cpu").manual_seed(self.options.seed * 2**31 + length)

@@ -107,22 +107,16 @@ def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
     """The task, if the theory covers it and the model."""
     scheme = model.pos_embed
     if scheme.named_keys(torch.arange(1), scheme.task.min_scale if scheme.task else 1) is None:
-        raise UserError(
-            f"scheme '{scheme.name}' cannot be certified: only schemes such as lbpe and ideal name a bounded number of "
-            f"keys at each query and treat all others alike, whatever the length"
-        )
+        needed = "name a bounded number of keys at each query and treat all others alike, whatever the length"
+        raise UserError(f"scheme '{scheme.name}' cannot be certified: only schemes such as lbpe and ideal {needed}")
     if scheme.pools_others and model.config.score_scaling != "none":
-        raise UserError(
-            f"scheme '{scheme.name}' with other=one can be certified without length-scaled scores only: with "
-            "them, keys that weigh as one at one length do not at another"
-        )
+        why = "without length-scaled scores only: with them, keys that weigh as one at one length do not at another"
+        raise UserError(f"scheme '{scheme.name}' with other=one can be certified {why}")
     if task is None:
         raise UserError("a certificate is about the answers of a task, and the model names none")
     if task.family != "position-addressed":
-        raise UserError(
-            f"task '{task.name}' is {task.family}: a length can be certified only where each answer token follows from "
-            f"a fixed number of tokens, at places that position and scale give"
-        )
+        needed = "each answer token follows from a fixed number of tokens, at places that position and scale give"
+        raise UserError(f"task '{task.name}' is {task.family}: a length can be certified only where {needed}")
     if model.cfg.n_layers > 2:
         raise UserError(f"models of one or two layers can be certified, not of {model.cfg.n_layers}")
     if max_length < task.min_scale:

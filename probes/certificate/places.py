@@ -102,9 +102,7 @@ def settled_scale(scheme: PositionScheme, task: Task) -> int:
         known = kinds(scale) | kinds(scale + 1)
         if all(kinds(n) <= known for n in (*range(scale + 2, ALL_UP_TO + 1), *FAR)):
             return scale
-    raise UserError(
-        f"new kinds of steps still come behind scale {MOST_SETTLED}: short instances say nothing about long ones"
-    )
+    raise UserError(f"new kinds of steps come behind scale {MOST_SETTLED}: short instances say nothing about long ones")
 
 
 def carried(position: Tensor, scale: int, to: int) -> Tensor:
@@ -124,11 +122,9 @@ def _merged(key: Tensor, bias: Tensor, valued: Tensor, query: Tensor) -> Named:
     key = torch.where((key >= 0) & (key <= query[:, None]), key, NONE)
     same = (key[:, :, None] == key[:, None, :]) & (key != NONE)[:, None, :]  # [query, name, name]
     again = same.tril(-1).any(2)
-    total, values = (
-        torch.einsum("qmk,lhqk->lhqm", same.to(bias.dtype), part) for part in (bias, valued.to(bias.dtype))
-    )
-    key = torch.where(again, NONE, key)
-    key, order = key.sort(dim=1, descending=True)
+    parts = (bias, valued.to(bias.dtype))
+    total, values = (torch.einsum("qmk,lhqk->lhqm", same.to(bias.dtype), part) for part in parts)
+    key, order = torch.where(again, NONE, key).sort(dim=1, descending=True)
     width = int((key != NONE).sum(1).max())
     key, order = key[:, :width], order.expand_as(total)[..., :width]
     return Named(key, total.gather(3, order), (values.gather(3, order) == 0) & (key > 0))
