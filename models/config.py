@@ -105,7 +105,10 @@ class ModelConfig(JsonConfig):
     seed: int = 0  # of the initial weights; the same seed gives the same weights, bit for bit
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scheme_options", _plain(self.scheme_options))
+        try:  # as JSON will give them back (tuples become lists), so that a saved config equals the original
+            object.__setattr__(self, "scheme_options", json.loads(json.dumps(dict(self.scheme_options))))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"scheme_options must be plain values by name: {error}") from None
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
             good, wanted = _rule(each.name, value)
@@ -131,17 +134,6 @@ class ModelConfig(JsonConfig):
         sizes: dict[str, Any] = {"d_vocab": d_vocab, "d_vocab_out": self.d_vocab_out or d_vocab}
         sizes |= {"d_head": self.d_head or self.d_model // self.n_heads, "d_mlp": self.d_mlp or 4 * self.d_model}
         return dataclasses.replace(self, task=task.name if task else None, **sizes)
-
-
-def _plain(options: object) -> dict[str, Any]:
-    """Options as JSON will give them back (tuples become lists), so that a saved config equals the original."""
-    if not isinstance(options, Mapping):
-        raise UserError(f"scheme_options must map names to values, not {options!r}")
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(options)))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"scheme_options must be plain values: {error}") from None
-    return plain
 
 
 def _rule(name: str, value: Any) -> tuple[bool, str]:

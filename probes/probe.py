@@ -200,10 +200,9 @@ class RelationProbe(Probe):
         subject, relation = context.pruned
         scheme = scheme_of(subject.model) or own
         rows = []
-        for entry in scheme.entries():
-            form = {"form": str(entry.form), "form_value": entry.value, "value": round(entry.bias, 6)}
-            where = {"layer": entry.layer, "head": entry.head, "relation": relation.words}
-            rows.append({"measure": "relation", **where, **form})
+        for layer, head, form, value, _, bias in scheme.entries():
+            row = {"measure": "relation", "layer": layer, "head": head, "relation": relation.words}
+            rows.append({**row, "form": str(form), "form_value": value, "value": round(bias, 6)})
         return rows
 
 
@@ -212,10 +211,8 @@ def _records(frame: Any) -> list[Row]:
     return rows
 
 
-PROBES: Registry[Probe] = Registry(
-    "measure",
-    {probe.name: probe for probe in (LrcProbe(), SrcProbe(), TransferProbe(), PrunedProbe(), RelationProbe())},
-)
+OURS = (LrcProbe(), SrcProbe(), TransferProbe(), PrunedProbe(), RelationProbe())
+PROBES: Registry[Probe] = Registry("measure", {probe.name: probe for probe in OURS})
 
 
 def chosen(names: Iterable[str] | None = None) -> list[Probe]:

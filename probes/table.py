@@ -156,8 +156,7 @@ def probe_run(
     _check_accurate(run, context.exact, force)
     found = _table(context, left, report)
     identity: Row = {"run": run.id, "task": config.task, "scheme": config.scheme, "seed": config.seed}
-    for place, (name, value) in enumerate(identity.items()):
-        found.insert(place, name, value)
+    found = found.assign(**identity)[[*identity, *found.columns]]
     if kept is not None:
         others = kept[~kept["measure"].isin([name for probe in left for name in probe.measures])]
         found = pd.concat([others, found[found["measure"] != "exact_match"]], ignore_index=True)

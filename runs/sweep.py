@@ -255,9 +255,8 @@ def in_parallel(
             except TerminatedWorkerError:  # it takes the pool with it: go on with a new one
                 deaths += 1
                 if deaths == DEATHS:
-                    raise UserError(
-                        f"{DEATHS} workers in a row were killed, perhaps for want of memory: use fewer with --workers"
-                    ) from None
+                    why = "perhaps for want of memory: use fewer with --workers"
+                    raise UserError(f"{DEATHS} workers in a row were killed, {why}") from None
 
 
 def _named(function: Callable[[Item], Result], name: str, item: Item) -> tuple[str, Result]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code
-from lengthlens.models.schemes.scheme import Anchorable, Family, Positions, PositionScheme, Sizes, option
+from lengthlens.models.schemes.scheme import Anchorable, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
 
@@ -32,7 +32,7 @@ class NoPosition(PositionScheme):
     """No position embedding: attention sees a set of earlier tokens."""
 
     name = "none"
-    family: Family = "none"
+    family = "none"
     summary = "nothing"
     relation_in_words = "one code for all pairs"
     no_random = "it does not look at positions"
@@ -48,7 +48,7 @@ class NoPosition(PositionScheme):
 class _Table(Anchorable):
     """One learned vector for each position, up to n_ctx; in the anchored twin, for each of i−n."""
 
-    family: Family = "absolute"
+    family = "absolute"
     relation_in_words = "(i, j)"
     anchored_in_words = "(i−n, j−n)"
 
@@ -99,7 +99,7 @@ class Sinusoidal(PositionScheme):
     """Fixed sines and cosines of each position (Vaswani et al. 2017)."""
 
     name = "sinusoidal"
-    family: Family = "absolute"
+    family = "absolute"
     relation_in_words = "(i, j)"
     summary = "fixed sines and cosines of the position, added to the embedding"
     no_hint = "sines of i and of i−n add up to a sine of i whose size depends on the scale and may be zero"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.models.schemes.relation import Code
-from lengthlens.models.schemes.scheme import LARGEST, Family, Positions, PositionScheme, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Sizes, option
 from lengthlens.models.schemes.taskgiven import PositionIds, place_in_run
 from lengthlens.tasks import Task
 
@@ -23,7 +23,7 @@ class Cope(PositionScheme):
     """
 
     name = "cope"
-    family: Family = "contextual"
+    family = "contextual"
     summary = "queries meet learned vectors of a position that counts only the tokens they gate in"
     relation_in_words = "i−j at most: the number of tokens from j to i that content lets count"
     no_random = "it counts tokens, not position ids"
@@ -73,7 +73,7 @@ class RpeSquare(PositionScheme):
     """
 
     name = "rpe-square"
-    family: Family = "contextual"
+    family = "contextual"
     summary = "a learned bias of the difference of two distances, each to a token found by attention"
     relation_in_words = "(i−l) − (j−m), clipped, with l, m the last tokens before i and j that are no symbols"
     no_random = "it counts tokens from one another, not position ids"

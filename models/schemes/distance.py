@@ -17,7 +17,7 @@ from torch.nn.functional import softplus
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.absolute import sinusoid
 from lengthlens.models.schemes.relation import Code, CodeTable
-from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Family, Positions, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, Sizes, option
 from lengthlens.tasks import Task
 
 
@@ -38,7 +38,7 @@ def along_diagonals(line: Tensor, queries: int) -> Tensor:
 class Distanced(Anchorable):
     """A scheme for which a pair counts by its distance, and perhaps by where the query is."""
 
-    family: Family = "relative"
+    family = "relative"
     relation_in_words = "i−j"
     anchored_in_words = "|i−j−n|"
 

@@ -14,16 +14,7 @@ from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, Ints, Relation
-from lengthlens.models.schemes.scheme import (
-    Family,
-    NamedKeys,
-    Positions,
-    PositionScheme,
-    Recent,
-    Sizes,
-    option,
-    pooled_keys,
-)
+from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Recent, Sizes, option, pooled_keys
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.task import UNUSED
 
@@ -89,7 +80,7 @@ class Ideal(PositionScheme):
     """
 
     name = "ideal"
-    family: Family = "circuit"
+    family = "circuit"
     summary = "one learned bias per role of the key in the circuit's step"
     relation_in_words = "the slot that key j fills in the circuit's step at query i, else OTHER"
     uses_scale = True

@@ -22,7 +22,7 @@ from lengthlens.models.schemes.relation import (
     marked_keys,
     read_forms,
 )
-from lengthlens.models.schemes.scheme import Family, NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys
+from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys
 from lengthlens.tasks import Task
 
 # Counted back from the query, forward from the start, and mirrored, each at small multiples of the scale. With a window
@@ -51,7 +51,7 @@ class LearnedRelation(PositionScheme):
     """
 
     name = "lbpe"
-    family: Family = "learned relation"
+    family = "learned relation"
     summary = "a learned relation: linear forms of i, j, n chosen by gates, with a bias per small value"
     relation_in_words = "the values of the surviving linear forms of i, j, n, each OTHER outside its window"
     uses_scale = True
@@ -160,9 +160,8 @@ class LearnedRelation(PositionScheme):
 
     def candidates(self) -> dict[str, Relation]:
         """Each form that some head still uses, alone."""
-        task = self.task
-        assert task is not None
-        return {str(form.form): form.relation(task.length, k) for k, form in enumerate(self._coded())}
+        assert self.task is not None
+        return {str(form.form): form.relation(self.task.length, k) for k, form in enumerate(self._coded())}
 
     def pointers(self) -> list[list[Pointer]]:
         """Every (form, value) that a head may still use."""
@@ -228,7 +227,7 @@ class FreeRelation(PositionScheme):
     """
 
     name = "lbpe-mlp"
-    family: Family = "learned relation"
+    family = "learned relation"
     summary = "a bias from a small network over i, j and n: learned freely, not made to extrapolate"
     relation_in_words = "(i, j, n)"
     uses_scale = True

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code
-from lengthlens.models.schemes.scheme import LARGEST, Family, Positions, PositionScheme, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
 
@@ -25,7 +25,7 @@ class Rope(PositionScheme):
     """Pair k of the dimensions turns by position · base^(−2k/d) (Su et al. 2021)."""
 
     name = "rope"
-    family: Family = "rotary"
+    family = "rotary"
     summary = "queries and keys turned in proportion to position"
     relation_in_words = "i−j"
     no_hint = "queries and keys are turned alike, so an anchor at the scale cancels in i−j"

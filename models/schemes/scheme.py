@@ -150,9 +150,7 @@ class PositionScheme(nn.Module, ABC):
 
     def __init__(self, sizes: Sizes, options: object, task: Task | None) -> None:
         super().__init__()
-        self.sizes = sizes
-        self.options = options
-        self.task = task
+        self.sizes, self.options, self.task = sizes, options, task
         # Schemes that draw at random in training draw from it; a trainer may put its own in its place.
         self.generator = torch.Generator(device="cpu").manual_seed(0)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code
-from lengthlens.models.schemes.scheme import LARGEST, Family, Positions, PositionScheme, Recent, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Recent, Sizes, option
 from lengthlens.tasks import Task
 
 KEPT_SCALES = 64
@@ -50,7 +50,7 @@ class PositionIds(Recent[Tensor]):
 class _TaskGiven(PositionScheme):
     """One learned vector for each position id. In training all ids are moved up by one random number per batch."""
 
-    family: Family = "task-given"
+    family = "task-given"
     no_random = "its position ids are given by the task, and already moved at random in training"
     no_hint = "its position ids are given by the task, which knows the scale"
     ids_of: "staticmethod[[Task, int], Tensor]"

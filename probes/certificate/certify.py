@@ -97,10 +97,21 @@ def certify(
         scales = (length,) if length < settled else (settled, settled + 1)  # all kinds of steps that there are
         bounds = [leak_bound(model, task, Places(model.pos_embed, task, scale), length) for scale in scales]
         leaks[length] = torch.stack(bounds).amax(0).tolist()
-    if model.cfg.n_layers == 1 and model.cfg.attn_only and model.cfg.normalization_type is None:
-        tell("proof")
-        return proven(model, task, settled, max_length, leaks)
-    return searched(model, task, settled, max_length, leaks, seed, tell)
+    if model.cfg.n_layers > 1 or not model.cfg.attn_only or model.cfg.normalization_type is not None:
+        return searched(model, task, settled, max_length, leaks, seed, tell)
+    tell("proof")
+    length, step, least = proof(model, task, settled, max_length)
+    return Certificate(
+        length=length,
+        kind="proven" if length else "none",
+        limit=step is None,
+        reason="from there on keys that are no sources can outweigh the one that is" if step else NOTHING_LONGER,
+        settled=settled,
+        worst={length: least} if length else {},
+        weakest_step=f"the step that writes '{task.vocab[int(step.target[0])]}'" if step else "",
+        weakest_head=leakiest(leaks),
+        leak=leaks,
+    )
 
 
 def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
@@ -122,21 +133,6 @@ def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
     if max_length < task.min_scale:
         raise UserError(f"max_length must be at least {task.min_scale}, not {max_length}")
     return task
-
-
-def proven(model: HookedModel, task: Task, settled: int, limit: int, leaks: Leaks) -> Certificate:
-    length, step, least = proof(model, task, settled, limit)
-    return Certificate(
-        length=length,
-        kind="proven" if length else "none",
-        limit=step is None,
-        reason="from there on keys that are no sources can outweigh the one that is" if step else NOTHING_LONGER,
-        settled=settled,
-        worst={length: least} if length else {},
-        weakest_step=f"the step that writes '{task.vocab[int(step.target[0])]}'" if step else "",
-        weakest_head=leakiest(leaks),
-        leak=leaks,
-    )
 
 
 def searched(

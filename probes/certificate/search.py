@@ -74,8 +74,7 @@ def scene(model: HookedModel, task: Task, places: Places, tokens: Tensor, row: T
     """The steps at `query` [step] in the instances `row` [step] of `tokens` [row, pos]; places of one scale."""
     named, two = places.named, model.cfg.n_layers > 1
     key = named.key[query]  # [step, name]
-    own = key == query[:, None]
-    order = (~own).long().sort(dim=1, stable=True).indices  # the query itself first
+    order = (key != query[:, None]).long().sort(dim=1, stable=True).indices  # the query itself first
     order = order if two else order[:, :1]
     position = key.gather(1, order)
     exists, position = position >= 0, position.clamp(min=0)
@@ -105,9 +104,8 @@ class Game:
 
     def __init__(self, model: HookedModel, task: Task, bank: Scene, mixture: Tensor, generator: Generator) -> None:
         """`bank`: the positions whose residual vectors make the rest of layer 1, and the logits of their own rest."""
-        self.model, self.symbols = model, len(task.symbols)
+        self.model, self.symbols, self.generator = model, len(task.symbols), generator
         self.blocks: list[Block] = list(model.layers)
-        self.generator = generator
         with torch.no_grad():
             first = self.blocks[0]
             self.qk = score_table(model)
