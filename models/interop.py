@@ -62,26 +62,6 @@ def hooked_model_config(hooked: Mapping[str, Any]) -> ModelConfig:
         sizes = {name: hooked[name] for name in ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")}
     except KeyError as error:
         raise UserError(f"the HookedTransformerConfig has no {error}") from None
-    attn_only = bool(hooked.get("attn_only", False))
-    scheme, options = hooked_scheme(hooked)
-    attn_scale = float(hooked.get("attn_scale", -1.0)) if hooked.get("use_attn_scale", True) else 1.0
-    return ModelConfig(
-        **sizes,
-        d_mlp=None if attn_only else hooked.get("d_mlp"),
-        d_vocab_out=None if hooked.get("d_vocab_out", -1) == -1 else hooked["d_vocab_out"],
-        scheme=scheme,
-        scheme_options=options,
-        act_fn="gelu" if attn_only else hooked.get("act_fn", "relu"),
-        normalization_type=hooked.get("normalization_type", "LN"),
-        eps=hooked.get("eps", 1e-5),
-        attn_only=attn_only,
-        attn_scale=attn_scale if attn_scale > 0 else None,
-    )
-
-
-def hooked_scheme(hooked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and options of the scheme that a HookedTransformer's positional_embedding_type is."""
-    kind = hooked.get("positional_embedding_type", "standard")
     rotary = {"base": hooked.get("rotary_base", 10000), "rotary_dim": hooked.get("rotary_dim")}
     rotary["adjacent_pairs"] = bool(hooked.get("rotary_adjacent_pairs", False))
     kinds: dict[str, tuple[str, dict[str, Any]]] = {
@@ -90,9 +70,22 @@ def hooked_scheme(hooked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         "shortformer": ("shortformer", {}),
         "alibi": ("alibi", {"slopes": "transformer-lens"}),
     }
-    if kind not in kinds:
+    if (kind := hooked.get("positional_embedding_type", "standard")) not in kinds:
         raise UserError(f"positional_embedding_type {kind!r} has no equivalent here; those that do: {', '.join(kinds)}")
-    return kinds[kind]
+    attn_only = bool(hooked.get("attn_only", False))
+    attn_scale = float(hooked.get("attn_scale", -1.0)) if hooked.get("use_attn_scale", True) else 1.0
+    return ModelConfig(
+        **sizes,
+        d_mlp=None if attn_only else hooked.get("d_mlp"),
+        d_vocab_out=None if hooked.get("d_vocab_out", -1) == -1 else hooked["d_vocab_out"],
+        scheme=kinds[kind][0],
+        scheme_options=kinds[kind][1],
+        act_fn="gelu" if attn_only else hooked.get("act_fn", "relu"),
+        normalization_type=hooked.get("normalization_type", "LN"),
+        eps=hooked.get("eps", 1e-5),
+        attn_only=attn_only,
+        attn_scale=attn_scale if attn_scale > 0 else None,
+    )
 
 
 def to_bridge(model: HookedModel) -> Any:

@@ -220,15 +220,9 @@ class Run:
 
     def facts(self) -> dict[str, Any]:
         """Everything there is to say about the run, in plain values."""
-        return {
-            "run": self.id,
-            "config": self.config.to_dict(),
-            "status": asdict(self.status()),
-            "metrics": self.metrics(),
-            "evaluation": self.evaluation(),
-            "versions": self.read_json(VERSIONS) if self.has(VERSIONS) else {},
-            "log": self.events(),
-        }
+        about: dict[str, Any] = {"run": self.id, "config": self.config.to_dict(), "status": asdict(self.status())}
+        about |= {"metrics": self.metrics(), "evaluation": self.evaluation()}
+        return about | {"versions": self.read_json(VERSIONS) if self.has(VERSIONS) else {}, "log": self.events()}
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the files, a sentence each; nothing for a run that is sound."""

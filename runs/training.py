@@ -148,7 +148,15 @@ class Session:
     def train(self, config: RunConfig, reports: list[Report]) -> None:
         """Train to the end. What happens to the run is written into its status."""
         try:
-            self._train(Trainer(config), reports)
+            trainer = Trainer(config)
+            self._resume(trainer)
+            self.run.set_status(self.status())
+            self.run.write_json(VERSIONS, library_versions())
+            self.run.log("start", step=trainer.step, host=platform.node(), pid=os.getpid())
+            for _ in _advances(trainer, reports):
+                if not trainer.done and time.monotonic() - self.saved >= self.checkpoint_seconds:
+                    self._checkpoint(trainer)
+            self._finish(trainer)
         except KeyboardInterrupt:
             self.run.set_status(replace(self.status(), status="interrupted"))
             raise
@@ -159,16 +167,6 @@ class Session:
             self.run.set_status(replace(self.status(), status="failed", reason=reason))
             self.run.log("failed", reason=reason)
             raise
-
-    def _train(self, trainer: Trainer, reports: list[Report]) -> None:
-        self._resume(trainer)
-        self.run.set_status(self.status())
-        self.run.write_json(VERSIONS, library_versions())
-        self.run.log("start", step=trainer.step, host=platform.node(), pid=os.getpid())
-        for _ in _advances(trainer, reports):
-            if not trainer.done and time.monotonic() - self.saved >= self.checkpoint_seconds:
-                self._checkpoint(trainer)
-        self._finish(trainer)
 
     def _resume(self, trainer: Trainer) -> None:
         """Take up the last checkpoint. A damaged one is put aside, and the run starts again, with the same result."""

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, CodeTable
 from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
+
+Inner: TypeAlias = type[PositionScheme]  # the class of the scheme inside
 
 
 def joined(parts: Iterable[Tensor | None], join: Callable[[Tensor, Tensor], Tensor] = operator.add) -> Tensor | None:
@@ -30,9 +32,7 @@ class Wrapper(PositionScheme):
 
     prefix: str
 
-    def __init__(
-        self, sizes: Sizes, options: object, task: Task | None, scheme: type[PositionScheme], inner: object
-    ) -> None:
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, scheme: Inner, inner: object) -> None:
         super().__init__(sizes, options, task)
         self.inner = scheme(sizes, inner, task)
         self.name, self.family = f"{self.prefix}:{scheme.name}", scheme.family
@@ -100,9 +100,7 @@ class Randomized(Wrapper):
 
     options: Options
 
-    def __init__(
-        self, sizes: Sizes, options: Options, task: Task | None, scheme: type[PositionScheme], inner: object
-    ) -> None:
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, scheme: Inner, inner: object) -> None:
         super().__init__(replace(sizes, n_ctx=options.range), options, task, scheme, inner)
 
     @classmethod
@@ -148,9 +146,7 @@ class ScaleHinted(Wrapper):
     summary = "the same, and again with the distance counted from the scale"
     uses_scale = True
 
-    def __init__(
-        self, sizes: Sizes, options: object, task: Task | None, scheme: type[PositionScheme], inner: object
-    ) -> None:
+    def __init__(self, sizes: Sizes, options: object, task: Task | None, scheme: Inner, inner: object) -> None:
         super().__init__(sizes, options, task, scheme, inner)
         assert issubclass(scheme, Anchorable)
         self.anchored = scheme(sizes, inner, task, anchored=True)
