@@ -48,10 +48,8 @@ class Extrapolation(Finding):
         names = ["task", "scheme", "verdict", "runs", "accurate", *(f"exact_{factor}" for factor in FACTORS)]
         words = {f"exact_{FACTORS[0]}": f"exact match at {FACTORS[0]}×", f"exact_{FACTORS[1]}": f"at {FACTORS[1]}×"}
         words |= {each.index: each.short for each in indices()}
-        columns = [*names, *(each.index for each in indices())]
-        return {
-            "cells": Table(caption, **of_frame(cell_table(study), columns, **words), title="Every cell", folded=True)
-        }
+        found = of_frame(cell_table(study), [*names, *(each.index for each in indices())], **words)
+        return {"cells": Table(caption, **found, title="Every cell", folded=True)}
 
 
 def cell_table(study: Study) -> pd.DataFrame:
@@ -66,8 +64,8 @@ def cell_table(study: Study) -> pd.DataFrame:
         for label in theme.in_order(own["label"]):
             part = own[own["label"] == label]
             good = part[part["accurate"]]
-            row = {"task": task, "scheme": label, "verdict": part["verdict"].iloc[0], "runs": len(part)}
-            row |= {"accurate": len(good)}
+            row = {"task": task, "scheme": label, "verdict": part["verdict"].iloc[0]}
+            row |= {"runs": len(part), "accurate": len(good)}
             row |= {f"exact_{factor}": good[f"exact_{factor}"].mean() for factor in FACTORS}
             for each in indices():
                 found = over_seeds(good[each.index].to_numpy(dtype=float))
@@ -228,17 +226,15 @@ def plot_src(rows: list[dict[str, Any]]) -> Figure:
         top = 1.25 * max(2.0, float(table["declared"].max()))
         if "searched" in table:
             finite = table[table["searched"] < math.inf]
-            arity = int(table["arity"].iloc[0])
-            label = f"searched, arity ≤ {arity}"
+            label = f"searched, arity ≤ {int(table['arity'].iloc[0])}"
             axes.plot(finite["scale"], finite["searched"], "s--", color=theme.VERMILION, label=label)
             beyond = table.loc[table["searched"] == math.inf, "scale"]
             if len(beyond):
                 infinite = [top * 0.97] * len(beyond)
                 axes.plot(beyond, infinite, "^", color=theme.VERMILION, clip_on=False, label="searched: infinite")
-        axes.set(
-            title=f"{table['task'].iloc[0]}", xlabel="scale n", ylabel="distinct operators at scales ≤ n", ylim=(0, top)
-        )
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(title=table["task"].iloc[0], xlabel="scale n", ylim=(0, top))
+        axes.set_ylabel("distinct operators at scales ≤ n")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(loc="best")
     return figure

@@ -80,11 +80,10 @@ class LearnedRelations(Finding):
         circuits = {task: circuit_equations(task) for task in theme.tasks_in_order(found["task"])}
         shown, rest = _columns(found, circuits)
         runs = found[["task", "label", "seed", "run"]].drop_duplicates("run")
-        order = {task: k for k, task in enumerate(theme.tasks_in_order(runs["task"]))}
+        order = {task: k for k, task in enumerate(circuits)}
         runs = runs.assign(place=runs["task"].map(order)).sort_values(["place", "label", "seed"])
-        values = found.pivot_table(index="run", columns="equation", values="bias").reindex(
-            index=runs["run"], columns=shown
-        )
+        values = found.pivot_table(index="run", columns="equation", values="bias")
+        values = values.reindex(index=runs["run"], columns=shown)
         with theme.style():
             figure = Figure(figsize=(theme.PAGE, min(1.25 + 0.13 * len(runs), theme.PAGE_HEIGHT)), layout="constrained")
             axes = figure.add_subplot()
@@ -101,11 +100,8 @@ class LearnedRelations(Finding):
             )  # fmt: skip
             axes.set_facecolor("0.95")
             for y, task in enumerate(runs["task"]):
-                for equation in circuits[task]:
-                    if equation in shown:
-                        axes.add_patch(
-                            Rectangle((shown.index(equation), y), 1, 1, fill=False, edgecolor="black", linewidth=0.9)
-                        )
+                for x in (shown.index(equation) for equation in circuits[task] if equation in shown):
+                    axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="black", linewidth=0.9))
             several = runs["label"].nunique() > 1
             names = [
                 f"{theme.literal(row['task'])}{', ' + theme.shown(row['label']) if several else ''}, seed {row['seed']}"

@@ -178,12 +178,9 @@ def usable(runs: Frame) -> Frame:
 
 def known(runs: Frame, names: Sequence[str], factor: int = FACTORS[0]) -> Frame:
     """The runs of which all these predictors say something, with columns for what they say, `exact` and `positive`."""
-    found = runs.assign(
-        **{f"score_{name}": scores(runs, name, factor) for name in names},
-        exact=runs[f"exact_{factor}"],
-        positive=runs[f"extrapolates_{factor}"],
-    )
-    found = found.dropna(subset=["exact", *(f"score_{name}" for name in names)])
+    said = {f"score_{name}": scores(runs, name, factor) for name in names}
+    found = runs.assign(**said, exact=runs[f"exact_{factor}"], positive=runs[f"extrapolates_{factor}"])
+    found = found.dropna(subset=["exact", *said])
     return found.assign(positive=found["positive"].astype(bool))
 
 
@@ -384,8 +381,7 @@ def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
         f"{int((every['accurate'] & every['exact_2'].isna()).sum())} were not evaluated at twice it"
     ]
     for name in measures():
-        absent = int(runs[name].isna().sum())
-        if absent:
+        if absent := int(runs[name].isna().sum()):
             said.append(f"{absent} of the {len(runs)} runs have no {predictors()[name].label}")
     if runs["exact_10"].isna().any():
         said.append(f"{int(runs['exact_10'].isna().sum())} runs were not evaluated at ten times the range")
@@ -393,7 +389,5 @@ def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
         said.append(why)
     if runs["scheme"].nunique() == 1:
         said.append(f"there is one scheme only, {runs['scheme'].iloc[0]}")
-    held = (
-        f"held out, so that nothing was chosen on them: {', '.join(held_out)}" if held_out else "no task was held out"
-    )
-    return [*said, held]
+    held = f"held out, so that nothing was chosen on them: {', '.join(held_out)}"
+    return [*said, held if held_out else "no task was held out"]

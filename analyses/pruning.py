@@ -34,26 +34,19 @@ class Pruning:
 
     runs: pd.DataFrame
 
-    def flattened(self) -> pd.DataFrame:
-        """The runs that failed beyond the range with growing SRC, and whose copy has a flat one."""
-        return self._failed()[self._failed()["iota_after"] <= FLAT]
-
-    def growing(self) -> pd.DataFrame:
-        """The runs that failed beyond the range, and whose copy has a growing SRC as well."""
-        return self._failed()[self._failed()["iota_after"] > FLAT]
-
-    def _failed(self) -> pd.DataFrame:
-        return self.runs[(self.runs["exact_2_before"] < EXTRAPOLATES) & (self.runs["iota_before"] > FLAT)]
+    def failed(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The runs that failed beyond the range with growing SRC: those whose copy has a flat one, and the others."""
+        found = self.runs[(self.runs["exact_2_before"] < EXTRAPOLATES) & (self.runs["iota_before"] > FLAT)]
+        return found[found["iota_after"] <= FLAT], found[found["iota_after"] > FLAT]
 
     @property
     def sentence(self) -> str:
         """In words, with Wilson's 95 % interval of each share."""
-        parts = ((self.flattened(), "became flat"), (self.growing(), "went on growing"))
         said = [
             f"of {len(part)} runs that had failed at {FACTORS[0]} × the training length and whose SRC {words}, "
             f"{_extrapolating(part['exact_2_after'])} "
             f"(median exact match {_medians(part, FACTORS[0])}, at {FACTORS[1]} × {_medians(part, FACTORS[1])})"
-            for part, words in parts
+            for part, words in zip(self.failed(), ("became flat", "went on growing"))
             if len(part)
         ]
         if not said:
@@ -81,8 +74,7 @@ class PrunedRuns(Finding):
     def figure(self, study: Study) -> Figure:
         """An arrow for each run, from what it was to its pruned copy: growth of SRC across, exact match upwards."""
         found = study.once(pruning).runs
-        labels = theme.in_order(found["label"])
-        looks = theme.lines(labels)
+        looks = theme.lines(found["label"])
         with theme.style():
             figure = Figure(figsize=(theme.PAGE, 2.7), layout="constrained")
             both = figure.subplots(1, len(FACTORS), sharey=True)
@@ -92,7 +84,8 @@ class PrunedRuns(Finding):
                 axes.set_xlabel("growth of SRC inside the training range, ι")
             both[0].set_ylabel("exact match")
             marks = [
-                Line2D([], [], **looks[label] | {"linestyle": "none"}, label=theme.shown(label)) for label in labels
+                Line2D([], [], **look | {"linestyle": "none"}, label=theme.shown(label))
+                for label, look in looks.items()
             ]
             grey: dict[str, Any] = {**EDGE, "color": "0.4"}
             marks.append(Line2D([], [], **grey, markerfacecolor="white", label="as trained"))

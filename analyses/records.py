@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -32,6 +33,8 @@ SCALED, UNSCALED = "log", "none"  # attention scores by the logarithm of the len
 SCALING = "/score_scaling="  # before its name in a scheme's label, where it is not the default
 SHOWN = (20, 100, 1000, 10_000)  # lengths with a column of their own
 NOTHING = "–"
+STAR: dict[str, Any] = {"marker": "*", "markersize": 5, "color": "black", "linestyle": "none"}
+MISSED = STAR | {"markerfacecolor": "white", "markeredgewidth": 0.7}
 
 # As published, for context: other sizes, formats and training lengths than here, and not run by us.
 PUBLISHED = (
@@ -62,9 +65,6 @@ class Records(Finding):
         return tables(study.once(best))
 
 
-# -- statistics over seeds ---------------------------------------------------------------------------------------
-
-
 def outcomes(study: Study) -> Frame:
     """One row for each run and each length that its task was taken to, from the end of the training range on.
 
@@ -83,10 +83,8 @@ def outcomes(study: Study) -> Frame:
     runs[["in_range", "steps", "seconds"]] = runs[["in_range", "steps", "seconds"]].mask(failed)
     found = runs.drop(columns="reason").merge(lengths, on="task")
     found = found.merge(scores, on=["run", "length"], how="left")
-    found["outcome"] = "missing"
-    found.loc[found["status"] == "diverged", "outcome"] = "diverged"
-    found.loc[found["reason"].fillna("") != "", "outcome"] = "refused"
-    found.loc[found["value"].notna(), "outcome"] = "scored"
+    cases = [found["value"].notna(), found["reason"].fillna("") != "", found["status"] == "diverged"]
+    found["outcome"] = np.select(cases, ["scored", "refused", "diverged"], "missing")
     found["samples"] = found["samples"].where(found["outcome"] == "scored")
     found["exact"] = found["value"].mask(found["outcome"].isin(["refused", "diverged"]), 0.0)
     parts = found["scheme"].str.partition(SCALING)
@@ -101,30 +99,22 @@ def statistics(found: Frame) -> Frame:
     """
     groups = found.sort_values("exact", kind="stable").groupby([*CELL, "score_scaling", "length"])
     return groups.agg(
-        median=("exact", "median"),
-        worst=("exact", "min"),
-        low=("low", lambda values: values.iloc[0]),
-        high=("high", lambda values: values.iloc[0]),
+        median=("exact", "median"), worst=("exact", "min"), seeds=("exact", "count"),
         reaching=("exact", lambda values: int((values >= GOAL).sum())),
-        seeds=("exact", "count"),
-        least_samples=("samples", "min"),
-        most_samples=("samples", "max"),
+        low=("low", lambda values: values.iloc[0]), high=("high", lambda values: values.iloc[0]),
+        least_samples=("samples", "min"), most_samples=("samples", "max"),
         outcome=("outcome", lambda values: values.mode().iloc[0]),
-    ).reset_index()
+    ).reset_index()  # fmt: skip
 
 
 def training(found: Frame) -> Frame:
     """Over the seeds of each cell and scaling of scores: how training ended, and what it took."""
     groups = found.drop_duplicates("run").groupby([*CELL, "score_scaling"])
     return groups.agg(
-        in_range_median=("in_range", "median"),
-        in_range_worst=("in_range", "min"),
-        accurate=("accurate", "sum"),
-        trained=("in_range", "count"),
-        planned=("run", "count"),
-        steps=("steps", "median"),
+        in_range_median=("in_range", "median"), in_range_worst=("in_range", "min"), trained=("in_range", "count"),
+        accurate=("accurate", "sum"), planned=("run", "count"), steps=("steps", "median"),
         seconds=("seconds", "median"),
-    ).reset_index()
+    ).reset_index()  # fmt: skip
 
 
 def best_scaling(found: Frame) -> str:
@@ -159,14 +149,8 @@ def best(study: Study) -> Frame:
     tasks, schemes = theme.tasks_in_order(merged["task"]), theme.in_order(merged["scheme"])
     first = [GOAL_SCHEME] if GOAL_SCHEME in schemes else []
     order = {name: k for k, name in enumerate([*tasks, *dict.fromkeys([*first, *schemes])])}
-    return merged.sort_values(
-        [*CELL, "length"],
-        key=lambda column: column.map(order) if column.name in CELL[:2] else column,
-        ignore_index=True,
-    )
-
-
-# -- the goal ----------------------------------------------------------------------------------------------------
+    placed = merged.assign(**{name: merged[name].map(order) for name in CELL[:2]})
+    return merged.loc[placed.sort_values([*CELL, "length"]).index].reset_index(drop=True)
 
 
 def goals(chosen: Frame) -> Frame:
@@ -203,12 +187,6 @@ def sentences(chosen: Frame) -> list[str]:
     return said
 
 
-# -- figure ------------------------------------------------------------------------------------------------------
-
-STAR: dict[str, Any] = {"marker": "*", "markersize": 5, "color": "black", "linestyle": "none"}
-MISSED = STAR | {"markerfacecolor": "white", "markeredgewidth": 0.7}
-
-
 def plot(chosen: Frame) -> Figure:
     """A panel for each task, a line for each scheme at its better scaling of scores, from `best`.
 
@@ -229,9 +207,6 @@ def plot(chosen: Frame) -> Figure:
             star = STAR if goal["state"] == "reached" else MISSED
             axes_of[goal["task"]].plot(goal["length"], 1.1, **star, clip_on=False)
     return figure
-
-
-# -- tables ------------------------------------------------------------------------------------------------------
 
 
 def tables(chosen: Frame) -> dict[str, Table]:
@@ -298,14 +273,13 @@ def goal_lines(chosen: Frame) -> list[dict[str, str]]:
             "task": row["task"],
             "goal": f"≥ {GOAL} at n = {number(row['length'])}",
             "median (worst)": spread(row["median"], row["worst"]) if row["seeds"] else NOTHING,
-            "95 % interval of the worst": NOTHING
-            if pd.isna(row["low"])
-            else " to ".join(map(share, (row["low"], row["high"]))),
+            "95 % interval of the worst": NOTHING if pd.isna(low) else f"{share(low)} to {share(high)}",
             "instances": samples_text(row),
             "seeds": f"{row['reaching']} of {row['seeds']}",
             "state": row["state"],
         }
         for row in records(goals(chosen))
+        for low, high in [(row["low"], row["high"])]
     ]
 
 

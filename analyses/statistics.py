@@ -102,23 +102,17 @@ def auc(score: ArrayLike, positive: ArrayLike, stratum: ArrayLike | None = None)
 
 def spearman(x: ArrayLike, y: ArrayLike) -> Statistic:
     """The correlation of ranks, ties sharing their mean rank; NaN where all values of one are the same."""
-    below = [_below(np.asarray(values, dtype=float)) for values in (x, y)]
+    both = [np.asarray(values, dtype=float) for values in (x, y)]
+    below = [(v[:, None] < v) + 0.5 * (v[:, None] == v) for v in both]  # (j, i): its sum over j is the rank of i
 
     def statistic(weights: Floats) -> Floats:
-        one, two = (weights @ each for each in below)  # ranks, [resample, run], up to a constant
         total = np.maximum(weights.sum(1, keepdims=True), 1)  # a resample may miss every run
-        one = one - (weights * one).sum(1, keepdims=True) / total
-        two = two - (weights * two).sum(1, keepdims=True) / total
+        ranks = [weights @ each for each in below]  # [resample, run], up to a constant
+        one, two = (rank - (weights * rank).sum(1, keepdims=True) / total for rank in ranks)
         spread = np.sqrt((weights * one**2).sum(1) * (weights * two**2).sum(1))
         return _ratio((weights * one * two).sum(1), np.where(spread > 1e-9, spread, 0))
 
     return statistic
-
-
-def _below(values: Floats) -> Floats:
-    """Entry (j, i): 1 if value j is below value i, ½ if they are equal; its sum over j is the rank of i."""
-    found: Floats = (values[:, None] < values) + 0.5 * (values[:, None] == values)
-    return found
 
 
 def kendall(x: ArrayLike, y: ArrayLike) -> Statistic:

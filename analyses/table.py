@@ -88,9 +88,6 @@ def indices() -> list[Index]:
     return sorted(found, key=lambda each: each.declared not in OF_CELLS)
 
 
-# -- on disk -----------------------------------------------------------------------------------------------------
-
-
 def write_study(table: Frame, provenance: Mapping[str, Any], path: str | Path) -> None:
     """Write a study as parquet, whole or not at all. The same table and provenance are the same bytes."""
     arrow = pa.Table.from_pandas(as_study(table), preserve_index=False)
@@ -119,12 +116,8 @@ def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
         about: dict[str, Any] = json.loads(metadata.get(METADATA, b"{}"))
     except (ValueError, pa.ArrowException) as error:
         raise UserError(f"'{path}' is no table in parquet or csv: {str(error).splitlines()[0]}") from None
-    _check_columns(table, metadata.get(VERSION, b"").decode(), str(path))
-    return as_study(table, str(path)), about
-
-
-def _check_columns(table: Frame, version: str, path: str) -> None:
-    version = version or ("1" if any(name in table for name in FIRST) else str(SCHEMA))
+    assumed = "1" if any(name in table for name in FIRST) else str(SCHEMA)
+    version = metadata.get(VERSION, b"").decode() or assumed
     if version != str(SCHEMA):
         raise UserError(
             f"'{path}' is a study of schema version {version}, and this is a lengthlens for version {SCHEMA}: make it "
@@ -135,6 +128,7 @@ def _check_columns(table: Frame, version: str, path: str) -> None:
         raise UserError(
             f"'{path}' is no study: it has no column {', '.join(missing)}; a study has at least {', '.join(REQUIRED)}"
         )
+    return as_study(table, str(path)), about
 
 
 def as_study(table: Frame, name: str = "the table") -> Frame:
@@ -167,8 +161,6 @@ def _is_number(value: Any) -> bool:
     except (TypeError, ValueError, OverflowError):
         return False
 
-
-# -- several studies as one --------------------------------------------------------------------------------------
 
 Read = tuple[Frame, Mapping[str, Any]]  # a table and its provenance
 
@@ -210,24 +202,19 @@ def together(studies: list[Read]) -> dict[str, Any]:
 def _agree(name: str, table: Frame, other_name: str, other: Frame) -> None:
     """Refuse two studies that say different things of one run, or that judge one cell differently."""
     said = [each.loc[each["measure"] == "verdict", [*CELL, "verdict"]] for each in (table, other)]
-    both_ways = said[0].merge(said[1], on=CELL).query("verdict_x != verdict_y")
-    for cell in both_ways.itertuples():
+    for cell in said[0].merge(said[1], on=CELL).query("verdict_x != verdict_y").itertuples():
         raise UserError(
             f"{cell.task} under {cell.scheme} is {cell.verdict_x} in '{name}' and {cell.verdict_y} in '{other_name}': "
             "make both with the same version"
         )
-    shared = set(table["run"]) & set(other["run"]) - {""}
-    for run in sorted(shared):
-        parts = [each[each["run"] == run] for each in (table, other)]
+    for run in sorted(set(table["run"]) & set(other["run"]) - {""}):
+        parts = [each[each["run"] == run].drop_duplicates() for each in (table, other)]
         both = pd.concat(parts).drop_duplicates()
-        if any(len(both) != len(part.drop_duplicates()) for part in parts):
+        if any(len(both) != len(part) for part in parts):
             raise UserError(
                 f"run '{run}' is in '{name}' and in '{other_name}', with different measurements: give the study "
                 "that counts"
             )
-
-
-# -- rows --------------------------------------------------------------------------------------------------------
 
 
 def records(frame: Frame) -> list[dict[str, Any]]:
@@ -271,11 +258,9 @@ def default_index(table: Frame, measure: str, curve: str) -> "pd.Series[float]":
     rows = chosen_readout(table[table["measure"] == measure])
     keys = ["run", *THRESHOLDS]
     curves = table.loc[table["measure"] == curve, keys].drop_duplicates()
-    at_default = rows.merge(curves, on=keys)
     bare = rows[~rows["run"].isin(curves["run"])]  # by hand, without curves: one index is the index
     alone = bare[bare.groupby("run")["value"].transform("size") == 1] if len(bare) else bare
-    found = pd.concat([at_default, alone])
-    return found.groupby("run")["value"].first()
+    return pd.concat([rows.merge(curves, on=keys), alone]).groupby("run")["value"].first()
 
 
 def chosen_readout(rows: Frame) -> Frame:
@@ -286,9 +271,6 @@ def chosen_readout(rows: Frame) -> Frame:
         rows = rows[rows["readout"] == "sequential"]
     deepest = rows.groupby("run")["layer"].transform("max")
     return rows[rows["layer"] == (deepest - 1).clip(lower=0)]
-
-
-# -- one row for each run ----------------------------------------------------------------------------------------
 
 
 def per_run(table: Frame) -> Frame:
@@ -302,22 +284,17 @@ def per_run(table: Frame) -> Frame:
     if runs.empty:
         raise MissingError("there is no run in the table: it takes `lengthlens train` or `lengthlens sweep`")
     columns: dict[str, Any] = {"accurate": accurate(rows)}
-    for name in ONCE:
-        columns[name] = rows[rows["measure"] == name].groupby("run")["value"].first()
+    columns |= {name: rows[rows["measure"] == name].groupby("run")["value"].first() for name in ONCE}
     columns["status"] = rows[rows["measure"] == "converged"].groupby("run")["status"].first()
-    for each in indices():
-        columns[each.index] = default_index(rows, each.index, each.curve)
+    columns |= {each.index: default_index(rows, each.index, each.curve) for each in indices()}
     for factor in FACTORS:
-        exact = exact_at(rows, factor)
-        columns[f"exact_{factor}"] = exact
+        columns[f"exact_{factor}"] = exact = exact_at(rows, factor)
         columns[f"extrapolates_{factor}"] = (exact >= EXTRAPOLATES).where(exact.notna()).astype("boolean")
     found = runs.join(pd.DataFrame(columns), on="run").reset_index(drop=True)
     verdicts = table.loc[table["measure"] == "verdict", [*CELL, "verdict", "reason"]].drop_duplicates(CELL)
     found = found.merge(verdicts, on=CELL, how="left")
     found["accurate"] = found["accurate"].astype("boolean").fillna(False).astype(bool)
-    for name in ("verdict", "reason", "status"):
-        found[name] = found[name].fillna("")
-    return found
+    return found.fillna({"verdict": "", "reason": "", "status": ""})
 
 
 def accurate(rows: Frame) -> "pd.Series[bool]":

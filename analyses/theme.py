@@ -55,12 +55,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 
 # What a verdict looks like: colour of the cell, colour of its letters, its sign. All differ in lightness as well.
 VERDICTS = {
-    "possible": (BLUE, "white", "✓"),
-    "pe-limited": ("#FBD9A2", BLACK, ""),
-    "task-limited": (GREY, "white", "–"),
-    "content-addressed": (PALE, "#555555", "·"),
-    "refused": ("white", "#555555", "×"),
-}
+    "possible": (BLUE, "white", "✓"), "pe-limited": ("#FBD9A2", BLACK, ""), "task-limited": (GREY, "white", "–"),
+    "content-addressed": (PALE, "#555555", "·"), "refused": ("white", "#555555", "×"),
+}  # fmt: skip
 
 RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 7, "axes.titlesize": 8, "axes.labelsize": 7,
@@ -95,8 +92,7 @@ def shown(label: str) -> str:
     ('hinted:relative, K=3', 'lbpe, unscaled scores')
     """
     text = label.replace("max_distance=", "K=").replace("score_scaling=none", "unscaled scores")
-    text = text.replace("train_max=", "n ≤ ")
-    return literal(text.replace("/", ", "))
+    return literal(text.replace("train_max=", "n ≤ ").replace("/", ", "))
 
 
 def literal(text: str) -> str:
@@ -106,11 +102,10 @@ def literal(text: str) -> str:
 
 def family(scheme: str) -> str:
     """The family a scheme is shown with: that of its wrapper, if it has one. Schemes of the user's own come last."""
-    scheme = bare(scheme)
-    prefix, colon, _ = scheme.partition(":")
+    prefix, colon, _ = bare(scheme).partition(":")
     if colon and prefix in WRAPPERS:
         return prefix
-    return SCHEMES[scheme].family if scheme in SCHEMES else "your own"
+    return SCHEMES[bare(scheme)].family if bare(scheme) in SCHEMES else "your own"
 
 
 def in_order(schemes: Iterable[str]) -> list[str]:
@@ -123,15 +118,12 @@ def in_order(schemes: Iterable[str]) -> list[str]:
     >>> in_order(["t5", "relative/max_distance=12", "relative/max_distance=3", "relative"])
     ['t5', 'relative', 'relative/max_distance=3', 'relative/max_distance=12']
     """
-    families, registered = list(FAMILY_COLOURS), list(SCHEMES)
+    families, registered = ({name: k for k, name in enumerate(names)} for names in (FAMILY_COLOURS, SCHEMES))
 
     def place(label: str) -> tuple[int, int, list[tuple[int, int, str]]]:
-        own, inner = family(label), bare(label).rpartition(":")[2]
-        return (
-            families.index(own) if own in families else len(families),
-            registered.index(inner) if inner in registered else len(registered),
-            [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", label)],
-        )
+        parts = [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", label)]
+        inner = bare(label).rpartition(":")[2]
+        return families.get(family(label), len(families)), registered.get(inner, len(registered)), parts
 
     return sorted(dict.fromkeys(schemes), key=place)
 
@@ -184,10 +176,8 @@ def tasks_in_order(tasks: Iterable[str]) -> list[str]:
     >>> tasks_in_order(["parity", "sort", "mine", "copy"])
     ['copy', 'parity', 'sort', 'mine']
     """
-    registered = list(TASKS)
-    return sorted(
-        dict.fromkeys(tasks), key=lambda task: (registered.index(task) if task in TASKS else len(registered), task)
-    )
+    place = {task: k for k, task in enumerate(TASKS)}
+    return sorted(dict.fromkeys(tasks), key=lambda task: (place.get(task, len(place)), task))
 
 
 def saying(sentence: str, width: float = COLUMN) -> Figure:
@@ -219,8 +209,7 @@ def panels(tasks: Iterable[str], schemes: Iterable[str], x: str, y: str) -> tupl
     names = tasks_in_order(tasks)
     if not names:
         raise MissingError("the table has no value of an accurate run with its task, scheme and scale")
-    across = min(ACROSS, len(names))
-    down = math.ceil(len(names) / across)
+    across, down = min(ACROSS, len(names)), math.ceil(len(names) / ACROSS)
     legend = LEGEND_ROW * (1 + math.ceil((2 + len(set(schemes))) / LEGEND_COLUMNS))
     width = PAGE if across > 1 else COLUMN * 1.2
     height = min(PANEL_HEIGHT * down + legend + 0.25, PAGE_HEIGHT)
@@ -250,8 +239,7 @@ def stacked(look: dict[str, Any], place: int, of: int) -> dict[str, Any]:
 
 def legend(figure: Figure, schemes: Iterable[str], extra: Iterable[Artist] = ()) -> None:
     """The schemes in order, with the look they have in all figures."""
-    looks = lines(schemes)
-    handles = [Line2D([], [], **look, label=shown(label)) for label, look in looks.items()]
+    handles = [Line2D([], [], **look, label=shown(label)) for label, look in lines(schemes).items()]
     figure.legend(handles=[*handles, *extra], loc="outside lower center", ncols=LEGEND_COLUMNS, handlelength=2.8)
 
 
@@ -292,9 +280,6 @@ def family_legend(figure: Figure, runs: pd.DataFrame) -> None:
         if (runs["family"] == each).any()
     ]
     kinds = [kind for kind in TASK_MARKS if (runs["task_family"] == kind).any()]
-    if len(kinds) > 1:
-        entries += [
-            Line2D([], [], **plain, marker=TASK_MARKS[kind], color="0.6", label=f"{kind or 'other'} task")
-            for kind in kinds
-        ]
+    for kind in kinds if len(kinds) > 1 else ():
+        entries.append(Line2D([], [], **plain, marker=TASK_MARKS[kind], color="0.6", label=f"{kind or 'other'} task"))
     figure.legend(handles=entries, loc="outside lower center", ncols=6, columnspacing=1.2)

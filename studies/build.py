@@ -92,9 +92,8 @@ def study(
 def ended(store: RunStore, runs: Iterable[Run | str] | None = None) -> list[Run]:
     """The runs asked for, or all in the store, that are no longer under way; by name."""
     found = store.runs() if runs is None else [r if isinstance(r, Run) else store.find(r) for r in runs]
-    by_name = {run.id: run for run in found}
-    status = {name: run.status() for name, run in by_name.items()}
-    over = [by_name[name] for name in sorted(by_name) if status[name].finished or status[name].status == "failed"]
+    by_name = sorted({run.id: run for run in found}.items())
+    over = [run for _, run in by_name if (status := run.status()).finished or status.status == "failed"]
     if not over:
         raise UserError(f"no run in '{store.path}' has ended yet: train some with `lengthlens train` or `sweep`")
     return over
@@ -129,9 +128,6 @@ def cell_of(config: RunConfig) -> Row:
     return {"task": config.task, "scheme": label, "recipe": recipe, "train_max": config.train_max}
 
 
-# -- a run -------------------------------------------------------------------------------------------------------
-
-
 def run_rows(run: Run) -> list[Row]:
     """All rows of one run: how it was trained, scored and probed."""
     config, scores = run.config, best_rows(run.evaluation())
@@ -145,10 +141,11 @@ def training_rows(run: Run) -> list[Row]:
     values = {
         "in_range_exact_match": status.in_range_exact_match, "train_loss": last.get("loss"),
         "margin": last.get("margin"), "steps": status.steps, "seconds": status.seconds,
+        "converged": float(status.status == "converged"),
     }  # fmt: skip
     rows: list[Row] = [{"measure": name, "value": value} for name, value in values.items()]
-    converged = {"measure": "converged", "value": float(status.status == "converged")}
-    return [*rows, {**converged, "status": status.status, "reason": status.reason}]
+    rows[-1] |= {"status": status.status, "reason": status.reason}
+    return rows
 
 
 def score_rows(scores: Sequence[Row]) -> list[Row]:
@@ -171,9 +168,6 @@ def probe_rows(run: Run) -> list[Row]:
         return earlier_relation(run)
     rows = plain_rows(table.replace({"measure": {"exact_match": "probe_exact_match"}}))
     return rows if any(row["measure"] == "relation" for row in rows) else rows + earlier_relation(run)
-
-
-# -- a cell ------------------------------------------------------------------------------------------------------
 
 
 def cell_rows(config: RunConfig, test_max: int, cases: dict[tuple[str, int], Case] | None = None) -> list[Row]:
@@ -202,32 +196,20 @@ def declared_rows(task: Task, train_max: int, test_max: int) -> list[Row]:
     return [{"measure": "declared_src", "scale": n, "value": curve[n]} for n in scales]
 
 
-# -- position-only linear attention ------------------------------------------------------------------------------
-
-
 def pola_rows(target: str) -> list[Row]:
     """Errors and complexity of one target under each scheme of `POLA_SCHEMES`, predicted and trained."""
-    measures = ("predicted_error", "trained_error", "target_energy", "lrc", "lrc_under")
     rows = []
     for scheme, options in POLA_SCHEMES:
         generator = torch.Generator().manual_seed(0)  # of the inputs, so that the same bits come out every time
         table = pola_table(target, scheme, POLA_TRAIN_MAX, POLA_TEST_MAX, True, options, generator)
-        about: Row = {"run": "", "target": target, "scheme": SchemeSpec.of(scheme, options).label}
-        about |= {"train_max": POLA_TRAIN_MAX}
-        for measure in measures:
-            rows += [
-                {"measure": f"pola_{measure}", "scale": int(n), "value": _rounded(value), **about}
-                for n, value in zip(table["scale"], table[measure])
-            ]
+        label = SchemeSpec.of(scheme, options).label
+        about: Row = {"run": "", "target": target, "scheme": label, "train_max": POLA_TRAIN_MAX}
+        for measure in ("predicted_error", "trained_error", "target_energy", "lrc", "lrc_under"):
+            for n, value in zip(table["scale"], table[measure]):
+                # To nine digits: what lies below is the order of summation, which differs between machines.
+                rounded = float(f"{value:.9g}") if abs(value) > 1e-9 else 0.0
+                rows.append({"measure": f"pola_{measure}", "scale": int(n), "value": rounded, **about})
     return rows
-
-
-def _rounded(value: float) -> float:
-    """To nine digits: what lies below is the order of summation, which differs between machines."""
-    return float(f"{value:.9g}") if abs(value) > 1e-9 else 0.0
-
-
-# -- on disk -----------------------------------------------------------------------------------------------------
 
 
 def provenance(
@@ -240,14 +222,9 @@ def provenance(
     """
     from lengthlens.runs.training import library_versions
 
-    return {
-        "made": made,
-        "command": command,
-        "machine": machine_class(),
-        "versions": library_versions(),
-        "held_out": list(held_out),
-        "configs": {run.id: run.config.to_dict() for run in ended(store, runs)},
-    }
+    about = {"made": made, "command": command, "machine": machine_class(), "versions": library_versions()}
+    configs = {run.id: run.config.to_dict() for run in ended(store, runs)}
+    return about | {"held_out": list(held_out), "configs": configs}
 
 
 def machine_class() -> str:

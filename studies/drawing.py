@@ -65,11 +65,9 @@ def draw(
 
 def check(names: Sequence[str], formats: Sequence[str]) -> None:
     """Refuse names and formats that do not exist."""
-    for name in names:
-        if name not in (*findings(), TABLES):
-            raise unknown("figure", name, (*findings(), TABLES))
-    for kind in formats:
-        if kind not in FORMATS:
-            raise unknown("format", kind, FORMATS)
+    for kind, given, known in (("figure", names, (*findings(), TABLES)), ("format", formats, FORMATS)):
+        for name in given:
+            if name not in known:
+                raise unknown(kind, name, known)
     if not formats:
         raise UserError(f"give at least one format: {', '.join(FORMATS)}")

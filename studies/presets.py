@@ -29,12 +29,10 @@ class Preset:
 
     def plans(self) -> list[Planned]:
         """Every run, with what it is evaluated at; those that may take longest first, so that none is left alone."""
-        plans = [self._counted(plan) for grid in self.grids for plan in grid.planned()]
-        return sorted(plans, key=lambda plan: -plan.config.steps)
-
-    def _counted(self, plan: Planned) -> Planned:
-        samples = {length: self.instances.get(length, number) for length, number in plan.samples.items()}
-        return replace(plan, samples=samples, share_after_none_right=FEWER)
+        plans = [plan for grid in self.grids for plan in grid.planned()]
+        samples = [{n: self.instances.get(n, number) for n, number in plan.samples.items()} for plan in plans]
+        counted = [replace(plan, samples=own, share_after_none_right=FEWER) for plan, own in zip(plans, samples)]
+        return sorted(counted, key=lambda plan: -plan.config.steps)
 
 
 def grid(tasks: str, schemes: str, seeds: int, lengths: tuple[int, ...], samples: int, **settings: Any) -> Grid:

@@ -136,9 +136,6 @@ def show(preset: str, store: RunStore, runs: Sequence[Run], out: Path, work: "Wo
     return True
 
 
-# -- what is there already ---------------------------------------------------------------------------------------
-
-
 def fingerprint(preset: str, runs: Sequence[Run]) -> str:
     """Of all that study, figures and page are made of: the preset, the files of the runs, and the code."""
     known = hashlib.sha256(preset.encode())
@@ -166,9 +163,6 @@ def is_shown(out: Path, made_of: str) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-# -- progress ----------------------------------------------------------------------------------------------------
 
 
 def costs(preset: Preset, plans: Sequence[Planned], store: RunStore) -> dict[str, float]:

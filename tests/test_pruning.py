@@ -105,10 +105,11 @@ def test_rows_of_a_pruned_copy():
 def test_the_finding_counts_failed_runs_by_what_pruning_made_of_them():
     table = synthetic_study(tasks=["copy", "parity-cot"], schemes=["hinted:relative/max_distance=12", "relative"])
     found = pruning.pruning(Study(table))
-    assert set(found.flattened()["label"]) == {"hinted:relative/max_distance=12"}
-    assert set(found.growing()["label"]) == {"relative"}
-    assert (found.flattened()["exact_2_after"] == 1).all()
-    failed = len(found.flattened())
+    flattened, growing = found.failed()
+    assert set(flattened["label"]) == {"hinted:relative/max_distance=12"}
+    assert set(growing["label"]) == {"relative"}
+    assert (flattened["exact_2_after"] == 1).all()
+    failed = len(flattened)
     assert f"of {failed} runs that had failed at 2 × the training length and whose SRC became flat" in found.sentence
     assert f", {failed} (1.00 [" in found.sentence and ", 0 (0.00 [" in found.sentence
 

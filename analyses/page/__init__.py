@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -36,29 +36,18 @@ def page(study: Study) -> str:
     found, about = all_cells(study), study.about
     sections = [section(finding, study) for finding in findings().values()]
     style, script = part("page.css"), part("page.js")
+    of_script = {
+        "cells": found,
+        "multiples": FACTORS,
+        "indices": [{"name": each.index, "label": each.short} for each in indices()],
+        "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown()],
+    }
     text: str = template().render(
-        title=TITLE,
-        style=style,
-        style_hash=digest(style),
-        script=script,
-        script_hash=digest(script),
-        made=about.get("made", "unknown date"),
-        **headline(study),
-        facts=facts(found),
-        sections=sections,
-        matrix=matrix(found),
-        multiples=FACTORS,
-        failures=failures_table(found),
-        runs=runs_table(found),
-        provenance=provenance_lines(about),
-        **configs(about),
-        study={
-            "cells": found,
-            "multiples": FACTORS,
-            "indices": [{"name": each.index, "label": each.short} for each in indices()],
-            "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown()],
-        },
-    )
+        title=TITLE, style=style, style_hash=digest(style), script=script, script_hash=digest(script),
+        made=about.get("made", "unknown date"), **headline(study), facts=facts(found), sections=sections,
+        matrix=matrix(found), multiples=FACTORS, failures=failures_table(found), runs=runs_table(found),
+        provenance=provenance_lines(about), **configs(about), study=of_script,
+    )  # fmt: skip
     return text
 
 
@@ -71,26 +60,15 @@ def headline(study: Study) -> dict[str, Any]:
     return {"finding": found.headline, "beside": found.notes}
 
 
-class Section(NamedTuple):
-    """A finding as the page shows it: a picture inside the file itself, or why there is none, and tables."""
-
-    name: str
-    title: str
-    shows: str
-    image: str  # a data: address; empty where there is nothing to draw
-    size: tuple[int, int]
-    wide: bool
-    missing: str
-    tables: list[str]  # as HTML
-
-
-def section(finding: Finding, study: Study) -> Section:
+def section(finding: Finding, study: Study) -> dict[str, Any]:
+    """A finding as the page shows it: a picture inside the file itself, or why there is none, and tables as HTML."""
     figure = study.figure(finding)
     missing = study.missing.get(finding.name, "")
     width, height = figure.get_size_inches()
-    image, size = "" if missing else embedded(figure), (round(width * PIXELS), round(height * PIXELS))
+    about = {"name": finding.name, "title": finding.title, "shows": finding.shows, "missing": missing}
+    picture = {"image": "" if missing else embedded(figure), "wide": width > WIDE}
     tables = [table.html(f"table-{name}") for name, table in study.tables(finding).items()]
-    return Section(finding.name, finding.title, finding.shows, image, size, width > WIDE, missing, tables)
+    return about | picture | {"size": (round(width * PIXELS), round(height * PIXELS)), "tables": tables}
 
 
 def embedded(figure: Figure) -> str:
@@ -121,13 +99,10 @@ def facts(found: Sequence[Cell]) -> list[tuple[str, str]]:
     """How much there is, in a few numbers."""
     runs = [run for cell in found for run in cell["runs"]]
     accurate = [run for run in runs if run["accurate"]]
-    return [
-        ("tasks", str(len({cell["task"] for cell in found}))),
-        ("position embeddings", str(len({cell["scheme"] for cell in found}))),
-        ("runs", str(len(runs))),
-        ("accurate in range", f"{len(accurate)}"),
-        ("of these extrapolate to 2×", str(sum(bool(run["extrapolates"]) for run in accurate))),
-    ]
+    tasks, schemes = ({cell[name] for cell in found} for name in ("task", "scheme"))
+    far = [run for run in accurate if run["extrapolates"]]
+    counted = {"tasks": tasks, "position embeddings": schemes, "runs": runs, "accurate in range": accurate}
+    return [(words, str(len(those))) for words, those in {**counted, "of these extrapolate to 2×": far}.items()]
 
 
 def matrix(found: Sequence[Cell]) -> dict[str, Any]:
@@ -135,9 +110,8 @@ def matrix(found: Sequence[Cell]) -> dict[str, Any]:
     frame = pd.DataFrame(found, columns=["task", "scheme"])
     tasks, schemes = theme.tasks_in_order(frame["task"]), theme.in_order(frame["scheme"])
     places = {(cell["task"], cell["scheme"]): place for place, cell in enumerate(found)}
-    rows = [
-        {"task": task, "cells": [square(found, places.get((task, scheme))) for scheme in schemes]} for task in tasks
-    ]
+    squares = {task: [square(found, places.get((task, scheme))) for scheme in schemes] for task in tasks}
+    rows = [{"task": task, "cells": cells} for task, cells in squares.items()]
     return {"tasks": tasks, "schemes": schemes, "rows": rows}
 
 

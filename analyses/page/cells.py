@@ -38,17 +38,18 @@ def all_cells(study: Study) -> list[Cell]:
             if key not in before and key not in runs:
                 continue
             own, said, about = runs.get(key, []), before.get(key, {}), declared.get(key, trained[:0])
+            names = {"task": task, "scheme": label}
+            verdict = {"verdict": said.get("verdict", ""), "reasons": said.get("reason", "")}
             found.append(
-                {"task": task, "scheme": label, "verdict": said.get("verdict", ""), "reasons": said.get("reason", "")}
-                | {
-                    "verdict_up_to": whole(said.get("scale")),
+                {
+                    **names, **verdict, "verdict_up_to": whole(said.get("scale")),
                     "declared": {i.curve: points(about[about["measure"] == i.declared]) for i in indices()},
                     "at": {str(k): mean([run["at"][str(k)] for run in own]) for k in FACTORS},
                     "train_max": next((run["train_max"] for run in own), None),
                     "surprise": " ".join(against.get(key, [])),
                     "runs": own,
                 }
-            )
+            )  # fmt: skip
     return found
 
 
@@ -67,12 +68,8 @@ def by_cell(study: Study) -> dict[tuple[str, str], list[Cell]]:
 
 def how_it_ended(row: Cell) -> Cell:
     """What became of a run, from its row in `Study.runs`."""
-    return {
-        "run": row["run"],
-        "seed": whole(row["seed"]),
-        "train_max": whole(row["train_max"]),
-        "status": row["status"],
-        "accurate": bool(row["accurate"]),
+    return {name: whole(row[name]) for name in ("seed", "train_max")} | {
+        **{name: row[name] for name in ("run", "status", "accurate")},
         "at": {str(k): number(row[f"exact_{k}"]) for k in FACTORS},
         "extrapolates": None if pd.isna(row["extrapolates_2"]) else bool(row["extrapolates_2"]),
         **{name: number(row[name]) for name in ONCE},
