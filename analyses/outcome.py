@@ -73,26 +73,18 @@ class VerdictAndOutcome(Finding):
             totals = found.sum(axis=1)
             axes.set_yticks(np.arange(len(found)), [f"{name}\n({totals[name]} runs)" for name in found.index])
             axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-            for side in axes.spines.values():
-                side.set_visible(False)
+            axes.spines[:].set_visible(False)
             axes.set_xlabel("framed: contradicts the verdict", color=theme.VERMILION, fontsize=6.5)
         return figure
 
     def tables(self, study: Study) -> dict[str, Table]:
-        found = study.once(outcome)
-        return {
-            "outcome": Table(
-                f"Verdict before training against what training gave, in runs. {found.sentence}",
-                **of_frame(found.confusion.rename_axis("verdict").reset_index()),
-                title="How runs ended, by the verdict on their cell",
-            ),
-            "disagreements": Table(
-                "Every cell with runs that contradict its verdict.",
-                **of_frame(found.disagreements),
-                title="Where training went against the verdict",
-                empty="No run went against the verdict on its cell.",
-            ),
-        }
+        found, title = study.once(outcome), "How runs ended, by the verdict on their cell"
+        caption = f"Verdict before training against what training gave, in runs. {found.sentence}"
+        counts = Table(caption, **of_frame(found.confusion.rename_axis("verdict").reset_index()), title=title)
+        caption, title = "Every cell with runs that contradict its verdict.", "Where training went against the verdict"
+        empty = "No run went against the verdict on its cell."
+        against = Table(caption, **of_frame(found.disagreements), title=title, empty=empty)
+        return {"outcome": counts, "disagreements": against}
 
 
 def outcome(study: Study) -> Outcome:
@@ -170,8 +162,7 @@ def _verdict_frame(axes: Axes, tasks: list[str], schemes: list[str], possible: s
     axes.set_xticks([k + 0.5 for k in range(len(tasks))], tasks, rotation=50, ha="left", rotation_mode="anchor")
     axes.set_yticks([k + 0.5 for k in range(len(schemes))], schemes)
     axes.tick_params(length=0, pad=2, top=True, labeltop=True, bottom=False, labelbottom=False)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
     for label, name in zip(axes.get_yticklabels(), schemes):
         label.set_fontweight("bold" if name in possible else "normal")
 

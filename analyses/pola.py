@@ -56,11 +56,8 @@ class LinearAttention(Finding):
                 own = wide[wide["target"] == target]
                 _panels(own, grid[1, k], grid[0, k])
                 grid[0, k].set_title(theme.literal(target), fontsize=7)
-                grid[1, k].set_xlabel("scale n")
-                for axes in grid[:, k]:
-                    axes.set_ylabel("" if k else axes.get_ylabel())
-            grid[0, 0].set_ylabel("error / energy")
-            grid[1, 0].set_ylabel("LRC")
+                grid[0, k].set_ylabel("" if k else "error / energy")
+                grid[1, k].set(xlabel="scale n", ylabel="" if k else "LRC")
             across = 5 if width == theme.PAGE else 3
             figure.legend(handles=_legend(wide, True), loc="outside lower center", ncols=across, handlelength=2.6)
         return figure
@@ -97,10 +94,10 @@ def finding(wide: pd.DataFrame) -> pd.DataFrame:
         end = part.sort_values("scale").iloc[-1]
         start = part[part["scale"] == end["train_max"]].iloc[0]
         row = {"target": target, "scheme": scheme, "trained up to": end["train_max"], "N": end["scale"]}
-        row |= {"LRC": f"{start['lrc']:g} → {end['lrc']:g}"}
-        row |= {"LRC under the scheme": f"{start['lrc_under']:g} → {end['lrc_under']:g}".replace("inf", "∞")}
-        for name in ("predicted_error", "trained_error"):
-            row[name.replace("_error", "")] = end[name] / end["target_energy"] if name in part else np.nan
+        for words, name in (("LRC", "lrc"), ("LRC under the scheme", "lrc_under")):
+            row[words] = f"{start[name]:g} → {end[name]:g}".replace("inf", "∞")
+        for words in ("predicted", "trained"):
+            row[words] = end.get(f"{words}_error", np.nan) / end["target_energy"]
         rows.append(row)
     return pd.DataFrame(rows)
 

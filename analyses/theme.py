@@ -8,8 +8,8 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,9 @@ RC: dict[Any, Any] = {
 }  # fmt: skip
 
 
-@contextmanager
-def style() -> Iterator[None]:
+def style() -> AbstractContextManager[None]:
     """Matplotlib's settings for one figure; those outside are left alone."""
-    with mpl.rc_context(RC):
-        yield
+    return mpl.rc_context(RC)
 
 
 def bare(label: str) -> str:
@@ -128,10 +126,6 @@ def in_order(schemes: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(schemes), key=place)
 
 
-def colour(scheme: str) -> str:
-    return FAMILY_COLOURS.get(family(scheme), BLACK)
-
-
 def line(scheme: str) -> dict[str, Any]:
     """Colour, line style and marker of a scheme: the same in every figure, whatever else is shown."""
     return _look(scheme, _place(scheme))
@@ -146,9 +140,7 @@ def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     >>> looks["relative"]["marker"] == looks["relative/max_distance=3"]["marker"]
     False
     """
-    found: dict[str, dict[str, Any]] = {}
-    taken: set[tuple[str, int]] = set()
-    ordered = in_order(labels)
+    found, taken, ordered = dict[str, dict[str, Any]](), set[tuple[str, int]](), in_order(labels)
     for label in sorted(ordered, key=lambda each: "/" in each):
         mine, first = family(label), _place(label)
         places = [k % len(MARKERS) for k in range(first, first + len(MARKERS))]
@@ -167,7 +159,8 @@ def _place(label: str) -> int:
 
 
 def _look(label: str, place: int) -> dict[str, Any]:
-    return {"color": colour(label), "linestyle": LINES[place % len(LINES)], "marker": MARKERS[place % len(MARKERS)]}
+    own = {"linestyle": LINES[place % len(LINES)], "marker": MARKERS[place % len(MARKERS)]}
+    return {"color": FAMILY_COLOURS.get(family(label), BLACK), **own}
 
 
 def tasks_in_order(tasks: Iterable[str]) -> list[str]:

@@ -116,8 +116,7 @@ def _frame(axes: Axes, schemes: list[str], tasks: list[str], fits: list[int], te
         axes.tick_params(axis="x", labelrotation=40)
         for label in axes.get_xticklabels():
             label.set(ha="left", rotation_mode="anchor")
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
     bottom, half = len(schemes) - 1 + SIDE, 0.5 * SIDE
     small: dict[str, Any] = {"fontsize": 5, "clip_on": False}
     for x, n in ((0.03, tests[0]), (SIDE - 0.03, tests[-1])):

@@ -117,13 +117,13 @@ def show(preset: str, store: RunStore, runs: Sequence[Run], out: Path, work: "Wo
     if is_shown(out, made_of):
         return False
     remove_quietly(out / STAMP)
-    chosen, study_path, page_path = PRESETS[preset], out / STUDY, out / PAGE
+    chosen = PRESETS[preset]
 
     work.begin("study")
     table = study(store, runs, pola_targets=chosen.pola_targets, report=work.tell)
     today = time.strftime("%Y-%m-%d", time.gmtime())
     about = provenance(store, runs, today, f"lengthlens reproduce --preset {preset}", chosen.held_out)
-    write_study(table, about, study_path)
+    write_study(table, about, out / STUDY)
     write_whole(out / PROVENANCE, (json.dumps(about, indent=1) + "\n").encode())
 
     work.begin("figures")
@@ -131,8 +131,8 @@ def show(preset: str, store: RunStore, runs: Sequence[Run], out: Path, work: "Wo
     drawn = draw(shown, chosen.figures, out / FIGURES, report=work.tell)
 
     work.begin("page")
-    write_whole(page_path, make_page(shown).encode())
-    write_stamp(out, made_of, [study_path, out / PROVENANCE, *drawn.files, page_path])
+    write_whole(out / PAGE, make_page(shown).encode())
+    write_stamp(out, made_of, [out / STUDY, out / PROVENANCE, *drawn.files, out / PAGE])
     return True
 
 
@@ -167,8 +167,7 @@ def is_shown(out: Path, made_of: str) -> bool:
 
 def costs(preset: Preset, plans: Sequence[Planned], store: RunStore) -> dict[str, float]:
     """What each stage may cost, in seconds: training by the steps that are left, probing by the runs that are left."""
-    left = pending(plans, store)
-    steps = sum(config.steps - store.run(config).status().steps for config in left)
+    steps = sum(config.steps - store.run(config).status().steps for config in pending(plans, store))
     unprobed = sum(not is_probed(store.run(plan.config)) for plan in plans) if preset.probed else 0
     return {"training": STEP_COST * steps, "probing": PROBE_COST * unprobed, **REST_COST}
 

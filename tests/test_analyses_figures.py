@@ -61,7 +61,7 @@ def without(*measures: str) -> pd.DataFrame:
 
 def test_labels_with_options_have_the_family_and_colour_of_their_scheme():
     assert theme.family("hinted:relative/max_distance=3") == "hinted"
-    assert theme.colour("lbpe/score_scaling=none") == theme.colour("lbpe")
+    assert theme.line("lbpe/score_scaling=none")["color"] == theme.line("lbpe")["color"]
     looks = theme.lines(SCHEMES)
     assert len({(look["color"], str(look["linestyle"]), look["marker"]) for look in looks.values()}) == len(SCHEMES)
     assert looks["rope"] == theme.line("rope")
