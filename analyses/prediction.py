@@ -36,10 +36,8 @@ LEFT_OUT = [*"predictor task threshold runs extrapolating note".split(), *Estima
 
 # Where all runs of a stratum share a base rate, leaving out each run's own outcome would turn it upside down.
 SAME_BY_CONSTRUCTION = {
-    "family": ("family", "scheme", "cell"),
-    "scheme": ("scheme", "cell"),
-    "verdict": ("verdict", "cell"),
-}
+    "family": ("family", "scheme", "cell"), "scheme": ("scheme", "cell"), "verdict": ("verdict", "cell")
+}  # fmt: skip
 
 
 class Predictor(NamedTuple):

@@ -153,10 +153,8 @@ def mean(values: ArrayLike) -> Statistic:
 def why_undefined(positive: ArrayLike) -> str:
     """Why there are no two classes to tell apart; empty if there are."""
     yes = np.asarray(positive, dtype=bool)
-    if len(yes) == 0:
-        return "no run has both numbers"
-    if len(yes) == 1:
-        return "there is one run only, so there is nothing to tell apart"
+    if len(yes) < 2:
+        return "there is one run only, so there is nothing to tell apart" if len(yes) else "no run has both numbers"
     if yes.all():
         return f"all {len(yes)} runs extrapolate, so there is nothing to tell apart"
     return "" if yes.any() else f"none of {len(yes)} runs extrapolates, so there is nothing to tell apart"

@@ -47,6 +47,7 @@ def grid(tasks: str, schemes: str, seeds: int, lengths: tuple[int, ...], samples
 # Two that are accurate in range and nowhere else, three that go on: one of them by the value of a single integer.
 QUICK_SCHEMES = "rope learned ideal lbpe hinted:relative/max_distance=3"
 QUICK_TARGETS = ("prefix-sum", "running-mean")
+ALL_TARGETS = (*QUICK_TARGETS, "shift-by-one", "alternating-sign", "first-token")
 
 # On six scales and in 2400 steps `rope` and `learned` become accurate in range, in half a minute on a core. No scheme
 # can extrapolate a task of growing SRC: it is there to show that, not to be solved, and gets an eighth of the steps.
@@ -70,53 +71,39 @@ RECORD_LENGTHS = (10, 20, 50, 100, 200, 500)  # of every task, beside those of i
 RECORD_INSTANCES = {10: 1000, 20: 1000, 50: 1000, 100: 500, 200: 300, 500: 200, 1000: 200, 10_000: 20}
 SMOKE = {"train_max": 3, "n_heads": 2, "d_model": 32, "check_every": 50, "warmup": 20}
 
-PRESETS: Registry[Preset] = Registry(
-    "preset",
-    {
-        "smoke": Preset(
-            "a few tiny runs, to see that everything works; under a minute on two cores",
-            (
-                grid("copy", "ideal relative", 1, (6, 30), 100, steps=400, **SMOKE),
-                grid("parity", "ideal", 1, (6, 30), 100, steps=50, **SMOKE),
-            ),
-            ("prefix-sum",),
+PRESETS: Registry[Preset] = Registry("preset", {
+    "smoke": Preset(
+        "a few tiny runs, to see that everything works; under a minute on two cores",
+        (grid("copy", "ideal relative", 1, (6, 30), 100, steps=400, **SMOKE),
+         grid("parity", "ideal", 1, (6, 30), 100, steps=50, **SMOKE)),
+        ("prefix-sum",),
+    ),
+    "quick": Preset(
+        "three tasks, one of growing SRC, five schemes, two seeds; within ten minutes on two cores",
+        (grid("parity-cot copy", QUICK_SCHEMES, 2, QUICK_LENGTHS, 300, **QUICK),
+         grid("parity", QUICK_SCHEMES, 2, QUICK_LENGTHS, 300, **GROWING)),
+        QUICK_TARGETS,
+    ),
+    "paper": Preset(
+        "the study in figures/: six tasks, ten schemes, three seeds; some hours on two cores",
+        (grid(PAPER_TASKS, PAPER_SCHEMES, 3, (20, 50, 100), 300),), ALL_TARGETS, held_out=HELD_OUT,
+    ),
+    "unscaled": Preset(
+        "the study again without length-scaled scores, on runs of its own: five tasks, ten schemes, two seeds",
+        (grid(REPEATED_TASKS, PAPER_SCHEMES, 2, (20, 50, 100), 100, score_scaling="none"),),
+        QUICK_TARGETS, held_out=HELD_OUT,
+    ),
+    "records": Preset(
+        "trained on n ≤ 10, evaluated up to 10,000: eight tasks, five schemes, three seeds; a day on two cores",
+        tuple(
+            grid(task, RECORD_SCHEMES, 3, (*RECORD_LENGTHS, *goals), 1000, score_scaling=scaling)
+            for scaling in ("log", "none")
+            for task, goals in GOALS.items()
         ),
-        "quick": Preset(
-            "three tasks, one of growing SRC, five schemes, two seeds; within ten minutes on two cores",
-            (
-                grid("parity-cot copy", QUICK_SCHEMES, 2, QUICK_LENGTHS, 300, **QUICK),
-                grid("parity", QUICK_SCHEMES, 2, QUICK_LENGTHS, 300, **GROWING),
-            ),
-            QUICK_TARGETS,
-        ),
-        "paper": Preset(
-            "the study in figures/: six tasks, ten schemes, three seeds; some hours on two cores",
-            (grid(PAPER_TASKS, PAPER_SCHEMES, 3, (20, 50, 100), 300),),
-            (*QUICK_TARGETS, "shift-by-one", "alternating-sign", "first-token"),
-            held_out=HELD_OUT,
-        ),
-        "unscaled": Preset(
-            "the study again without length-scaled scores, on runs of its own: five tasks, ten schemes, two seeds",
-            (grid(REPEATED_TASKS, PAPER_SCHEMES, 2, (20, 50, 100), 100, score_scaling="none"),),
-            QUICK_TARGETS,
-            held_out=HELD_OUT,
-        ),
-        "records": Preset(
-            "trained on n ≤ 10, evaluated up to 10,000: eight tasks, five schemes, three seeds; a day on two cores",
-            tuple(
-                grid(task, RECORD_SCHEMES, 3, (*RECORD_LENGTHS, *goals), 1000, score_scaling=scaling)
-                for scaling in ("log", "none")
-                for task, goals in GOALS.items()
-            ),
-            (),
-            instances=RECORD_INSTANCES,
-            probed=False,
-            figures=("records", "extrapolation", "outcome", "tables"),
-        ),
-        "full": Preset(
-            "every task under every scheme with five seeds, for a GPU or a cluster",
-            (grid(" ".join(TASKS), " ".join(scheme_names()), 5, (20, 50, 100, 200, 500, 1000), 1000),),
-            (*QUICK_TARGETS, "shift-by-one", "alternating-sign", "first-token"),
-        ),
-    },
-)
+        (), instances=RECORD_INSTANCES, probed=False, figures=("records", "extrapolation", "outcome", "tables"),
+    ),
+    "full": Preset(
+        "every task under every scheme with five seeds, for a GPU or a cluster",
+        (grid(" ".join(TASKS), " ".join(scheme_names()), 5, (20, 50, 100, 200, 500, 1000), 1000),), ALL_TARGETS,
+    ),
+})  # fmt: skip

@@ -143,10 +143,9 @@ def level(value: float | None) -> str:
 
 def provenance_lines(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Date, command, machine class and versions."""
-    plain = {"made": "made on", "command": "command", "machine": "machine"}
-    lines = [(label, str(about[name])) for name, label in plain.items() if about.get(name)]
-    versions = about.get("versions") or {}
-    return [*lines, *([("versions", ", ".join(f"{k} {v}" for k, v in sorted(versions.items())))] if versions else [])]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted((about.get("versions") or {}).items()))
+    found = {"made on": about.get("made"), "command": about.get("command"), "machine": about.get("machine")}
+    return [(label, str(value)) for label, value in {**found, "versions": versions}.items() if value]
 
 
 def configs(about: Mapping[str, Any]) -> dict[str, Any]:
