@@ -204,6 +204,5 @@ def test_few_modules() -> None:
     assert len(sizes()) <= MAX_MODULES
 
 
-@pytest.mark.xfail(reason="the aim, not reached yet")
 def test_few_lines() -> None:
     assert sum(sizes().values()) <= MAX_LINES
