@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from lengthlens.models.schemes.spec import SCHEMES
     from lengthlens.models.transformer import HookedModel, build
     from lengthlens.probes.certificate.certify import certify
+    from lengthlens.probes.interchange import interchange_src
     from lengthlens.probes.invariance import invariance_index
     from lengthlens.probes.lrc import measured_lrc
     from lengthlens.probes.pruning import prune
     from lengthlens.probes.src import measured_src
+    from lengthlens.probes.stretch import stretched_match
     from lengthlens.probes.transfer import readout_transfer
     from lengthlens.runs.config import RunConfig
     from lengthlens.runs.evaluation import exact_match
@@ -45,6 +47,8 @@ HOMES = {
     "verdict": "theory.verdict",
     "measured_src": "probes.src",
     "measured_lrc": "probes.lrc",
+    "interchange_src": "probes.interchange",
+    "stretched_match": "probes.stretch",
     "readout_transfer": "probes.transfer",
     "invariance_index": "probes.invariance",
     "prune": "probes.pruning",
@@ -56,8 +60,8 @@ HOMES = {
 
 __all__ = [
     "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "certify",
-    "draw", "exact_match", "invariance_index", "load", "measured_lrc", "measured_src", "prune", "readout_transfer",
-    "reproduce", "study", "sweep", "train", "verdict",
+    "draw", "exact_match", "interchange_src", "invariance_index", "load", "measured_lrc", "measured_src", "prune",
+    "readout_transfer", "reproduce", "stretched_match", "study", "sweep", "train", "verdict",
 ]  # fmt: skip
 
 

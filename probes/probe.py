@@ -206,12 +206,60 @@ class RelationProbe(Probe):
         return rows
 
 
+class InterchangeProbe(Probe):
+    """SRC by exchanging states between steps, its ι, and exact match with states taken from shorter inputs."""
+
+    name, curves = "interchange", {"interchange_src": "iota_interchange"}
+    measures = ("interchange_src", "iota_interchange", "interchange_exact_match")
+    words = "how many operators it uses, by exchanging its states between steps"
+    thresholds = (FIDELITY,)  # the least agreement of two steps
+
+    def rows(self, context: "Context") -> list[Row]:
+        from lengthlens.probes.interchange import interchange_src
+
+        if context.task.family == "content-addressed":
+            return [
+                {"measure": "interchange_src", "reason": "the sources follow from the tokens: no twins by position"}
+            ]
+        found = interchange_src(context.subject, *context.range, agreement=FIDELITY.default)
+        rows = [index_row("iota_interchange", found.curve, self.defaults)]
+        rows += by_scale("interchange_src", found.curve, self.defaults)
+        return rows + by_scale("interchange_exact_match", {context.train_max: found.exchanged}, self.defaults)
+
+
+class StretchProbe(Probe):
+    """Exact match predicted at longer scales from inputs of the training range, with codes only and with all keys."""
+
+    name, measures = "stretch", ("predicted_exact_match", "predicted_by_codes")
+    words = "the exact match to expect on longer inputs, from short ones at the positions of long ones"
+
+    def rows(self, context: "Context") -> list[Row]:
+        from lengthlens.errors import UserError
+        from lengthlens.probes.stretch import stretched_match
+
+        try:
+            found = stretched_match(context.subject, *context.range)
+        except UserError as error:  # no position embedding of ours, a content-addressed task, too many positions
+            return [{"measure": "predicted_exact_match", "reason": str(error)}]
+        scales = found.scales
+        rows = by_scale("predicted_exact_match", {n: found.at(n) for n in scales}, {})
+        return rows + by_scale("predicted_by_codes", {n: found.at(n, "codes only") for n in scales}, {})
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        values = [row for row in rows if row["measure"] == "predicted_exact_match" and row["reason"] == ""]
+        texts = ", ".join(f"{row['value']:.2f} at n = {row['scale']}" for row in values)
+        return [f"predicted exact match: {texts}"] if texts else []
+
+
 def _records(frame: Any) -> list[Row]:
     rows: list[Row] = frame.to_dict("records")
     return rows
 
 
-OURS = (LrcProbe(), SrcProbe(), TransferProbe(), PrunedProbe(), RelationProbe())
+OURS = (
+    *(LrcProbe(), SrcProbe(), TransferProbe(), PrunedProbe(), RelationProbe()),
+    *(InterchangeProbe(), StretchProbe()),
+)
 PROBES: Registry[Probe] = Registry("measure", {probe.name: probe for probe in OURS})
 
 

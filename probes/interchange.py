@@ -1,0 +1,269 @@
+"""Interchange SRC: how many operators a network uses, counted by exchanging its internal states between steps.
+
+The paper's SRC is that of a task: the least number of unit operators of a circuit that computes it. What a *network*
+uses is measured here causally. We define:
+
+- The *state* of a step is the residual stream at its query, before one of the blocks (one *site* for each block).
+- Two steps are *twins* on two instances if the task's circuit applies the same operator to the same tokens there, and
+  the token at the query is the same: then the same answer is due, and only scale and positions differ.
+- Two steps are *exchangeable* if either, with the state of a twin at the other in place of its own, at each of the
+  sites in turn, still predicts the right token, in at least a share `agreement` of the instances.
+- Steps that are exchangeable with one representative are one class. Representatives are chosen in the order of scale
+  and query: the first step that is exchangeable with none of those before it.
+
+SRC_I(n) is the number of classes of all steps at scales ≤ n. No code of the position embedding enters, so that codes
+which are declared and not used do not count. Worked example: a copier that attends to the key n back by position alone
+has the same state at every step, SRC_I(n) = 3: the first step (its query is ``=``), the last (it writes ``$``), which
+have twins only among their like, and all others. One whose state says where it is accepts no other step's, and
+SRC_I(n) grows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.probes.subject import Subject, scales_up_to, subject_of, task_of
+from lengthlens.runs.evaluation import evaluating
+from lengthlens.tasks import Batch, Circuit, Task
+from lengthlens.tasks.task import UNUSED
+
+AGREEMENT = 0.9  # fixed on copy and parity-cot
+ROWS = 24  # instances of each scale in which states are replaced
+DRAWS = 12  # instances among which a twin is looked for; one in ten has the wanted digit at the query
+TRIALS = 6  # instances with a twin below which two steps are not compared, and so are not one class
+
+
+class StepAt(NamedTuple):
+    """A step of the circuit: the answer token number `place` at a scale."""
+
+    scale: int
+    place: int
+
+
+@dataclass(frozen=True)
+class InterchangeSrc:
+    """The class of each step, and what follows from it."""
+
+    steps: pd.DataFrame = field(repr=False)  # scale, place, operator, class_scale, class_place, agreement
+    exchanged: float  # exact match at the largest scales with every state taken from the lower half of the scales
+    agreement: float
+
+    @property
+    def curve(self) -> dict[int, int]:
+        """SRC_I by scale: the classes whose first step is at that scale or below."""
+        first = self.steps.drop_duplicates(["class_scale", "class_place"])["class_scale"]
+        return {int(n): int((first <= n).sum()) for n in sorted(self.steps["scale"].unique())}
+
+
+def interchange_src(
+    model: Callable[..., Any] | Subject,
+    task: Task | None = None,
+    train_max: int = 10,
+    *,
+    agreement: float = AGREEMENT,
+    rows: int = ROWS,
+    generator: torch.Generator | None = None,
+) -> InterchangeSrc:
+    """Count the operators of a network by exchanging states between its steps.
+
+    Arguments:
+        model: any model with `run_with_cache`, `run_with_hooks` and hooks ``blocks.l.hook_resid_pre``.
+        task: the task; the model's own if None. Its circuit says which steps are twins.
+        train_max: the largest scale looked at.
+        agreement: the least share of right predictions with which two steps count as exchangeable.
+        rows: instances of each scale in which states are replaced.
+        generator: of the instances; seed 0 if None.
+
+    Result: an `InterchangeSrc`; its `curve` is SRC_I(n), its `steps` say which step is in whose class.
+
+    Errors: UserError for a model without hooks, a scale that the task does not have, a content-addressed task.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> interchange_src(copy_by_hand("ideal"), train_max=4).curve
+    {1: 2, 2: 3, 3: 3, 4: 3}
+    """
+    if not 0 < agreement <= 1:
+        raise UserError(f"agreement must be above 0 and at most 1, not {agreement!r}")
+    task, subject = task_of(model, task), subject_of(model)
+    if task.family == "content-addressed":
+        raise UserError(
+            f"the sources of '{task.name}' follow from its tokens: twins are found by position-addressed circuits only"
+        )
+    exchange = _Exchange(
+        subject, task, scales_up_to(task, train_max), rows, generator or torch.Generator().manual_seed(0)
+    )
+    return InterchangeSrc(exchange.classes(agreement), exchange.exchanged(), agreement)
+
+
+class _Exchange:
+    """Instances of every scale, and the network run on them with states of other steps."""
+
+    def __init__(
+        self, subject: Subject, task: Task, scales: Sequence[int], rows: int, generator: torch.Generator
+    ) -> None:
+        self.subject, self.task, self.scales, self.generator = subject, task, list(scales), generator
+        self.sites = [f"blocks.{layer}.hook_resid_pre" for layer in subject.layers(None)]
+        self.circuits = {scale: task.circuit(scale) for scale in scales}
+        self.batches = {scale: task.sample(scale, rows, generator) for scale in scales}
+
+    @cached_property
+    def steps(self) -> list[StepAt]:
+        """Every step, in the order of scale and query."""
+        return [StepAt(scale, place) for scale, circuit in self.circuits.items() for place in range(len(circuit))]
+
+    # -- classes ---------------------------------------------------------------------------------------------------
+
+    def classes(self, agreement: float) -> pd.DataFrame:
+        """Each step with the representative of its class, and the share right when the two are exchanged."""
+        rows: dict[StepAt, dict[str, Any]] = {}
+        for first in self.steps:
+            if first in rows:
+                continue
+            shares = self.shares(first, [step for step in self.steps if step not in rows and step > first], agreement)
+            for step, share in {first: 1.0, **shares}.items():
+                if share >= agreement:
+                    about = {"scale": step.scale, "place": step.place, "operator": self.operator(step)}
+                    rows[step] = {**about, "class_scale": first.scale, "class_place": first.place, "agreement": share}
+        return pd.DataFrame([rows[step] for step in self.steps])
+
+    def operator(self, step: StepAt) -> str:
+        circuit = self.circuits[step.scale]
+        return str(circuit.operators[circuit.operator[step.place]].name)
+
+    def shares(self, one: StepAt, others: Sequence[StepAt], agreement: float) -> dict[StepAt, float]:
+        """The share of right predictions when `one` is exchanged with each of the others, the least over sites.
+
+        First the states of `one` are put into the others; those that accept them give theirs in return. Steps without
+        enough twins are left out.
+        """
+        same = [step for step in others if self.operator(step) == self.operator(one)]
+        there: dict[StepAt, float] = {}
+        for scale in sorted({step.scale for step in same}):
+            steps = [step for step in same if step.scale == scale]
+            there |= self._shares(steps, [one] * len(steps))
+        accepted = [step for step, share in there.items() if share >= agreement]
+        back: dict[StepAt, float] = {}
+        for step in accepted:
+            back[step] = self._shares([one], [step]).get(one, 0.0)
+        return {step: min(there[step], back[step]) for step in accepted}
+
+    def _shares(self, steps: Sequence[StepAt], donors: Sequence[StepAt]) -> dict[StepAt, float]:
+        """For steps of one scale, each with its donor: the share right, the least over sites."""
+        right, has_twin = self.right(steps[0].scale, [step.place for step in steps], donors)
+        trials = has_twin.sum(0)
+        share = ((right & has_twin).sum(1) / trials.clamp(min=1)).amin(0)
+        return {step: float(s) for step, s, n in zip(steps, share, trials) if n >= TRIALS}
+
+    def exchanged(self) -> float:
+        """Exact match at the two largest scales when every state comes from a step at the lower half of the scales."""
+        low = [step for step in self.steps if step.scale <= self.scales[(len(self.scales) - 1) // 2]]
+        least = []
+        for scale in self.scales[-2:]:
+            chosen: dict[int, StepAt] = {}
+            for step in (step for step in self.steps if step.scale == scale):
+                alike = [donor for donor in low if self.operator(donor) == self.operator(step)]
+                if alike:
+                    chosen[step.place] = alike[int(torch.randint(len(alike), (), generator=self.generator))]
+            right, _ = self.right(scale, list(chosen), list(chosen.values()))
+            least.append(float(right.all(2).double().mean(1).min()))
+        return float(np.mean(least)) if low else float("nan")
+
+    # -- replacing states ------------------------------------------------------------------------------------------
+
+    def right(self, scale: int, places: Sequence[int], donors: Sequence[StepAt]) -> tuple[Tensor, Tensor]:
+        """Whether each step predicts its answer token under states of its donor, all steps of an instance at once.
+
+        Out: [site, row, place] and whether there was a twin, [row, place]; a step without one keeps its own state.
+        """
+        batch, circuit = self.batches[scale], self.circuits[scale]
+        query = torch.from_numpy(circuit.query[list(places)])
+        rows, device = len(batch), self.subject.device
+        has_twin = torch.zeros(rows, len(places), dtype=torch.bool)
+        if not places:
+            return torch.zeros(len(self.sites), rows, 0, dtype=torch.bool), has_twin
+        found = []
+        for k, (place, donor) in enumerate(zip(places, donors)):
+            wanted = roles_of(circuit, place, batch.tokens)
+            twins, has_twin[:, k] = self.twins(donor, wanted)
+            found.append(self.states(donor, twins))
+        states = torch.stack(found, 2)  # [site, row, place, d_model]
+        answer = batch.tokens[:, query + 1]
+        right = [
+            self._patched(batch, scale, site, query, own.to(device), has_twin.to(device))
+            for site, own in zip(self.sites, states)
+        ]
+        return torch.stack([each == answer for each in right]), has_twin
+
+    def _patched(self, batch: Batch, scale: int, site: str, query: Tensor, states: Tensor, replaced: Tensor) -> Tensor:
+        """The next token predicted at each query, with the states there replaced. [row, place]"""
+
+        def hook(resid: Tensor, hook: Any) -> Tensor:
+            resid = resid.clone()
+            resid[:, query] = torch.where(replaced[..., None], states.to(resid.dtype), resid[:, query])
+            return resid
+
+        model: Any = self.subject.model
+        scales = {"scale": scale} if self.subject.takes_scale else {}
+        with evaluating(model):
+            logits = model.run_with_hooks(batch.tokens.to(self.subject.device), fwd_hooks=[(site, hook)], **scales)
+        predicted: Tensor = logits[:, query].argmax(-1).cpu()
+        return predicted
+
+    def states(self, donor: StepAt, tokens: Tensor) -> Tensor:
+        """The state at the donor's query in each instance, at each site. [site, row, d_model]"""
+        query = int(self.circuits[donor.scale].query[donor.place])
+        found = self.subject.activations(tokens.to(self.subject.device), donor.scale, self.sites)
+        return torch.stack([found[site][:, query] for site in self.sites]).cpu()
+
+    def twins(self, donor: StepAt, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """For each row an instance in which the donor step has the wanted role, if one is found.
+
+        `wanted` [row, 1 + sources]: the tokens at the query and at the sources. Sources in the prompt get their tokens;
+        what the answer wrote before, the query's own token among it, has to come out right in one of several draws.
+        Out: tokens [row, pos], and whether each row is a twin.
+        """
+        task, circuit, rows = self.task, self.circuits[donor.scale], len(wanted)
+        drawn = task.sample(donor.scale, rows * DRAWS, self.generator).tokens
+        prompt = drawn[:, : task.prompt_length(donor.scale)].clone()
+        goal = wanted.repeat_interleave(DRAWS, 0)
+        sources = sources_of(circuit, donor.place)
+        for slot, source in enumerate(sources):
+            if source < prompt.shape[1]:
+                prompt[:, source] = goal[:, 1 + slot]
+        tokens, sound = completed(task, donor.scale, prompt)
+        fits = sound & (roles_of(circuit, donor.place, tokens) == goal).all(1)
+        fits = fits.view(rows, DRAWS)
+        best = fits.to(torch.int8).argmax(1) + DRAWS * torch.arange(rows)
+        return tokens[best], fits.any(1)
+
+
+def roles_of(circuit: Circuit, place: int, tokens: Tensor) -> Tensor:
+    """The tokens at the query of a step and at its sources. [row, pos] to [row, 1 + sources]"""
+    return tokens[:, [int(circuit.query[place]), *sources_of(circuit, place)]]
+
+
+def sources_of(circuit: Circuit, place: int) -> list[int]:
+    """The sources of a step."""
+    return [int(source) for source in circuit.sources[place] if source != UNUSED]
+
+
+def completed(task: Task, scale: int, prompt: Tensor) -> tuple[Tensor, Tensor]:
+    """Prompts [row, pos] with their answers, and which rows are instances of the task. [row, pos], [row]"""
+    where, column = torch.zeros(task.input_length(scale), dtype=torch.long), 1
+    for piece in task.prompt(torch.arange(len(where))[None], scale):
+        if isinstance(piece, str):
+            column += 1
+        else:
+            where[piece[0]] = torch.arange(column, column + piece.shape[1])
+            column += piece.shape[1]
+    inputs = prompt[:, where]
+    valid = task.valid(inputs, scale)
+    tokens = task.assemble(torch.where(valid[:, None], inputs, 0), scale).tokens
+    return tokens, valid & (tokens[:, : prompt.shape[1]] == prompt).all(1)

@@ -1,0 +1,148 @@
+"""Interchange SRC and stretching on networks built by hand, whose operators and failures are known."""
+
+import pytest
+import torch
+
+from lengthlens.errors import UserError
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.transformer import HookedModel, build
+from lengthlens.probes.controls import copy_by_hand
+from lengthlens.probes.interchange import completed, interchange_src
+from lengthlens.probes.stretch import kept_steps, placements, stretched_match
+from lengthlens.runs.evaluation import exact_match
+from lengthlens.tasks import TASKS
+
+LARGEST = 4  # scale of the memorising copier
+
+
+@pytest.fixture(scope="module")
+def memorising() -> HookedModel:
+    """A copier that knows each (position, scale) by heart: the first layer finds where ``=`` stands, its MLP has a unit
+    for each pair (i, n), which writes i−n, and the second layer attends to the key at that position.
+    """
+    task, positions = TASKS["copy"], 2 * LARGEST + 3
+    tokens, equals = len(task.vocab), TASKS["copy"].ids["="]
+    # The residual stream: token, own position, position of "=", position to attend to, what to write.
+    parts = [tokens, positions, positions, positions, tokens]
+    start = [sum(parts[:k]) for k in range(len(parts))]
+    token, own, found, goal, written = (slice(a, a + size) for a, size in zip(start, parts))
+    pairs = [(n + k, n) for n in range(1, LARGEST + 1) for k in range(1, n + 2)]
+    sizes = {"n_layers": 2, "n_heads": 1, "d_model": sum(parts), "d_head": tokens + positions, "d_mlp": len(pairs)}
+    options = {"normalization_type": None, "act_fn": "relu", "n_ctx": positions, "attn_scale": 1.0}
+    model = build(ModelConfig(task="copy", scheme="learned", **sizes, **options))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.embed.W_E[:, token] = torch.eye(tokens)
+        model.pos_embed.W_pos[:, own] = torch.eye(positions)
+        first, second = (layer.attn for layer in model.layers)
+        first.b_Q[0, 0] = 40.0
+        first.W_K[0, start[0] + equals, 0] = 1.0  # every query attends to "="
+        first.W_V[0, own, :positions] = torch.eye(positions)
+        first.W_O[0, :positions, found] = torch.eye(positions)
+        for unit, (i, n) in enumerate(pairs):
+            model.layers[0].mlp.W_in[start[1] + i, unit] = 1.0
+            model.layers[0].mlp.W_in[start[2] + n + 1, unit] = 1.0
+            model.layers[0].mlp.b_in[unit] = -1.0
+            model.layers[0].mlp.W_out[unit, start[3] + i - n] = 1.0
+        second.W_Q[0, goal, :positions] = 40.0 * torch.eye(positions)
+        second.W_K[0, own, :positions] = torch.eye(positions)
+        second.W_V[0, token, positions:] = torch.eye(tokens)
+        writes = torch.eye(tokens)
+        writes[equals] = writes[task.ids["$"]]  # the last step attends to "=" and writes "$"
+        second.W_O[0, positions:, written] = writes
+        model.unembed.W_U[written] = torch.eye(tokens)
+    return model.eval()
+
+
+def matches(model: HookedModel, scale: int) -> float:
+    return exact_match(model, TASKS["copy"], [scale], samples=50)[0].exact_match
+
+
+# -- interchange -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["ideal", "lbpe", "hinted:relative"])
+def test_a_copier_by_position_has_one_operator_but_for_the_ends(scheme: str) -> None:
+    """Codes that are declared and not used, i−j under hinted:relative, do not count."""
+    found = interchange_src(copy_by_hand(scheme, 12), train_max=5)
+    assert list(found.curve.values()) == [2, 3, 3, 3, 3]
+    assert found.exchanged == 1.0
+
+
+def test_a_copier_that_memorises_has_an_operator_for_each_step(memorising: HookedModel) -> None:
+    assert all(matches(memorising, n) == 1.0 for n in range(1, LARGEST + 1))
+    found = interchange_src(memorising, train_max=LARGEST)
+    # The first steps of all scales are one: "=" finds itself wherever it stands, and attends to position 1. All others
+    # are one each: 1 + 1, + 2, + 3, + 4.
+    assert list(found.curve.values()) == [2, 4, 7, 11]
+    assert found.exchanged < 0.5
+
+
+def test_each_step_is_in_one_class_whose_first_step_is_its_own() -> None:
+    steps = interchange_src(copy_by_hand(), train_max=4).steps
+    own = steps[(steps["scale"] == steps["class_scale"]) & (steps["place"] == steps["class_place"])]
+    assert len(own) == len(steps.drop_duplicates(["class_scale", "class_place"])) == 3
+    assert (steps["class_scale"] <= steps["scale"]).all()
+
+
+@pytest.mark.parametrize("name", ["addition", "multiplication-by-digit", "parity-cot", "reverse"])
+def test_a_prompt_is_completed_as_the_task_does_it(name: str) -> None:
+    task = TASKS[name]
+    drawn = task.sample(4, 20, torch.Generator().manual_seed(1)).tokens
+    tokens, sound = completed(task, 4, drawn[:, : task.prompt_length(4)])
+    assert sound.all() and (tokens == drawn).all()
+    broken = drawn[:, : task.prompt_length(4)].clone()
+    broken[:10, 1] = task.ids["="]
+    assert completed(task, 4, broken)[1].tolist() == [False] * 10 + [True] * 10
+
+
+def test_what_has_no_twins_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UserError, match="'sort' follow from its tokens"):
+        interchange_src(copy_by_hand(), TASKS["sort"])
+    with pytest.raises(UserError, match=r"agreement must be above 0 and at most 1, not 1\.5"):
+        interchange_src(copy_by_hand(), agreement=1.5)
+
+
+# -- stretching --------------------------------------------------------------------------------------------------
+
+
+def test_a_copier_by_its_own_relation_is_predicted_to_copy_at_any_length() -> None:
+    for scheme in ("ideal", "lbpe", "hinted:relative"):
+        found = stretched_match(copy_by_hand(scheme), train_max=5, scales=[10, 50])
+        assert (found.at(10), found.at(50), found.fails_at, found.cause) == (1.0, 1.0, None, None)
+
+
+def test_a_distance_that_was_never_trained_is_the_codes_fault() -> None:
+    """The score of the right key is taken away again at every distance above 10: fine up to n = 10, wrong beyond."""
+    model = copy_by_hand("hinted:relative", 12)
+    with torch.no_grad():
+        model.pos_embed.inner.table[..., 11:] = -60.0
+    found = stretched_match(model, train_max=10, scales=[15, 20])
+    assert matches(model, 10) == 1.0 and matches(model, 20) == 0.0
+    assert found.fails_at == 15 and found.cause == "codes" and found.at(20) < 0.1
+
+
+def test_a_weak_score_is_lost_among_many_keys() -> None:
+    """The right key weighs e³ ≈ 20 other keys: enough among 22, not among 200."""
+    model = copy_by_hand("lbpe")
+    with torch.no_grad():
+        model.pos_embed.bias *= 3.0 / model.pos_embed.weights().max()
+    found = stretched_match(model, train_max=10, scales=[20, 100])
+    assert matches(model, 10) > 0.9 and matches(model, 100) == 0.0
+    assert found.at(100, "codes only") > 0.9 and found.at(100) < 0.1
+    assert found.fails_at == 100 and found.cause == "spread"
+
+
+@pytest.mark.parametrize("name", ["copy", "reverse", "addition", "parity-cot", "shift"])
+def test_some_placement_keeps_the_sources_of_every_step(name: str) -> None:
+    task = TASKS[name]
+    few, many = task.circuit(5), task.circuit(12)
+    kept = torch.stack([kept_steps(few, many, places) for places in placements(task, 5, 12)])
+    assert kept.any(0).all()
+    for places in placements(task, 5, 12):
+        assert (places.diff() > 0).all() and places[0] == 0 and places[-1] == task.length(12) - 1
+
+
+def test_stretching_to_the_same_scale_changes_nothing(memorising: HookedModel) -> None:
+    assert stretched_match(memorising, train_max=LARGEST, scales=[LARGEST]).at(LARGEST) == 1.0
