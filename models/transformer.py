@@ -326,7 +326,9 @@ class Cache(ActivationCache):
     def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
         kind = self.model.cfg.normalization_type
         if kind in ("LN", "RMS"):
-            raise UserError(f"normalization_type {kind} has weights that shares of a logit leave out: use folded()")
+            raise UserError(
+                f"normalization_type {kind} has weights that shares of a logit leave out: use model.folded()"
+            )
         attributions: Tensor = super().logit_attrs(*args, **kwargs)
         return attributions
 
