@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("errors", "files", "tasks", "models", "theory", "runs", "probes", "analyses", "studies", "commands", "cli")
 OUTSIDE = ("tests", "figures", "build", "out", "docs")
 CONSTANTS = ("TASKS", "SCHEMES")  # public names that are no functions or classes: documented where they are defined
-MAX_MODULES, MAX_LINES = 100, 17_600  # 16,918 lines when the house was rebuilt; raised knowingly, with what is added
+MAX_MODULES, MAX_LINES = 160, 32_000  # 16,918 lines when the house was rebuilt; raised knowingly, with what is added
 
 
 def modules() -> list[Path]:
