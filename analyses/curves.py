@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import FACTORS, Index, indices, measured
+from lengthlens.analyses.table import FACTORS, Index, measured
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.probes.invariance import over_seeds
 
@@ -47,8 +47,8 @@ class Extrapolation(Finding):
         )
         names = ["task", "scheme", "verdict", "runs", "accurate", *(f"exact_{factor}" for factor in FACTORS)]
         words = {f"exact_{FACTORS[0]}": f"exact match at {FACTORS[0]}×", f"exact_{FACTORS[1]}": f"at {FACTORS[1]}×"}
-        words |= {each.index: each.short for each in indices()}
-        found = of_frame(cell_table(study), [*names, *(each.index for each in indices())], **words)
+        words |= {each.index: each.short for each in study.indices}
+        found = of_frame(cell_table(study), [*names, *(each.index for each in study.indices)], **words)
         return {"cells": Table(caption, **found, title="Every cell", folded=True)}
 
 
@@ -67,7 +67,7 @@ def cell_table(study: Study) -> pd.DataFrame:
             row = {"task": task, "scheme": label, "verdict": part["verdict"].iloc[0]}
             row |= {"runs": len(part), "accurate": len(good)}
             row |= {f"exact_{factor}": good[f"exact_{factor}"].mean() for factor in FACTORS}
-            for each in indices():
+            for each in study.indices:
                 found = over_seeds(good[each.index].to_numpy(dtype=float))
                 row |= {each.index: found.mean, f"{each.index}_low": found.low, f"{each.index}_high": found.high}
             rows.append(row)

@@ -30,12 +30,15 @@ OURS: tuple[Finding, ...] = (
 FINDINGS: Registry[Finding] = Registry("figure", {finding.name: finding for finding in OURS})
 
 
-def findings() -> dict[str, Finding]:
-    """All findings by name: those registered, and the growth of each complexity that a probe measures."""
-    grown = [Growth(probe) for probe in indices() if probe.growth]
+def findings(study: Study | None = None) -> dict[str, Finding]:
+    """All findings by name: those registered, and the growth of each complexity that a probe measures, or a study has.
+
+    A finding that the study has nothing of is among them if it is registered: it says what is missing.
+    """
+    grown = [Growth(index) for index in (study.indices if study else indices()) if index.growth]
     return {**FINDINGS, **{finding.name: finding for finding in grown}}
 
 
 def all_tables(study: Study) -> dict[str, Table]:
     """The tables of all findings, by name."""
-    return {name: table for finding in findings().values() for name, table in study.tables(finding).items()}
+    return {name: table for finding in findings(study).values() for name, table in study.tables(finding).items()}

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from lengthlens.analyses import theme
 from lengthlens.analyses.prediction import Prediction, prediction, predictors
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, Index, MissingError, indices, records
+from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, Index, MissingError, records
 from lengthlens.analyses.tables import Table, interval, of_frame
 from lengthlens.tasks import TASKS
 
@@ -81,7 +81,7 @@ class Front(Finding):
         with theme.style():
             figure = Figure(figsize=(theme.PAGE, 2.75), layout="constrained")
             left, right = figure.subplots(1, 2, width_ratios=[1, 1])
-            counted = scatter(left, found.runs, indices()[0])
+            counted = scatter(left, found.runs, study.indices[0])
             left.set_title(f"{counted} run{'s' * (counted != 1)} accurate in range (near ones spread out)")
             forest(right, found)
             theme.family_legend(figure, with_kind(found.runs))
@@ -114,8 +114,8 @@ class Indices(Finding):
         found = study.once(prediction)
         with theme.style():
             figure = Figure(figsize=(theme.PAGE, 2.5), layout="constrained")
-            grid = figure.subplots(1, len(indices()), sharey=True)
-            for k, (axes, index) in enumerate(zip(grid, indices())):
+            grid = figure.subplots(1, len(study.indices), sharey=True, squeeze=False)[0]
+            for k, (axes, index) in enumerate(zip(grid, study.indices)):
                 scatter(axes, found.runs, index)
                 axes.set_ylabel("" if k else axes.get_ylabel())
                 own = found.predictors[found.predictors["predictor"] == index.index].iloc[0]
@@ -142,7 +142,7 @@ class Sensitivity(Finding):
             for y, row in enumerate(records(found)):
                 axes.plot([row["auc_low"], row["auc_high"]], [y, y], color=theme.BLUE, linewidth=1.2)
                 axes.plot(row["auc"], y, "o", **mark, markerfacecolor=theme.BLUE if row["default"] else "white")
-            short = found["measure"].map({each.index: each.short for each in indices()})
+            short = found["measure"].map({each.index: each.short for each in study.indices})
             axes.set_yticks(range(len(found)), list(map(theme.literal, short + ", " + found["threshold"])))
             axes.set_ylim(len(found) - 0.4, -0.6)
             axes.set_xlim(min(0.5, np.floor(float(found[["auc", "auc_low"]].min().min()) * 10) / 10), 1)

@@ -112,15 +112,15 @@ def _outcome(accurate: bool, extrapolates: bool | None) -> str:
 
 def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each cell and outcome that contradicts its verdict, with the numbers of the seeds it concerns."""
-    at, first, rows = [f"exact_{factor}" for factor in FACTORS], indices()[0], []
+    at, first, rows = [f"exact_{factor}" for factor in FACTORS], indices(runs)[:1], []
     for (task, scheme, verdict, what), part in runs.groupby(["task", "label", "verdict", "outcome"], sort=False):
         if (verdict, what) in CONTRADICTIONS:
             seeds = ", ".join(str(seed) for seed in part["seed"])
             cell = runs[(runs["task"] == task) & (runs["label"] == scheme)]
-            numbers = [spread(part[name]) for name in ("in_range_exact_match", *at, first.index)]
+            numbers = [spread(part[name]) for name in ("in_range_exact_match", *at, *(each.index for each in first))]
             rows.append([task, scheme, verdict, what, seeds, len(cell), *numbers, part["reason"].iloc[0]])
     names = ["task", "scheme", "verdict", "outcome", "seeds", "of", "in range"]
-    beyond = [f"exact match at {FACTORS[0]}×", f"at {FACTORS[1]}×", first.short]
+    beyond = [f"exact match at {FACTORS[0]}×", f"at {FACTORS[1]}×", *(each.short for each in first)]
     return pd.DataFrame(rows, columns=[*names, *beyond, "reasons"])
 
 

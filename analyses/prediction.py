@@ -60,14 +60,14 @@ BASE_RATES = ("family", "scheme")
 SIDES = {"possible": 1.0, "pe-limited": 0.0, "task-limited": 0.0, "refused": 0.0}
 
 
-def measures() -> list[str]:
-    """The indices of all probes."""
-    return [each.index for each in indices()]
+def measures(runs: Frame) -> list[str]:
+    """The indices that these runs have, as `per_run` has them."""
+    return [each.index for each in indices(runs)]
 
 
-def predictors() -> dict[str, Predictor]:
-    """The indices of all probes, of which growth counts against a run, and the baselines."""
-    return {**{each.index: Predictor(each.label, "measure", -1) for each in indices()}, **BASELINES}
+def predictors(runs: Frame | None = None) -> dict[str, Predictor]:
+    """The indices of all probes or of these runs, of which growth counts against a run, and the baselines."""
+    return {**{each.index: Predictor(each.label, "measure", -1) for each in indices(runs)}, **BASELINES}
 
 
 def scores(runs: Frame, name: str, factor: int) -> "pd.Series[float]":
@@ -144,7 +144,7 @@ def prediction(study: Study) -> Prediction:
     for name in BASE_RATES:
         for factor in FACTORS:
             runs[f"{name}_rate_{factor}"] = others_mean(runs[f"exact_{factor}"], runs[name])
-    if not runs[measures()].notna().any().any():
+    if not runs[measures(runs)].notna().any().any():
         raise MissingError("no run that is accurate in range was probed: it takes `lengthlens probe --all`")
     return Prediction(
         runs=runs,
@@ -192,7 +192,7 @@ def stated(own: Frame, statistic: Statistic, name: str, note: str = "") -> Row:
 def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
     """Every predictor: AUC, Spearman and Kendall, each with its interval."""
     rows = []
-    for name, (label, kind, _) in predictors().items():
+    for name, (label, kind, _) in predictors(runs).items():
         own = known(runs, [name], factor)
         score = own[f"score_{name}"]
         row: Row = {"factor": factor, "predictor": name, "label": label, "kind": kind}
@@ -207,7 +207,7 @@ def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
 
 def versus(runs: Frame) -> Iterator[Row]:
     """How much higher the AUC of each measure is than that of each baseline, on the runs that have both."""
-    for measure in measures():
+    for measure in measures(runs):
         for baseline in BASELINES:
             own = known(runs, [measure, baseline])
             mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, baseline))
@@ -221,7 +221,7 @@ def within(runs: Frame) -> Iterator[Row]:
     Within a task no task effect can help; within a scheme the scheme's own relation cannot; within a cell only the
     seed differs.
     """
-    for name in predictors():
+    for name in predictors(runs):
         own = known(runs, [name])
         for stratum in STRATA:
             row = stated(own, auc(own[f"score_{name}"], own["positive"], own[stratum]), "auc")
@@ -237,7 +237,7 @@ def within(runs: Frame) -> Iterator[Row]:
 
 def ranks(runs: Frame) -> Iterator[Row]:
     """Spearman of each measure with exact match beyond, among the runs of each task and of each scheme."""
-    for name in measures():
+    for name in measures(runs):
         own = known(runs, [name])
         for by in ("task", "scheme"):
             for group, part in own.groupby(by):
@@ -253,16 +253,16 @@ def both_ways(runs: Frame) -> Frame:
         yes = part["extrapolates_2"].astype(bool)
         if yes.nunique() == 2:
             row = {"task": task, "scheme": scheme, "extrapolating": int(yes.sum()), "runs": len(part)}
-            for name in measures():
+            for name in measures(runs):
                 row |= {f"{name}_yes": part.loc[yes, name].mean(), f"{name}_no": part.loc[~yes, name].mean()}
             rows.append(row)
-    kinds = [f"{name}_{side}" for name in measures() for side in ("yes", "no")]
+    kinds = [f"{name}_{side}" for name in measures(runs) for side in ("yes", "no")]
     return pd.DataFrame(rows, columns=["task", "scheme", "extrapolating", "runs", *kinds])
 
 
 def left_out(runs: Frame) -> Iterator[Row]:
     """For each task: a threshold chosen on all other tasks, and how well it does on this one; last, all together."""
-    for name, predictor in predictors().items():
+    for name, predictor in predictors(runs).items():
         own = known(runs, [name])
         if own["task"].nunique() < 2:
             continue
@@ -301,7 +301,7 @@ def added(runs: Frame) -> Iterator[Row]:
     "extrapolates" on the verdict alone and on verdict and ι, each fitted on all tasks but one and judged on that one:
     the gain in AUC, and the gain in log loss per run (in nats; positive if ι helps).
     """
-    for name in measures():
+    for name in measures(runs):
         own = known(runs, [name, "verdict"])
         same = auc(own[f"score_{name}"], own["positive"], own["verdict"])
         mixed = (own.groupby("verdict")["positive"].nunique() == 2).any()
@@ -345,7 +345,7 @@ def by_held_out(runs: Frame, held_out: Sequence[str]) -> Frame:
 
 def sensitivity(rows: Frame, runs: Frame) -> Iterator[Row]:
     """The AUC of each index at each of its stored thresholds, on the same runs."""
-    for each in indices():
+    for each in indices(runs):
         stored = chosen_readout(rows[(rows["measure"] == each.index) & rows["run"].isin(runs["run"])])
         stored = stored.sort_values(THRESHOLDS, kind="stable")
         default = set(threshold_texts(rows[rows["measure"] == each.curve].drop_duplicates(THRESHOLDS)))
@@ -378,7 +378,7 @@ def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
         f"{int((~every['accurate']).sum())} are not accurate in range, "
         f"{int((every['accurate'] & every['exact_2'].isna()).sum())} were not evaluated at twice it"
     ]
-    for name in measures():
+    for name in measures(runs):
         if absent := int(runs[name].isna().sum()):
             said.append(f"{absent} of the {len(runs)} runs have no {predictors()[name].label}")
     if runs["exact_10"].isna().any():

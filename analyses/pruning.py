@@ -117,7 +117,7 @@ def pruning(study: Study) -> Pruning:
         raise MissingError("no run that is accurate in range has more in it than its pruned copy")
     columns = {
         "left": runs["run"].map(index["relation"]),
-        "iota_before": runs[first.index],
+        "iota_before": runs.get(first.index, np.nan),
         "iota_after": runs["run"].map(index["value"]),
     }
     exact = rows[rows["measure"] == "pruned_exact_match"]

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.table import CELL, MissingError, of_runs, per_run
+from lengthlens.analyses.table import CELL, Index, MissingError, indices, of_runs, per_run
 from lengthlens.analyses.tables import Table
 from lengthlens.errors import unknown
 
@@ -68,6 +68,11 @@ class Study:
         """One row for each run; see `lengthlens.analyses.table.per_run`."""
         found = per_run(self.table)
         return found.assign(label=self.labels(found))
+
+    @cached_property
+    def indices(self) -> list[Index]:
+        """The invariance indices that its runs have."""
+        return indices(self.rows)
 
     def once(self, compute: "Callable[[Study], Found]") -> Found:
         """What a function finds in this study, computed when it is first asked for."""

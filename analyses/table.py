@@ -77,15 +77,22 @@ class Index:
         return f"declared_{self.curve}"
 
 
-def indices() -> list[Index]:
-    """The indices of all probes; complexities that tasks declare come first."""
+def indices(frame: Frame | None = None) -> list[Index]:
+    """The indices of all probes, complexities that tasks declare first; those alone that a study has, if it is given.
+
+    The study is its table, or one row for each run as `per_run` has it.
+    """
     found = [
         Index(index, curve, probe.label, probe.short, probe.growth)
         for probe in PROBES.values()
         for curve, index in probe.curves.items()
         if index == probe.index
     ]
-    return sorted(found, key=lambda each: each.declared not in OF_CELLS)
+    ordered = sorted(found, key=lambda each: each.declared not in OF_CELLS)
+    if frame is None:
+        return ordered
+    there = set(frame["measure"] if "measure" in frame else frame)
+    return [each for each in ordered if each.index in there]
 
 
 def write_study(table: Frame, provenance: Mapping[str, Any], path: str | Path) -> None:
@@ -276,7 +283,7 @@ def chosen_readout(rows: Frame) -> Frame:
 def per_run(table: Frame) -> Frame:
     """One row for each run: who it is, whether it is accurate in range, its indices, and what happened beyond.
 
-    Columns: run, `CELL`, seed, accurate, status, `ONCE`, those of `indices`, verdict, reason, and for each factor
+    Columns: run, `CELL`, seed, accurate, status, `ONCE`, those of `indices` that the table has, verdict, reason, and for each factor
     exact_2, extrapolates_2, … (missing where that length was not evaluated).
     """
     rows = of_runs(table)
@@ -286,7 +293,7 @@ def per_run(table: Frame) -> Frame:
     columns: dict[str, Any] = {"accurate": accurate(rows)}
     columns |= {name: rows[rows["measure"] == name].groupby("run")["value"].first() for name in ONCE}
     columns["status"] = rows[rows["measure"] == "converged"].groupby("run")["status"].first()
-    columns |= {each.index: default_index(rows, each.index, each.curve) for each in indices()}
+    columns |= {each.index: default_index(rows, each.index, each.curve) for each in indices(rows)}
     for factor in FACTORS:
         columns[f"exact_{factor}"] = exact = exact_at(rows, factor)
         columns[f"extrapolates_{factor}"] = (exact >= EXTRAPOLATES).where(exact.notna()).astype("boolean")

@@ -48,7 +48,7 @@ def draw(
     check(names, formats)
     study = table if isinstance(table, Study) else Study(table, held_out=held_out)
     tell, files = report or (lambda name: None), list[Path]()
-    for name, finding in findings().items():
+    for name, finding in findings(None if names else study).items():
         tell(name)
         if not names or name in names:
             for kind in formats:

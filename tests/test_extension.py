@@ -106,3 +106,14 @@ def test_both_are_drawn_written_and_on_the_page(study: Study, tmp_path: Path) ->
         assert expected in text
     assert '{"curve": "tokens", "index": "iota_tokens", "title": "tokens seen"}' in text
     assert "ι of tokens" in text
+
+
+def test_a_probe_that_a_study_has_nothing_of_leaves_its_tables_and_page_alone(tmp_path: Path) -> None:
+    """Each new probe with an index put an empty column, row or figure into every earlier study."""
+    study = Study(synthetic_study(["copy", "parity-cot"], ["ideal", "relative"], 2, pola_targets=()))
+    tables = {name: table.markdown() for name, table in all_tables(study).items()}
+    assert not [name for name, text in tables.items() if "tokens" in text]
+    assert "iota_tokens" not in study.runs and "growth-tokens" not in page(study)
+    assert (
+        "no run in the table has 'tokens'" in draw(study, ["growth-tokens"], tmp_path, ["png"]).missing["growth-tokens"]
+    )

@@ -22,7 +22,7 @@ from lengthlens.analyses.findings import findings
 from lengthlens.analyses.page.cells import Cell, all_cells, failures_table, grown, runs_table
 from lengthlens.analyses.prediction import prediction
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import FACTORS, MissingError, indices
+from lengthlens.analyses.table import FACTORS, MissingError
 
 TITLE = "Does complexity that stays flat in training predict length extrapolation?"
 LEVELS = (0.1, 0.5, 0.9, 0.995)  # of exact match, between the colours of the matrix
@@ -34,18 +34,18 @@ SVG = {"svg.fonttype": "path", "svg.hashsalt": "lengthlens"}  # letters as shape
 def page(study: Study) -> str:
     """The whole page of a study; what the study has computed and drawn already is taken from it."""
     found, about = all_cells(study), study.about
-    sections = [section(finding, study) for finding in findings().values()]
+    sections = [section(finding, study) for finding in findings(study).values()]
     style, script = part("page.css"), part("page.js")
     of_script = {
         "cells": found,
         "multiples": FACTORS,
-        "indices": [{"name": each.index, "label": each.short} for each in indices()],
-        "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown()],
+        "indices": [{"name": each.index, "label": each.short} for each in study.indices],
+        "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown(study)],
     }
     text: str = template().render(
         title=TITLE, style=style, style_hash=digest(style), script=script, script_hash=digest(script),
         made=about.get("made", "unknown date"), **headline(study), facts=facts(found), sections=sections,
-        matrix=matrix(found), multiples=FACTORS, failures=failures_table(found), runs=runs_table(found),
+        matrix=matrix(found), multiples=FACTORS, failures=failures_table(found), runs=runs_table(found, study.indices),
         provenance=provenance_lines(about), **configs(about), study=of_script,
     )  # fmt: skip
     return text

@@ -10,7 +10,7 @@ from lengthlens.analyses import theme
 from lengthlens.analyses.learned import learned_equations
 from lengthlens.analyses.outcome import outcome
 from lengthlens.analyses.study import Study
-from lengthlens.analyses.table import FACTORS, ONCE, Index, MissingError, indices, records
+from lengthlens.analyses.table import FACTORS, ONCE, Index, MissingError, records
 from lengthlens.analyses.tables import Table
 
 Cell = dict[str, Any]
@@ -43,7 +43,7 @@ def all_cells(study: Study) -> list[Cell]:
             found.append(
                 {
                     **names, **verdict, "verdict_up_to": whole(said.get("scale")),
-                    "declared": {i.curve: points(about[about["measure"] == i.declared]) for i in indices()},
+                    "declared": {i.curve: points(about[about["measure"] == i.declared]) for i in study.indices},
                     "at": {str(k): mean([run["at"][str(k)] for run in own]) for k in FACTORS},
                     "train_max": next((run["train_max"] for run in own), None),
                     "surprise": " ".join(against.get(key, [])),
@@ -62,29 +62,31 @@ def by_cell(study: Study) -> dict[tuple[str, str], list[Cell]]:
     rows = dict(list(study.rows.groupby("run")))
     found: dict[tuple[str, str], list[Cell]] = {}
     for row in records(runs):
-        found.setdefault((row["task"], row["label"]), []).append({**how_it_ended(row), **curves(rows[row["run"]])})
+        found.setdefault((row["task"], row["label"]), []).append(
+            {**how_it_ended(row, study.indices), **curves(rows[row["run"]], grown(study))}
+        )
     return found
 
 
-def how_it_ended(row: Cell) -> Cell:
+def how_it_ended(row: Cell, indices: Sequence[Index]) -> Cell:
     """What became of a run, from its row in `Study.runs`."""
     return {name: whole(row[name]) for name in ("seed", "train_max")} | {
         **{name: row[name] for name in ("run", "status", "accurate")},
         "at": {str(k): number(row[f"exact_{k}"]) for k in FACTORS},
         "extrapolates": None if pd.isna(row["extrapolates_2"]) else bool(row["extrapolates_2"]),
         **{name: number(row[name]) for name in ONCE},
-        "iota": {each.index: number(row[each.index]) for each in indices()},
+        "iota": {each.index: number(row[each.index]) for each in indices},
     }
 
 
-def curves(rows: pd.DataFrame) -> Cell:
+def curves(rows: pd.DataFrame, grown: Sequence[Index]) -> Cell:
     """The curves of a run over the scale, what it learned to attend to, and what went wrong in words."""
     exact, ended = rows[rows["measure"] == "exact_match"], rows[rows["measure"] == "converged"]
     verbs = {True: "attends to", False: "avoids"}
     refused = exact.loc[exact["value"].isna() & (exact["reason"] != ""), "reason"]
     return {
         "exact": points(exact),
-        "growth": {i.curve: points(rows[(rows["measure"] == i.curve) & rows["head"].isna()]) for i in grown()},
+        "growth": {i.curve: points(rows[(rows["measure"] == i.curve) & rows["head"].isna()]) for i in grown},
         "learned": [
             f"layer {row['layer']} head {row['head']} {verbs[row['value'] > 0]} {row['equation']}"
             for row in records(learned_equations(rows))
@@ -94,9 +96,9 @@ def curves(rows: pd.DataFrame) -> Cell:
     }
 
 
-def grown() -> list[Index]:
+def grown(study: Study) -> list[Index]:
     """The indices of complexities whose growth a cell shows."""
-    return [each for each in indices() if each.growth]
+    return [each for each in study.indices if each.growth]
 
 
 def contradictions(study: Study) -> dict[tuple[str, str], list[str]]:
@@ -140,7 +142,7 @@ def mean(values: Sequence[float | None]) -> float | None:
     return number(sum(known) / len(known)) if known else None
 
 
-def runs_table(found: Sequence[Cell]) -> Table:
+def runs_table(found: Sequence[Cell], indices: Sequence[Index]) -> Table:
     """Every run of the study, as it ended and as it was measured."""
     rows = [
         {"task": cell["task"], "scheme": cell["scheme"], **run, "inaccurate": not run["accurate"]}
@@ -151,7 +153,7 @@ def runs_table(found: Sequence[Cell]) -> Table:
     ]
     columns = {"task": "task", "scheme": "scheme", "seed": "seed", "status": "ended"}
     columns |= {"in_range_exact_match": "in range", **{f"at_{k}": f"at {k}×" for k in FACTORS}}
-    columns |= {**{each.index: each.short for each in indices()}, "steps": "steps", "seconds": "seconds"}
+    columns |= {**{each.index: each.short for each in indices}, "steps": "steps", "seconds": "seconds"}
     note = "Runs with a mark at their left are not accurate in range: exact match below 0.9 at some scale."
     return Table(note, rows, columns, f"{len(rows)} runs", empty="The table has no run.", bad="inaccurate")
 
