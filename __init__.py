@@ -1,7 +1,7 @@
 """lengthlens: why a Transformer that is perfect on short inputs fails, or does not fail, on long ones.
 
 ``import lengthlens as ll`` gives the names in ``__all__``; each is imported when it is first used. Rooms, in the order
-in which one may import another: tasks, models, theory, runs, probes, analyses, studies, commands.
+in which one may import another: tasks, models, theory, runs, probes, inside, analyses, studies, commands.
 """
 
 from importlib import import_module

@@ -4,6 +4,7 @@ Attention has one way that is fast, and one that shows scores and pattern.
 """
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -51,13 +52,15 @@ class Attention(nn.Module):
     """One attention layer.
 
     Scores and pattern are computed explicitly, all at once, only when someone looks at them (or `explicit` is set).
-    Otherwise they exist for one block of queries at a time, inside a fused kernel where the scheme allows it.
+    Otherwise they exist for one block of queries at a time, inside a fused kernel where the scheme allows it. With
+    `blocked` set, who looks at them sees such blocks, one after the other: [row, head, query, key] with all keys up to
+    the last query of the block, so that its first query is the number of keys less that of queries.
     """
 
-    def __init__(self, cfg: LensConfig, layer: int, rotates: bool) -> None:
+    def __init__(self, cfg: LensConfig, layer: int, acts: Sequence[str]) -> None:
         super().__init__()
         self.cfg, self.layer = cfg, layer
-        self.explicit, self.block_elements = False, BLOCK_ELEMENTS
+        self.explicit, self.blocked, self.block_elements = False, False, BLOCK_ELEMENTS
         heads = (cfg.n_heads, cfg.d_model, cfg.d_head)
         self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.empty(heads)) for _ in range(3))
         self.W_O = nn.Parameter(torch.empty(cfg.n_heads, cfg.d_head, cfg.d_model))
@@ -68,7 +71,9 @@ class Attention(nn.Module):
         self.hook_pattern = HookPoint()  # [row, head, query, key], what values are mixed with
         self.hook_result = HookPoint()  # [row, pos, head, d_model]
         self.hook_q_input, self.hook_k_input, self.hook_v_input = HookPoint(), HookPoint(), HookPoint()
-        if rotates:
+        if "score" in acts:
+            self.hook_pos_score = HookPoint()  # [row, head, query, key], what the scheme adds, before any temperature
+        if "rotate" in acts:
             self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint()  # [row, pos, head, d_head]
 
     @property
@@ -94,9 +99,10 @@ class Attention(nn.Module):
         if placement.rotates:
             q = self.hook_rot_q(placement.scheme.rotate(q, placement.positions))
             k = self.hook_rot_k(placement.scheme.rotate(k, placement.positions))
-        if self.explicit or watched(self.hook_attn_scores, self.hook_pattern):
+        looked_at = self.explicit or self._watched()
+        if looked_at and not self.blocked:
             z = self._mixed(q, k, v, placement, slice(0, q.shape[1]))
-        elif placement.scores or placement.factors:
+        elif looked_at or placement.scores or placement.factors:
             z = self._in_blocks(q, k, v, placement)
         else:
             z = self._kernel(q, k, v, placement)
@@ -105,6 +111,14 @@ class Attention(nn.Module):
             result: Tensor = self.hook_result(torch.einsum("rphd,hdm->rphm", z, self.W_O))
             return result.sum(2) + self.b_O
         return affine(z.flatten(2), self.W_O.flatten(0, 1), self.b_O)
+
+    def _watched(self) -> bool:
+        """Whether someone looks at scores or pattern."""
+        return watched(self.hook_attn_scores, self.hook_pattern, *self._position_scores())
+
+    def _position_scores(self) -> list[HookPoint]:
+        """The hook point of what the scheme adds to scores, if it does."""
+        return [self.hook_pos_score] if hasattr(self, "hook_pos_score") else []
 
     def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
         length = q.shape[1]
@@ -139,6 +153,8 @@ class Attention(nn.Module):
         scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
         if placement.scores:
             bias = placement.scheme.score(self.layer, placement.positions, queries, q, k)
+            if bias is not None and watched(*self._position_scores()):  # who looks sees all of it, and may write to it
+                bias = self.hook_pos_score(bias.expand_as(scores).clone())
             scores = scores if bias is None else scores + bias
         if placement.temperature is not None:
             scores = scores * placement.temperature[queries, None]
@@ -159,11 +175,11 @@ class Block(nn.Module):
 
     hook_out_is_single_residual_stream: ClassVar[bool] = True  # TransformerLens' logit lens asks for this
 
-    def __init__(self, cfg: LensConfig, layer: int, rotates: bool) -> None:
+    def __init__(self, cfg: LensConfig, layer: int, acts: Sequence[str]) -> None:
         super().__init__()
         self.cfg = cfg
         self.ln1 = make_norm(cfg)
-        self.attn = Attention(cfg, layer, rotates)
+        self.attn = Attention(cfg, layer, acts)
         self.hook_attn_in = HookPoint()  # [row, pos, head, d_model]
         self.hook_q_input, self.hook_k_input, self.hook_v_input = HookPoint(), HookPoint(), HookPoint()
         self.hook_attn_out = HookPoint()  # [row, pos, d_model]

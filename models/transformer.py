@@ -3,7 +3,8 @@
 import inspect
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -60,7 +61,7 @@ class HookedModel(LensNames, HookedRootModule):
             torch.default_generator.manual_seed(config.seed)
             self.pos_embed = self.config.spec.build(task, sizes)
         acts = self.pos_embed.acts()
-        self.blocks = nn.ModuleList(Block(cfg, layer, "rotate" in acts) for layer in range(cfg.n_layers))
+        self.blocks = nn.ModuleList(Block(cfg, layer, acts) for layer in range(cfg.n_layers))
         self.ln_final = make_norm(cfg)
         self.unembed = Unembed(cfg)
         self.hook_embed = HookPoint()  # [row, pos, d_model]
@@ -116,10 +117,7 @@ class HookedModel(LensNames, HookedRootModule):
             residual = cast(Tensor, input)
             no_tokens = torch.zeros(residual.shape[:2], dtype=torch.long, device=residual.device)
             positions = self._positions(no_tokens if tokens is None else tokens, scale)
-        temperature = None
-        if self.config.score_scaling == "log":
-            temperature = log_temperature(residual.shape[1], self.config.train_ctx, residual.device)
-        placement = Placement(self.pos_embed, positions, temperature)
+        placement = Placement(self.pos_embed, positions, self.temperature(residual.shape[1]))
         embed_qk = self.pos_embed.embed_qk(positions)
         if embed_qk is not None and watched(self.hook_qk_embed):
             embed_qk = self.hook_qk_embed(embed_qk.expand(len(residual), -1, -1).clone())
@@ -139,6 +137,12 @@ class HookedModel(LensNames, HookedRootModule):
             raise UserError("a loss needs the tokens: give them beside the residual stream")
         loss = self.loss_fn(logits, tokens, loss_per_token, query_mask)
         return loss if return_type == "loss" else Output(logits, loss)
+
+    def temperature(self, length: int) -> Tensor | None:
+        """What all scores of each query are multiplied by, [query]; None if by nothing."""
+        if self.config.score_scaling != "log":
+            return None
+        return log_temperature(length, self.config.train_ctx, self.cfg.device)
 
     def loss_fn(
         self, logits: Tensor, tokens: Tensor, per_token: bool = False, query_mask: Tensor | None = None
@@ -191,6 +195,21 @@ class HookedModel(LensNames, HookedRootModule):
         """Compute all scores at once even if nobody looks at them: what the fused way is tested against."""
         for block in self.layers:
             block.attn.explicit = explicit
+
+    @contextmanager
+    def blocked_attention(self) -> Iterator[None]:
+        """Meanwhile hooks on scores and patterns see them block by block of queries, so that no T×T tensor is made.
+
+        Each call gets [row, head, query, key] with the keys up to the last query of the block.
+        """
+        before = [block.attn.blocked for block in self.layers]
+        try:
+            for block in self.layers:
+                block.attn.blocked = True
+            yield
+        finally:
+            for block, blocked in zip(self.layers, before):
+                block.attn.blocked = blocked
 
     def run_with_cache(
         self,

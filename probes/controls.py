@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from lengthlens.errors import Registry
 from lengthlens.models.config import ModelConfig
@@ -12,7 +13,7 @@ from lengthlens.models.schemes import SchemeSpec
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.trainer import Trainer
-from lengthlens.tasks import TASKS, Batch
+from lengthlens.tasks import TASKS, Batch, Task
 
 SHARP = 30.0  # a score at which softmax leaves e⁻³⁰ for every other key: nothing, in float32
 
@@ -68,21 +69,102 @@ def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
     task = TASKS["copy"]
     tokens, same = len(task.vocab), torch.eye(len(task.vocab))
     options = {"max_distance": max_distance} if "max_distance" in SchemeSpec.of(scheme).options else {}
-    sizes: dict[str, Any] = {"n_layers": 1, "n_heads": 1, "d_model": 2 * tokens, "d_head": tokens}
-    config = ModelConfig("copy", scheme, options, attn_only=True, normalization_type=None, **sizes)
-    model: HookedModel = build(config).eval()
-    written = same.clone()  # for each token that is read: itself, and ``$`` for ``=``
-    written[task.ids["="]] = same[task.ids["$"]]
+    model = _blank("copy", scheme, parts=2, n_layers=1, n_heads=1, scheme_options=options)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        model.embed.W_E[:, :tokens] = same
         attention = model.layers[0].attn
         attention.W_V[0, :tokens] = same
-        attention.W_O[0, :, tokens:] = SHARP * written
+        attention.W_O[0, :, tokens:] = SHARP * _stops_at_equals(task)
         model.unembed.W_U[tokens:] = same
         point(model.pos_embed)
     return model
+
+
+def copy_by_content() -> HookedModel:
+    """A model that sorts perfectly at every length by content alone: one layer, one head, no position embedding.
+
+    Each answer token is the least number above the one before (``=`` counts as less than all). A score that falls by 30
+    with each number in between finds it among the keys, wherever it stands; where there is none, ``=`` is next, and
+    ``$`` is written for it. The residual stream is laid out as in `copy_by_hand`.
+
+    >>> model = copy_by_content()
+    >>> model.task.render(model.generate("^ 7 3 5 =", 4)[0])
+    '^ 7 3 5 = 3 5 7 $'
+    """
+    model = _blank("sort", "none", parts=2, n_layers=1, n_heads=1)
+    task = TASKS["sort"]
+    numbers, size = torch.arange(len(task.symbols)), len(task.vocab)
+    rank = torch.full((size,), -1)  # of each token as a query
+    rank[numbers] = numbers
+    scores = torch.full((size, size), -SHARP)  # [query's token, key's token]
+    above = numbers - rank[:, None]
+    scores[:, numbers] = torch.where(above > 0, SHARP * (size - above), -SHARP)
+    scores[:, task.ids["="]] = 0
+    with torch.no_grad():
+        attention = model.layers[0].attn
+        attention.W_Q[0, :size] = scores * model.cfg.attn_scale
+        attention.W_K[0, :size] = torch.eye(size)
+        attention.W_V[0, :size] = torch.eye(size)
+        attention.W_O[0, :, size:] = SHARP * _stops_at_equals(task)
+        model.unembed.W_U[size:] = torch.eye(size)
+    return model
+
+
+def induction_by_hand() -> HookedModel:
+    """A model that solves `induction` at every length by a two-layer induction head, its weights written down.
+
+    In layer 0, heads attend by position: L0H0 to the key 1 back and L0H1 to the key 2 back (``relative``), each moving
+    the token there to a part of the residual stream of its own. In layer 1, by content: L1H0 attends to the keys whose
+    token before equals the query's token and writes the key's token; where the token 2 back is ``=``, so that the
+    answer is complete, it attends to ``=`` instead and writes ``$``. L1H1 does nothing.
+
+    >>> model = induction_by_hand()
+    >>> model.task.render(model.generate("^ c a b = a", 2)[0])
+    '^ c a b = a b $'
+    """
+    model = _blank("induction", "relative", parts=4, n_layers=2, n_heads=2, extra=1)
+    task = TASKS["induction"]
+    size, equals = len(task.vocab), task.ids["="]
+    same = torch.eye(size)
+    token, before, two_back, written = (slice(k * size, (k + 1) * size) for k in range(4))
+    first, second = (block.attn for block in model.layers)
+    scale = SHARP * model.cfg.attn_scale
+    with torch.no_grad():
+        for head, (back, part) in enumerate([(1, before), (2, two_back)]):
+            cast(Any, model.pos_embed).table[0, head, back] = SHARP
+            first.W_V[head, token, :size] = same
+            first.W_O[head, :size, part] = same
+        second.W_Q[0, token, :size] = scale * same
+        second.W_K[0, before, :size] = same
+        second.W_Q[0, two_back.start + equals, size] = 2 * scale
+        second.W_K[0, token.start + equals, size] = 1
+        second.W_V[0, token, :size] = same
+        second.W_O[0, :size, written] = SHARP * _stops_at_equals(task)
+        model.unembed.W_U[written] = same
+    return model
+
+
+def _blank(task: str, scheme: str, parts: int, extra: int = 0, **sizes: Any) -> HookedModel:
+    """A model of attention alone with all weights zero but the embedding, which puts tokens into the first part.
+
+    Its residual stream has `parts` parts as wide as the vocabulary, its heads one such part and `extra` dimensions.
+    """
+    size = len(TASKS[task].vocab)
+    widths: dict[str, Any] = {"d_model": parts * size, "d_head": size + extra}
+    model: HookedModel = build(
+        ModelConfig(task, scheme, attn_only=True, normalization_type=None, **widths, **sizes)
+    ).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.embed.W_E[:, :size] = torch.eye(size)
+    return model
+
+
+def _stops_at_equals(task: Task) -> Tensor:
+    """What is written for each token that is read: itself, and ``$`` for ``=``. [token, token]"""
+    written = torch.eye(len(task.vocab))
+    written[task.ids["="]] = torch.eye(len(task.vocab))[task.ids["$"]]
+    return written
 
 
 def _every_role(scheme: Any) -> None:

@@ -3,6 +3,7 @@
 A *circuit* says which operator writes each answer token, and from which earlier positions it reads.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,17 @@ class Operator(NamedTuple):
     name: str
     arity: int
     function: Callable[..., str]
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The names of its arguments, as its function has them; those that are treated alike have one name.
+
+        >>> Operator("add", 2, lambda symbol, so_far: symbol).slots, Operator("sum", 2, lambda *xs: xs[0]).slots
+        (('symbol', 'so_far'), ('argument', 'argument'))
+        """
+        named = list(inspect.signature(self.function).parameters.values())
+        alike = len(named) != self.arity or any(each.kind is each.VAR_POSITIONAL for each in named)
+        return ("argument",) * self.arity if alike else tuple(each.name for each in named)
 
 
 class Step(NamedTuple):

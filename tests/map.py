@@ -12,7 +12,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "CONTRIBUTING.md"
 BEGIN, END = "<!-- map: python tests/map.py --write -->", "<!-- end of map -->"
 # In the order in which one may import another; single files of the root are rooms too.
-ROOMS = ("errors", "files", "tasks", "models", "theory", "runs", "probes", "analyses", "studies", "commands", "cli")
+ROOMS = (
+    "errors", "files", "tasks", "models", "theory", "runs", "probes", "inside", "analyses", "studies", "commands",
+    "cli",
+)  # fmt: skip
 
 
 def modules(room: str) -> list[Path]:

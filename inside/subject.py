@@ -1,0 +1,167 @@
+"""Names for the inside of a network: heads, hook points, scales and roles, each with the nearest valid one as a hint.
+
+A *role* is what a key is to a step of the task's circuit: the slot of the operator that it fills, under the name that
+the operator's function has for it (adding digits reads ``a``, ``b``, ``a_before``, …).
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UnknownNameError, UserError
+from lengthlens.probes.subject import AnyModel, exact_by_scale, subject_of
+from lengthlens.tasks import Circuit, Task
+from lengthlens.tasks.task import UNUSED
+
+Head: TypeAlias = tuple[int, int]  # (layer, head)
+NEAREST = 5  # names offered for one that does not exist: a model has a hundred hook points
+
+
+def label(head: Head) -> str:
+    """A head's name, as TransformerLens writes it.
+
+    >>> label((0, 3))
+    'L0H3'
+    """
+    return f"L{head[0]}H{head[1]}"
+
+
+def nearest(kind: str, name: str, choices: Iterable[str]) -> UnknownNameError:
+    """The error for a name that does not exist, with the valid ones nearest to it.
+
+    >>> print(nearest("role", "smybol", ["symbol", "so_far"]))
+    there is no role 'smybol': the nearest are symbol, so_far
+    """
+    close = difflib.get_close_matches(name, list(choices), n=NEAREST, cutoff=0)
+    return UnknownNameError(f"there is no {kind} '{name}': the nearest are {', '.join(close)}")
+
+
+def all_heads(model: AnyModel) -> list[Head]:
+    """Every head of a model that says how many it has."""
+    cfg: Any = getattr(subject_of(model).model, "cfg", None)
+    if not hasattr(cfg, "n_layers") or not hasattr(cfg, "n_heads"):
+        raise UserError("the model does not say how many heads it has (cfg.n_layers, cfg.n_heads)")
+    return [(layer, head) for layer in range(cfg.n_layers) for head in range(cfg.n_heads)]
+
+
+def head_named(model: AnyModel, name: str | Head) -> Head:
+    """The head of a name such as ``L0H3``, or of a pair (layer, head).
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> head_named(copy_by_hand(), "L0H0")
+    (0, 0)
+    """
+    heads = all_heads(model)
+    found = re.fullmatch(r"L(\d+)H(\d+)", name) if isinstance(name, str) else None
+    head = (int(found[1]), int(found[2])) if found else name
+    if head in heads:
+        return (int(head[0]), int(head[1]))
+    if isinstance(head, str):
+        raise nearest("head", head, map(label, heads))
+    layers, last = heads[-1][0] + 1, heads[-1][1]
+    close = (min(max(head[0], 0), layers - 1), min(max(head[1], 0), last))
+    raise UnknownNameError(
+        f"there is no head '{label(head)}': the nearest is {label(close)} "
+        f"(layers 0 to {layers - 1}, heads 0 to {last} in each)"
+    )
+
+
+def hook_named(model: AnyModel, name: str) -> str:
+    """The name itself, if the model has a hook point of this name."""
+    hooks = getattr(subject_of(model).model, "hook_dict", None)
+    if hooks is None:
+        raise UserError("this needs activations, and the model has no hooks (no hook_dict)")
+    if name not in hooks:
+        raise nearest("hook point", name, hooks)
+    return name
+
+
+def fitting_scales(model: AnyModel, task: Task, scales: Sequence[int]) -> list[int]:
+    """The scales themselves, if the task has them and the model can process them; else which scale is nearest."""
+    if not scales:
+        raise UserError("name at least one scale n")
+    for scale in scales:
+        bound = min(max(scale, task.min_scale), task.max_scale or max(scale, task.min_scale))
+        if bound != scale:
+            raise UserError(f"task '{task.name}' has no instances of n = {scale}: the nearest is n = {bound}")
+        try:
+            exact_by_scale(model, task, [scale], rows=1)
+        except UserError as error:
+            raise UserError(f"{error} (the largest n that fits is {_largest(model, task, scale)})") from None
+    return list(scales)
+
+
+def _largest(model: AnyModel, task: Task, too_large: int) -> int | str:
+    """The largest scale below one that is too large which the model can process, by bisection."""
+    low, high = task.min_scale - 1, too_large  # fits, does not fit
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            exact_by_scale(model, task, [middle], rows=1)
+            low = middle
+        except UserError:
+            high = middle
+    return low if low >= task.min_scale else "none"
+
+
+@dataclass(frozen=True)
+class StepRoles:
+    """Which keys the circuit reads at each answer query of some instances of one scale, and in which role.
+
+    >>> from lengthlens.tasks import TASKS
+    >>> roles = roles_in(TASKS["parity-cot"], 2, TASKS["parity-cot"].parse("^ 1 1 =").tokens)
+    >>> roles.names, roles.query.tolist(), roles.key[0].tolist()
+    (('symbol', 'so_far'), [3, 4, 5], [[1, 3], [2, 4], [3, 5]])
+    """
+
+    names: tuple[str, ...]
+    query: Tensor  # [step]
+    key: Tensor  # [1 or row, step, slot], 0 where the step has fewer slots; 1 where all rows read alike
+    role: Tensor  # [1 or row, step, slot], an index into `names`; −1 where the step has fewer slots
+
+    def named(self, name: str) -> int:
+        """The index of a role's name."""
+        if name not in self.names:
+            raise nearest("role", name, self.names)
+        return self.names.index(name)
+
+    def keys_of(self, name: str) -> Tensor:
+        """The key in a role at each step, −1 where there is none; the first where there are several. [1|row, step]"""
+        filled = self.role == self.named(name)
+        first = filled.to(torch.uint8).argmax(-1, keepdim=True)
+        return torch.where(filled.any(-1), self.key.gather(-1, first)[..., 0], -1)
+
+
+def roles_in(task: Task, scale: int, tokens: Tensor) -> StepRoles:
+    """The roles of keys in instances [row, pos] of a scale."""
+    if task.family == "content-addressed":
+        circuits = [task.circuit(scale, task.words(row)) for row in tokens.cpu()]
+    else:
+        circuits = [task.circuit(scale)]
+    names = tuple(dict.fromkeys(name for circuit in circuits for name in role_names(circuit)))
+    tables = [_slot_roles(circuit, names) for circuit in circuits]
+    key, role = (torch.from_numpy(np.stack([table[k] for table in tables])) for k in (0, 1))
+    return StepRoles(names, torch.from_numpy(circuits[0].query), key, role)
+
+
+def role_names(circuit: Circuit) -> list[str]:
+    """The names of all slots of the operators that a circuit uses."""
+    used = circuit.used
+    return list(dict.fromkeys(slot for each in circuit.operators if each.name in used for slot in each.slots))
+
+
+def _slot_roles(circuit: Circuit, names: tuple[str, ...]) -> tuple[Any, Any]:
+    """Keys and roles of every step, [step, slot] each."""
+    width = circuit.sources.shape[1]
+    of_operator = np.full((len(circuit.operators), width), -1)
+    for place, operator in enumerate(circuit.operators):
+        if operator.name in circuit.used:
+            of_operator[place, : operator.arity] = [names.index(slot) for slot in operator.slots]
+    role = np.where(circuit.sources == UNUSED, -1, of_operator[circuit.operator])
+    return np.where(circuit.sources == UNUSED, 0, circuit.sources), role
