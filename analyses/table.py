@@ -91,7 +91,7 @@ def indices(frame: Frame | None = None) -> list[Index]:
     ordered = sorted(found, key=lambda each: each.declared not in OF_CELLS)
     if frame is None:
         return ordered
-    there = set(frame["measure"] if "measure" in frame else frame)
+    there = set(frame.get("measure", list(frame)))
     return [each for each in ordered if each.index in there]
 
 
@@ -283,8 +283,8 @@ def chosen_readout(rows: Frame) -> Frame:
 def per_run(table: Frame) -> Frame:
     """One row for each run: who it is, whether it is accurate in range, its indices, and what happened beyond.
 
-    Columns: run, `CELL`, seed, accurate, status, `ONCE`, those of `indices` that the table has, verdict, reason, and for each factor
-    exact_2, extrapolates_2, … (missing where that length was not evaluated).
+    Columns: run, `CELL`, seed, accurate, status, `ONCE`, those of `indices` that the table has, verdict, reason, and
+    for each factor exact_2, extrapolates_2, … (missing where that length was not evaluated).
     """
     rows = of_runs(table)
     runs = rows[["run", *CELL, "seed"]].drop_duplicates("run").sort_values([*CELL, "seed", "run"])
