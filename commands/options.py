@@ -1,6 +1,6 @@
 """Options that several commands share, and how the words that a user types are read."""
 
-import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +8,52 @@ from typing import Any
 
 import click
 
+from lengthlens import values
 from lengthlens.errors import UserError
+from lengthlens.values import LARGEST, MOST_ITEMS, parse_json, read_whole_number
+
+MOST_SCALE = 10_000_000  # of a scale that a command is asked about
 
 Command = Callable[..., None]
+
+
+class Whole(click.ParamType):  # type: ignore[type-arg]
+    """A whole number in these bounds: ``type=Whole(1)`` in place of int, whose bounds nobody knows."""
+
+    name = "integer"
+
+    def __init__(self, low: int = 0, high: int = LARGEST) -> None:
+        self.low, self.high = low, high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value  # a default
+        return read_whole_number(value, param.opts[0] if param else "it", self.low, self.high)
+
+
+class OutFile(click.Path):
+    """A file to write: refused at once, before any work, if something else than a regular file has its name."""
+
+    def __init__(self, dir_okay: bool = False) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from lengthlens.files import replaceable
+
+        return replaceable(Path(values.text()(str(value), param.opts[0] if param else "the file")))
+
+
+class OutFolder(click.Path):
+    """A directory to write into; "" is none."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(value)
+        if not str(value) or (path.exists() and not path.is_dir()):
+            raise UserError(f"{param.opts[0] if param else 'it'} must be a directory, not {values.shown(str(value))}")
+        return path
 
 
 def reading(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
@@ -36,9 +79,13 @@ def read_numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise UserError(f"'{part}' in '{text}' is no whole number or range such as 0-4")
-        numbers += range(int(first), int(last or first) + 1)
+        low = read_whole_number(first, f"{values.shown(part)} (a number, or a range such as 0-4)")
+        high = read_whole_number(last, f"the end of the range {values.shown(part)}") if dash else low
+        if high < low:
+            raise UserError(f"the range {values.shown(part)} is empty: its end comes before its beginning")
+        if len(numbers) + high - low >= MOST_ITEMS:
+            raise UserError(f"{values.shown(text)} has more than {MOST_ITEMS} numbers")
+        numbers += range(low, high + 1)
     return numbers
 
 
@@ -48,10 +95,11 @@ def read_bytes(text: str) -> int:
     >>> read_bytes("2GiB"), read_bytes("512M"), read_bytes("1.5 GB")
     (2147483648, 536870912, 1610612736)
     """
-    found = re.fullmatch(r"(\d*\.?\d+(?:E\d+)?) *([KMG]?)I?B?", text.strip().upper())
-    if found is None or float(found[1]) == 0:
-        raise UserError(f"'{text}' is no amount of memory: write it as 512MiB or 2GiB")
-    return int(float(found[1]) * 1024 ** " KMG".index(found[2] or " "))
+    found = re.fullmatch(r"([0-9]{0,12}\.?[0-9]{1,12}(?:E[0-9]{1,2})?) *([KMG]?)I?B?", text.strip().upper())
+    amount = float(found[1]) * 1024 ** " KMG".index(found[2] or " ") if found else math.nan
+    if not 1 <= amount < 2**60:
+        raise UserError(f"{values.shown(text)} is no amount of memory: write it as 512MiB or 2GiB")
+    return int(amount)
 
 
 names, numbers = reading(read_names), reading(read_numbers)
@@ -73,10 +121,14 @@ def given_fields(settings: dict[str, str], **named: Any) -> dict[str, Any]:
 
 
 def plain_value(text: str) -> Any:
-    """A number, true, false or null as JSON has them; else the text itself."""
+    """A number, true, false or null as JSON has them; else the text itself.
+
+    >>> plain_value("3"), plain_value("rope"), plain_value("[1]")
+    (3, 'rope', [1])
+    """
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse_json(text, "it")
+    except UserError:
         return text
 
 
@@ -84,7 +136,11 @@ def open_store(context: click.Context, parameter: click.Parameter, path: str | N
     """The store at a path; without one that of the command above, if it has one."""
     from lengthlens.runs.store import RunStore
 
-    return context.obj if path is None else RunStore(path)
+    if path is None:
+        return context.obj
+    if not values.text()(path, "--store"):
+        raise UserError("--store must be the name of a directory, not ''")
+    return RunStore(path)
 
 
 store_option = click.option(
@@ -94,9 +150,7 @@ own_store = click.option("--store", callback=open_store, help="The directory of 
 device_option = click.option("--device", type=click.Choice(["auto", "cuda", "mps", "cpu"]), help="Where to compute.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 quiet = click.option("--quiet", is_flag=True, help="Only the summary.")
-plot_file = click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw into this file (.png, .pdf or .svg)."
-)
+plot_file = click.option("--plot", type=OutFile(), help="Draw into this file (.png, .pdf or .svg).")
 scheme_option = click.option(
     "--scheme-option",
     "scheme_options",
@@ -110,7 +164,9 @@ scheme_option = click.option(
 def engine_options(command: Command) -> Command:
     """Where much work is done: `engine`, `workers`, `address`."""
     command = click.option("--address", help="Of the Dask scheduler: tcp://…")(command)
-    command = click.option("--workers", type=int, help="Local processes.  [default: one for each core]")(command)
+    command = click.option("--workers", type=Whole(1, 4096), help="Local processes.  [default: one for each core]")(
+        command
+    )
     return click.option("--engine", default="local", show_default=True, help="local or dask.")(command)
 
 
@@ -121,5 +177,5 @@ def config_options(command: Command) -> Command:
     command = click.option("--set", "settings", multiple=True, metavar=pair, callback=read_pairs, help=words)(command)
     command = click.option("--score-scaling", type=scaling, help="Length-scaled scores, or not.")(command)
     command = device_option(command)
-    command = click.option("--train-max", type=int, help="The largest scale in training.")(command)
-    return click.option("--steps", type=int, help="The most training steps.")(command)
+    command = click.option("--train-max", type=Whole(1), help="The largest scale in training.")(command)
+    return click.option("--steps", type=Whole(1), help="The most training steps.")(command)

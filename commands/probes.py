@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.options import as_json, names, numbers, store_option
+from lengthlens.commands.options import Whole, as_json, names, numbers, store_option
 from lengthlens.commands.terminal import print_json, print_table, progress, say_unkept, stoppable
 from lengthlens.errors import UserError
 from lengthlens.probes.probe import PROBES
@@ -114,7 +114,9 @@ def curve_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @click.command("certify")
 @click.argument("run", metavar="RUN")
-@click.option("--max-length", type=int, default=1_000_000, show_default=True, help="The longest length to ask about.")
+@click.option(
+    "--max-length", type=Whole(1, 10**9), default=1_000_000, show_default=True, help="The longest length to ask about."
+)
 @store_option
 @as_json
 def certify_command(run: str, max_length: int, store: "RunStore", as_json: bool) -> None:

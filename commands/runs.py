@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lengthlens.commands import options, terminal
-from lengthlens.commands.options import as_json, config_options, given_fields, own_store, plot_file, store_option
+from lengthlens.commands.options import Whole, as_json, config_options, given_fields, own_store, plot_file, store_option
 from lengthlens.commands.terminal import print_json, print_table, progress, stoppable
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ lengths_option = click.option(
 @click.option("--task", required=True, help="What is to be computed; see `lengthlens tasks`.")
 @click.option("--scheme", required=True, help="The position embedding; see `lengthlens schemes`.")
 @options.scheme_option
-@click.option("--seed", type=int, help="Of initial weights and data.")
+@click.option("--seed", type=Whole(0, 2**63 - 1), help="Of initial weights and data.")
 @config_options
 @store_option
 @click.option("--wandb", is_flag=True, help="Send metrics to Weights & Biases too.")
@@ -68,8 +68,8 @@ def train_command(
 @click.command()
 @click.argument("run")
 @lengths_option
-@click.option("--samples", type=int, default=1000, show_default=True, help="Instances of each length.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the instances.")
+@click.option("--samples", type=Whole(1), default=1000, show_default=True, help="Instances of each length.")
+@click.option("--seed", type=Whole(), default=0, show_default=True, help="Of the instances.")
 @click.option(
     "--memory",
     default="1GiB",
@@ -129,7 +129,7 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 )
 @click.option("--seeds", callback=options.numbers, help="Numbers or ranges: 0,1,2 or 0-9.")
 @lengths_option
-@click.option("--samples", type=int, help="Instances of each length.")
+@click.option("--samples", type=Whole(1), help="Instances of each length.")
 @config_options
 @store_option
 @options.engine_options
@@ -257,7 +257,7 @@ def check(store: "RunStore", as_json: bool) -> None:
 
 
 @runs.command()
-@click.argument("file", default="runs.parquet", type=click.Path(path_type=Path))
+@click.argument("file", default="runs.parquet", type=options.OutFile())
 @own_store
 def table(file: Path, store: "RunStore") -> None:
     """One row for each run and length, into FILE as parquet and, beside it, as csv."""

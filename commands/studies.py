@@ -34,7 +34,7 @@ held_out_tasks = click.option(
 @click.option(
     "--preset", default="quick", show_default=True, help="Which study: smoke, quick, paper, unscaled, records or full."
 )
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True)
+@click.option("--out", type=options.OutFolder(), default=Path("out"), show_default=True)
 @click.option("--store", callback=options.open_store, help="Where the runs are.  [default: runs in --out]")
 @options.engine_options
 @options.quiet
@@ -70,7 +70,7 @@ def reproduce_command(
 @table_file
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=options.OutFolder(),
     default=Path("figures"),
     show_default=True,
     help="Where to; tables go into its folder tables.",
@@ -100,7 +100,7 @@ def figures(names: tuple[str, ...], out: Path, formats: list[str], as_json: bool
 @table_file
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.OutFile(),
     default=Path("report/index.html"),
     show_default=True,
     help="The page: one file, which needs nothing else.",

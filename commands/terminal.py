@@ -1,5 +1,6 @@
 """What all commands share: errors as one line, interruption, progress, tables, JSON, figures."""
 
+import errno
 import json
 import math
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lengthlens.errors import UserError, unknown
+from lengthlens.values import text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from lengthlens.studies.reproduce import Progress
 
 PLAIN_SECONDS = 5.0  # between plain lines about one run
+MOST_WORD = 100_000  # characters of an argument; a long list of lengths has a few hundred
 
 
 class Group(click.Group):
@@ -49,12 +52,30 @@ class Group(click.Group):
             raise unknown("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+        """Words that are no text (bytes that are not UTF-8, a zero byte) are refused before anything looks at them."""
+        words = sys.argv[1:] if args is None else args
+        try:
+            for word in words:
+                text(MOST_WORD)(word, "an argument")
+        except UserError as error:
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(2)
+        return super().main(args, *rest, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except UserError as error:
-            click.echo(f"Error: {error}", err=True)
-            ctx.exit(2)
+            said = str(error)
+        except MemoryError:
+            said = "there is not enough memory for this"
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever reads the output has seen enough
+                raise
+            said = f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else "")
+        click.echo(f"Error: {said}", err=True)
+        raise click.exceptions.Exit(2)
 
 
 @contextmanager

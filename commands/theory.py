@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from lengthlens.commands.options import as_json, plot_file, scheme_option
+from lengthlens.commands.options import MOST_SCALE, Whole, as_json, plot_file, scheme_option
 from lengthlens.commands.terminal import print_json, print_table, progress, save_figure
 from lengthlens.errors import UserError
 
@@ -34,9 +34,9 @@ def tasks(as_json: bool) -> None:
 
 @click.command()
 @click.argument("task")
-@click.option("--scale", type=int, default=4, show_default=True, help="The scale n.")
-@click.option("--batch", type=int, default=5, show_default=True, help="How many instances.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--scale", type=Whole(0, MOST_SCALE), default=4, show_default=True, help="The scale n.")
+@click.option("--batch", type=Whole(0, 100_000), default=5, show_default=True, help="How many instances.")
+@click.option("--seed", type=Whole(0, 2**63 - 1), default=0, show_default=True)
 @as_json
 def sample(task: str, scale: int, batch: int, seed: int, as_json: bool) -> None:
     """Draw instances of TASK; the same seed gives the same instances."""
@@ -65,9 +65,11 @@ def steps(task: str, instance: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("task")
-@click.option("--max-scale", type=int, default=16, show_default=True, help="The largest scale n.")
+@click.option("--max-scale", type=Whole(0, MOST_SCALE), default=16, show_default=True, help="The largest scale n.")
 @click.option("--search", is_flag=True, help="Also search the least number of operators, without the declaration.")
-@click.option("--arity", type=int, default=2, show_default=True, help="With --search: the most sources of a step.")
+@click.option(
+    "--arity", type=Whole(0, 64), default=2, show_default=True, help="With --search: the most sources of a step."
+)
 @plot_file
 @as_json
 def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, as_json: bool) -> None:
@@ -108,8 +110,12 @@ def schemes(as_json: bool) -> None:
 @click.option("--target", required=True, help="What attention should compute, e.g. prefix-sum, running-mean.")
 @click.option("--scheme", required=True, help="A position embedding; 'ideal' has one code per value of the target.")
 @scheme_option
-@click.option("--train-max", type=int, default=8, show_default=True, help="The scale that is trained on.")
-@click.option("--test-max", type=int, default=64, show_default=True, help="The largest scale asked about.")
+@click.option(
+    "--train-max", type=Whole(0, MOST_SCALE), default=8, show_default=True, help="The scale that is trained on."
+)
+@click.option(
+    "--test-max", type=Whole(0, MOST_SCALE), default=64, show_default=True, help="The largest scale asked about."
+)
 @click.option("--train", is_flag=True, help="Also train by gradient descent, to set beside the prediction.")
 @plot_file
 @as_json
@@ -138,9 +144,15 @@ def pola(scheme_options: dict[str, str], plot: Path | None, as_json: bool, **ask
 @click.option("--scheme", help="A position embedding; see `lengthlens schemes`.")
 @scheme_option
 @click.option("--all", "every", is_flag=True, help="Every task under every scheme.")
-@click.option("--train-max", type=int, default=10, show_default=True, help="The largest training scale.")
-@click.option("--test-max", type=int, default=40, show_default=True, help="The largest scale asked about.")
-@click.option("--jobs", type=int, default=os.cpu_count() or 1, show_default="all cores", help="With --all: processes.")
+@click.option(
+    "--train-max", type=Whole(0, MOST_SCALE), default=10, show_default=True, help="The largest training scale."
+)
+@click.option(
+    "--test-max", type=Whole(0, MOST_SCALE), default=40, show_default=True, help="The largest scale asked about."
+)
+@click.option(
+    "--jobs", type=Whole(1, 4096), default=os.cpu_count() or 1, show_default="all cores", help="With --all: processes."
+)
 @plot_file
 @as_json
 def verdict_command(

@@ -12,15 +12,22 @@ import torch
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.tasks import TASKS, Task
+from lengthlens.values import anything, map_of, one_of, parse_json, parsed, real, text, truth, whole
 
-CHOICES: dict[str, tuple[str | None, ...]] = {
-    "act_fn": ("gelu", "gelu_new", "gelu_fast", "relu", "silu", "solu"),
-    "normalization_type": ("LN", "LNPre", "RMS", "RMSPre", None),
-    "score_scaling": ("none", "log"),
-}
 # Bounds that no sensible model reaches; a damaged or hostile config is refused before memory is asked for.
-LARGEST = {"n_layers": 1024, "n_heads": 4096}
-SIZES = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "train_ctx")
+SIZES = ("d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "train_ctx")
+RULES = {
+    **dict.fromkeys(("task", "scheme"), text()),
+    **dict.fromkeys(SIZES, whole(1, 1 << 20)),
+    "n_layers": whole(1, 1024),
+    "n_heads": whole(1, 4096),
+    "act_fn": one_of("gelu", "gelu_new", "gelu_fast", "relu", "silu", "solu"),
+    "normalization_type": one_of("LN", "LNPre", "RMS", "RMSPre", None),
+    "score_scaling": one_of("none", "log"),
+    "attn_only": truth(),
+    "seed": whole(0, 2**63 - 1),
+    **dict.fromkeys(("eps", "attn_scale", "initializer_range"), real(above=0)),
+}  # what each field must be; None, where it is the default, needs no rule, and SchemeSpec knows its own options
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class JsonConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The config with these values; a field that does not exist is refused by name, and one that is needed."""
+        map_of(anything())(values, f"the {cls.KIND}")
         fields = {f.name: f for f in dataclasses.fields(cls)}
         for name in values:
             if name not in fields:
@@ -55,14 +63,8 @@ class JsonConfig:
         return cls(**values)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"the {cls.KIND} is not JSON: {error}") from None
-        if not isinstance(values, dict):
-            raise UserError(f"a {cls.KIND} is a JSON object, not {type(values).__name__}")
-        return cls.from_dict(values)
+    def from_json(cls, data: str | bytes) -> Self:
+        return cls.from_dict(parse_json(data, f"the {cls.KIND}"))
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,14 @@ class ModelConfig(JsonConfig):
     seed: int = 0  # of the initial weights; the same seed gives the same weights, bit for bit
 
     def __post_init__(self) -> None:
-        try:  # as JSON will give them back (tuples become lists), so that a saved config equals the original
-            object.__setattr__(self, "scheme_options", json.loads(json.dumps(dict(self.scheme_options))))
-        except (TypeError, ValueError) as error:
-            raise UserError(f"scheme_options must be plain values by name: {error}") from None
+        # As JSON will give them back (tuples become lists), so that a saved config equals the original.
+        options = map_of(anything())(self.scheme_options, "scheme_options")
+        plain = parsed(lambda: json.loads(json.dumps(dict(options))), "scheme_options", "plain values by name")
+        object.__setattr__(self, "scheme_options", plain)
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
-            good, wanted = _rule(each.name, value)
-            if not (good or (value is None and each.default is None)):
-                raise UserError(f"{each.name} must be {wanted}, not {value!r}")
+            if each.name in RULES and not (value is None and each.default is None):
+                RULES[each.name](value, each.name)
         self.spec  # noqa: B018 (refuses what does not exist)
         if self.d_head is None and self.d_model % self.n_heads:
             raise UserError(
@@ -134,24 +135,6 @@ class ModelConfig(JsonConfig):
         sizes: dict[str, Any] = {"d_vocab": d_vocab, "d_vocab_out": self.d_vocab_out or d_vocab}
         sizes |= {"d_head": self.d_head or self.d_model // self.n_heads, "d_mlp": self.d_mlp or 4 * self.d_model}
         return dataclasses.replace(self, task=task.name if task else None, **sizes)
-
-
-def _rule(name: str, value: Any) -> tuple[bool, str]:
-    """Whether a field may have this value, and what it must be. None, where it is the default, needs no rule."""
-    if name in SIZES:
-        most = LARGEST.get(name, 1 << 20)
-        return type(value) is int and 1 <= value <= most, f"an integer from 1 to {most}"
-    if name in CHOICES:
-        return value in CHOICES[name], f"one of {', '.join(map(str, CHOICES[name]))}"
-    if name in ("task", "scheme"):
-        return isinstance(value, str), "a name"
-    if name == "scheme_options":
-        return True, ""  # SchemeSpec knows
-    if name == "attn_only":
-        return type(value) is bool, "true or false"
-    if name == "seed":
-        return type(value) is int and 0 <= value < 2**63, "an integer of at least 0"
-    return type(value) in (int, float) and math.isfinite(value) and value > 0, "a positive number"
 
 
 @dataclass

@@ -3,19 +3,27 @@
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lengthlens.errors import UserError
 from lengthlens.models.config import JsonConfig, ModelConfig
 from lengthlens.tasks import TASKS, Task
+from lengthlens.values import one_of, real, text, truth, whole
 
-CHOICES = {"device": ("auto", "cpu", "cuda", "mps"), "precision": ("float32", "bfloat16"), "lengths": ("one", "mixed")}
-LEAST = {"train_max": 1, "steps": 1, "batch": 1, "check_every": 1, "patience": 1, "threads": 1, "warmup": 0}
-SHARES = ("beta2", "cooldown", "label_smoothing")  # numbers below 1
+RULES = {
+    **dict.fromkeys(("task", "scheme"), text()),
+    **dict.fromkeys(("train_max", "steps", "batch", "check_every", "patience"), whole(1)),
+    "warmup": whole(0),
+    "threads": whole(1, 256),  # more than any processor here has; with 100,000 the system ends the process
+    "device": one_of("auto", "cpu", "cuda", "mps"),
+    "precision": one_of("float32", "bfloat16"),
+    "lengths": one_of("one", "mixed"),
+    "compile": truth(),
+    **dict.fromkeys(("lr", "pe_lr_factor", "weight_decay", "clip"), real(0)),
+    **dict.fromkeys(("beta2", "cooldown", "label_smoothing"), real(0, below=1)),
+}  # what the fields about training must be; ModelConfig knows the others
 
 # How and where the numbers are computed, not which numbers: they do not enter a run's name. On another device or with
 # another number of threads sums are taken in another order, so results then agree up to rounding, not bit for bit.
@@ -74,26 +82,12 @@ class RunConfig(JsonConfig):
     compile: bool = False  # compiling takes longer than most runs here
 
     def __post_init__(self) -> None:
-        for name in ("task", "scheme"):
-            if not isinstance(getattr(self, name), str):
-                raise UserError(f"{name} must be a name, not {getattr(self, name)!r}")
+        for name, rule in RULES.items():
+            rule(getattr(self, name), name)
         object.__setattr__(self, "scheme_options", dict(self.spec.options))
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise UserError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
-        if type(self.compile) is not bool:
-            raise UserError(f"compile must be true or false, not {self.compile!r}")
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if type(value) is not int or not least <= value < 2**31:
-                raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        for name in ("lr", "pe_lr_factor", "weight_decay", "clip", *SHARES):
-            value = getattr(self, name)
-            if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-                raise UserError(f"{name} must be a number of at least 0, not {value!r}")
-            if name in SHARES and value >= 1:
-                raise UserError(f"{name} must be below 1, not {value}")
-            object.__setattr__(self, name, float(value))  # 1 and 1.0 are one run
+        for each in dataclasses.fields(self):
+            if each.type is float:
+                object.__setattr__(self, each.name, float(getattr(self, each.name)))  # 1 and 1.0 are one run
         self.task_object.checked_scale(self.train_max)
         self.model  # noqa: B018 (checks all that is about the model)
 

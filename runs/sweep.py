@@ -1,6 +1,7 @@
 """Many runs at once: a grid of configs, worked off by processes here or by the workers of a cluster."""
 
 import math
+import os
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,12 +17,14 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes import SchemeSpec
+from lengthlens.processes import end_with
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Trainer
 from lengthlens.runs.training import CHECKPOINT_SECONDS, train
+from lengthlens.values import optional, whole
 
 ENGINES = ("local", "dask")
 BUSY = "busy"  # the status of a run that another process has in hand
@@ -244,7 +247,8 @@ def in_parallel(
     if not items:
         return
     left, deaths = dict(items), 0
-    with _engine(engine, workers, address, resources):
+    most = max(2, len(items))  # two at least, so that the death of a worker is not this process's
+    with _engine(engine, workers, address, resources, most):
         while left:
             try:
                 parallel = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
@@ -265,17 +269,19 @@ def _named(function: Callable[[Item], Result], name: str, item: Item) -> tuple[s
 
 @contextmanager
 def _engine(
-    engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None
+    engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None, most: int
 ) -> Iterator[None]:
-    """A context in which joblib's `Parallel` computes as asked."""
+    """A context in which joblib's `Parallel` computes as asked, with at most so many processes."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
-    if workers is not None and workers < 1:
-        raise UserError(f"workers must be at least 1, not {workers}")
+    optional(whole(1))(workers, "workers")
     if engine == "local":
         if address or resources:
             raise UserError("--address and --resources are for --engine dask")
-        with parallel_config(backend="loky", n_jobs=workers or cpu_count(), inner_max_num_threads=1):
+        watched: dict[str, Any] = {"initializer": end_with, "initargs": (os.getpid(),)}
+        with parallel_config(
+            backend="loky", n_jobs=min(workers or cpu_count(), most), inner_max_num_threads=1, **watched
+        ):
             yield
         return
     if address is None:

@@ -13,9 +13,9 @@ PAGE = ROOT / "CONTRIBUTING.md"
 BEGIN, END = "<!-- map: python tests/map.py --write -->", "<!-- end of map -->"
 # In the order in which one may import another; single files of the root are rooms too.
 ROOMS = (
-    "errors", "files", "tasks", "models", "theory", "runs", "probes", "inside", "analyses", "studies", "commands",
-    "cli",
-)  # fmt: skip
+    *("errors", "values", "files", "processes", "tasks", "models", "theory"),
+    *("runs", "probes", "inside", "analyses", "studies", "commands", "cli"),
+)
 
 
 def modules(room: str) -> list[Path]:

@@ -20,9 +20,9 @@ from lengthlens.models.schemes.scheme import PositionScheme
 ROOT = Path(__file__).resolve().parent.parent
 # Each may import from itself and from those before it.
 ROOMS = (
-    "errors", "files", "tasks", "models", "theory", "runs", "probes", "inside", "analyses", "studies", "commands",
-    "cli",
-)  # fmt: skip
+    *("errors", "values", "files", "processes", "tasks", "models", "theory"),
+    *("runs", "probes", "inside", "analyses", "studies", "commands", "cli"),
+)
 OUTSIDE = ("tests", "figures", "build", "out", "docs")
 CONSTANTS = ("TASKS", "SCHEMES")  # public names that are no functions or classes: documented where they are defined
 MAX_MODULES, MAX_LINES = 160, 32_000  # 16,918 lines when the house was rebuilt; raised knowingly, with what is added

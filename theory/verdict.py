@@ -34,6 +34,7 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 'possible'
 """
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ import torch
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
 from lengthlens.models.schemes.spec import scheme_for
+from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.complexity import src_curve
 from lengthlens.theory.properties import Choice, Findings, examine, examine_family, sources_only
@@ -384,7 +386,8 @@ def _one_by_one(
             case = Case(task, train_max, test_max)
             yield from (row_of(case, scheme) for scheme in schemes)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:  # torch's threads do not survive a fork
+    spawn, jobs = get_context("spawn"), min(jobs, len(tasks))  # spawned: torch's threads do not survive a fork
+    with ProcessPoolExecutor(jobs, spawn, initializer=end_with, initargs=(os.getpid(),)) as pool:
         parts = [pool.submit(rows_of, task, schemes, train_max, test_max) for task in tasks]
         for part in parts:
             yield from part.result()
