@@ -209,7 +209,8 @@ class RelationProbe(Probe):
 class InterchangeProbe(Probe):
     """SRC by exchanging states between steps, its ι, and exact match with states taken from shorter inputs."""
 
-    name, curves = "interchange", {"interchange_src": "iota_interchange"}
+    name, curves, index = "interchange", {"interchange_src": "iota_interchange"}, "iota_interchange"
+    label, short, growth = "ι of interchange SRC", "ι of interchange", "interchange SRC"
     measures = ("interchange_src", "iota_interchange", "interchange_exact_match")
     words = "how many operators it uses, by exchanging its states between steps"
     thresholds = (FIDELITY,)  # the least agreement of two steps
@@ -228,9 +229,14 @@ class InterchangeProbe(Probe):
 
 
 class StretchProbe(Probe):
-    """Exact match predicted at longer scales from inputs of the training range, with codes only and with all keys."""
+    """Exact match predicted at longer scales from inputs of the training range; where it falls below 0.9, and why.
 
-    name, measures = "stretch", ("predicted_exact_match", "predicted_by_codes")
+    Its index is what is predicted to be missing at the shortest of these scales, twice the training range.
+    """
+
+    name, measures = "stretch", ("predicted_exact_match", "predicted_loss", "predicted_failure")
+    curves, index = {"predicted_exact_match": "predicted_loss"}, "predicted_loss"
+    label, short = "predicted failure", "predicted failure"
     words = "the exact match to expect on longer inputs, from short ones at the positions of long ones"
 
     def rows(self, context: "Context") -> list[Row]:
@@ -241,14 +247,24 @@ class StretchProbe(Probe):
             found = stretched_match(context.subject, *context.range)
         except UserError as error:  # no position embedding of ours, a content-addressed task, too many positions
             return [{"measure": "predicted_exact_match", "reason": str(error)}]
-        scales = found.scales
-        rows = by_scale("predicted_exact_match", {n: found.at(n) for n in scales}, {})
-        return rows + by_scale("predicted_by_codes", {n: found.at(n, "codes only") for n in scales}, {})
+        rows = []
+        for scale, match, low, high in found.table[["scale", "exact_match", "low", "high"]].itertuples(index=False):
+            rows.append({"measure": "predicted_exact_match", "scale": scale, "value": match, "low": low, "high": high})
+        first = min(found.scales)
+        rows.append({"measure": "predicted_loss", "scale": first, "value": 1 - found.at(first)})
+        if found.fails_at is not None:
+            (low, high), last = found.interval, max(found.scales)
+            ends = {"low": low or last, "high": high or last}
+            about = {"reason": found.cause, "relation": found.at_fault}
+            rows.append({"measure": "predicted_failure", "scale": first, "value": found.fails_at, **ends, **about})
+        return rows
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
         values = [row for row in rows if row["measure"] == "predicted_exact_match" and row["reason"] == ""]
         texts = ", ".join(f"{row['value']:.2f} at n = {row['scale']}" for row in values)
-        return [f"predicted exact match: {texts}"] if texts else []
+        failures = [row for row in rows if row["measure"] == "predicted_failure"]
+        fault = [f"predicted to fail at n = {row['value']:g}: {row['reason']} {row['relation']}" for row in failures]
+        return [*([f"predicted exact match: {texts}"] if texts else []), *map(str.strip, fault)]
 
 
 def _records(frame: Any) -> list[Row]:

@@ -7,29 +7,37 @@ together, or since attention spreads over more keys. All of this can be tried on
 We define:
 
 - An instance of scale n is *stretched* to scale N if its tokens stand at positions of an instance of scale N: the marks
-  at the marks, the symbols of each run at some of the places of that run, in order. A step is looked at if its sources
-  then stand where the circuit of scale N has them.
-- *Codes only*: the network sees only those keys, as few as in training, with the codes that they have at scale N. What
-  fails here fails for its codes.
-- *With all keys*: every other position of the long instance is there, too, as a key with its own code; its content
-  (key and value vectors) is that of a random symbol of the same run, from another of the instances. What fails only
-  here fails since attention spreads.
-- The exact match predicted at scale N is p to the power of the number of answer tokens, p the share of tokens right.
+  at the marks, the first and last symbols of each run at its ends, those between somewhere between, in order. A step is
+  looked at if its sources then stand where the circuit of scale N has them.
+- Every other position of the long instance is there, too, as a key with its own code. Its content (key and value
+  vectors) is that of a *stand-in*: a token from inside the same run of one of the short instances, chosen so that the
+  whole is as much like one long instance as it can be. In an answer it has the same tokens in its sources.
+- The exact match predicted at scale N is the product, over its steps, of the share of instances in which each is right.
+- It fails at the first N where that is below 0.9. The *cause* is that attention spreads, if leaving out the stand-ins
+  heals it, or scores twice as sharp do (which must do no harm in range). Else codes are at fault. Where a scheme has
+  several parts, each is stretched alone to see which the network depends on. Codes of sources that no pair had in
+  training were *never trained*; if each part's was, the parts were *never together*; else the code was trained for
+  keys that are not read.
 
-Where it loses: on `shift` it predicts failure for eight of eleven networks that carry to n = 20 (and for one of 55
-networks on other tasks). Borrowed content is independent of the answer, and what is true of an instance as a whole
-(here, that answer and prompt hold the same tokens) is lost; why that matters to these networks is not known yet.
+Why stand-ins have to fit: with random ones, networks on `shift` that extrapolate were predicted to fail. They know the
+last step by what the token before it attends to, which is in no source of the circuit, and find the first symbol by its
+neighbour ``^``. What stands beside a mark, and what an answer was made from, must be as in a real input.
+
+What this is worth: a network that can be run on long inputs can simply be tried there, at like cost. Stretching says
+*why* it fails, and shows that nothing beyond the inputs of the training range and the codes of longer ones is needed to
+know that it will.
 
 Nothing here runs the network on a long input. Worked example: a copier that attends to the key with i−j−n = 0 has that
 code at every N, so exact match 1 is predicted; one that attends to i−j = 10 at n = 10 is predicted to fail at N = 11.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,46 +45,65 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.scheme import Positions, PositionScheme, scheme_of
+from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.scheme import Positions, PositionScheme, joined, scheme_of
 from lengthlens.probes.subject import Subject, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating
 from lengthlens.tasks import Batch, Circuit, Task
+from lengthlens.tasks.task import UNUSED
 
 FACTORS = (2, 3, 4, 6, 10)  # times the training range
-ROWS = 32  # instances; with about eight placements and ten steps each, p is known to about 0.001
+ROWS = 32  # instances; with about ten steps each in three placements, p is known to about 0.001
 EXTRAPOLATES = 0.9
+EDGE = 2  # symbols next to a mark that stay there: networks know first and last ones by their neighbours
+SHARES = (0.0, 0.5, 1.0)  # of the free places, how many come before the symbols between
+SHARPER = 2.0  # scores times this, to see whether attention that spreads is at fault
+RESAMPLED = 500  # of the bootstrap over instances
 
-Cause = Literal["codes", "spread"]
-Keys = Literal["codes only", "all"]
+Cause = Literal["attention spreads", "codes never trained", "parts never together", "codes trained for other keys"]
+
+
+class Way(NamedTuple):
+    """How a stretched network is run."""
+
+    all_keys: bool = True  # or only those of the short instance
+    sharper: float = 1.0  # what scores are multiplied by
+    stretched: tuple[int, ...] | None = None  # the parts of the scheme that have the codes of the long instance; all
+
+
+ALL, FEW = Way(), Way(all_keys=False)
 
 
 @dataclass(frozen=True)
 class StretchedMatch:
-    """Exact match predicted at each length, by which keys the network saw, and what follows."""
+    """Exact match predicted at each length, where it first falls below 0.9, and why."""
 
-    table: pd.DataFrame  # scale, keys, token_accuracy, exact_match
+    table: pd.DataFrame  # scale, token_accuracy, exact_match, low, high
     train_max: int
+    cause: Cause | None = None  # of the failure at `fails_at`
+    at_fault: str = ""  # the codes that are at fault, in words
 
-    def at(self, scale: int, keys: Keys = "all") -> float:
+    def at(self, scale: int) -> float:
         """The exact match predicted at a scale."""
-        rows = self.table[(self.table["scale"] == scale) & (self.table["keys"] == keys)]
-        return float(rows["exact_match"].iloc[0])
+        return float(self.table.set_index("scale")["exact_match"][scale])
 
     @property
     def scales(self) -> list[int]:
-        return sorted(map(int, self.table["scale"].unique()))
+        return sorted(map(int, self.table["scale"]))
 
     @property
     def fails_at(self) -> int | None:
         """The first of the scales where exact match is predicted below 0.9; None if there is none."""
-        return next((scale for scale in self.scales if self.at(scale) < EXTRAPOLATES), None)
+        return self._first("exact_match")
 
     @property
-    def cause(self) -> Cause | None:
-        """Why it fails there: by its codes alone, or since attention spreads over more keys."""
-        if self.fails_at is None:
-            return None
-        return "codes" if self.at(self.fails_at, "codes only") < EXTRAPOLATES else "spread"
+    def interval(self) -> tuple[int | None, int | None]:
+        """The same by the ends of the interval of exact match (95 %, bootstrap over instances)."""
+        return self._first("low"), self._first("high")
+
+    def _first(self, column: str) -> int | None:
+        low = self.table[self.table[column] < EXTRAPOLATES]["scale"]
+        return None if low.empty else int(low.min())
 
 
 def stretched_match(
@@ -116,29 +143,114 @@ def stretched_match(
     generator = generator or torch.Generator().manual_seed(0)
     batch = task.sample(train_max, rows, generator)
     chosen = scales or [f * train_max for f in FACTORS if task.max_scale is None or f * train_max <= task.max_scale]
-    found = []
-    for scale, keys in product(chosen, ("codes only", "all")):
-        share = float(np.mean(_shares(subject, task, batch, train_max, scale, keys == "all", generator)))
-        match = share ** len(task.circuit(scale))
-        found.append({"scale": scale, "keys": keys, "token_accuracy": share, "exact_match": match})
-    return StretchedMatch(pd.DataFrame(found, columns=["scale", "keys", "token_accuracy", "exact_match"]), train_max)
+    trial = _Trial(subject, task, batch, train_max, generator)
+    rows_of = {scale: trial.right(scale) for scale in chosen}
+    table = pd.DataFrame([{"scale": scale, **estimated(right, generator)} for scale, right in rows_of.items()])
+    found = StretchedMatch(table, train_max)
+    return found if found.fails_at is None else replace(found, **trial.blamed(found.fails_at, scheme))
 
 
-def _shares(
-    subject: Subject, task: Task, batch: Batch, short: int, long: int, all_keys: bool, generator: torch.Generator
-) -> list[float]:
-    """The share of instances in which each step is right, for each placement in which it can be looked at."""
-    circuit = task.circuit(short)
-    query = torch.from_numpy(circuit.query)
-    answer, found = batch.tokens[:, query + 1], []
-    for places in placements(task, short, long):
-        steps = kept_steps(circuit, task.circuit(long), places)
-        if steps.any():
-            predicted = _predicted(subject, task, batch, long, places, all_keys, generator)[:, query]
-            found += (predicted == answer).double().mean(0)[steps].tolist()
-    if not found:
-        raise UserError(f"no step of '{task.name}' at n={short} has its sources where those of n={long} are")
-    return found
+def estimated(right: Tensor, generator: torch.Generator) -> dict[str, float]:
+    """Token accuracy and exact match if the steps are right as often as here, with its interval. `right` [row, step]
+
+    >>> estimated(torch.tensor([[1.0, 1.0], [1.0, 0.0]]), torch.Generator().manual_seed(0))["exact_match"]
+    0.5
+    """
+    drawn = torch.randint(len(right), (RESAMPLED, len(right)), generator=generator)
+    low, high = right[drawn].mean(1).prod(1).quantile(torch.tensor([0.025, 0.975], dtype=right.dtype)).tolist()
+    share = right.mean(0)
+    return {"token_accuracy": float(share.mean()), "exact_match": float(share.prod()), "low": low, "high": high}
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Instances of one scale, to be stretched to others."""
+
+    subject: Subject
+    task: Task
+    batch: Batch
+    short: int
+    generator: torch.Generator
+
+    def right(self, long: int, way: Way = ALL) -> Tensor:
+        """How often each step of the long circuit is right, over placements; the mean if none has it. [row, step]"""
+        circuit, longer = self.task.circuit(self.short), self.task.circuit(long)
+        query = torch.from_numpy(circuit.query)
+        answer = self.batch.tokens[:, query + 1]
+        right = torch.zeros(len(answer), self.task.length(long), dtype=torch.double)
+        looked = torch.zeros(self.task.length(long))
+        kept = [(kept_steps(circuit, longer, places), places) for places in placements(self.task, self.short, long)]
+        for steps, places in sorted(kept, key=lambda each: -int(each[0].sum())):
+            at = places[query[steps]]
+            if not looked[at].all():  # else each of its steps was looked at already
+                right[:, at] += (self.predicted(long, places, way)[:, query] == answer)[:, steps]
+                looked[at] += 1
+        right, looked = (each[..., torch.from_numpy(longer.query)] for each in (right, looked))
+        if not looked.any():
+            missing = f"has its sources where those of n={long} are"
+            raise UserError(f"no step of '{self.task.name}' at n={self.short} {missing}")
+        share = right / looked
+        return torch.where(looked > 0, share, share[:, looked > 0].mean(1, keepdim=True))
+
+    def works(self, long: int, way: Way) -> bool:
+        return bool(self.right(long, way).mean(0).prod() >= EXTRAPOLATES)
+
+    def blamed(self, long: int, scheme: PositionScheme) -> dict[str, Any]:
+        """Why it fails at a scale: the cause, and the codes at fault in words."""
+        sharper = Way(sharper=SHARPER)
+        healed = self.works(long, sharper) and self.works(self.short, sharper)  # which must do no harm in range
+        if healed or self.works(long, FEW):
+            return {"cause": "attention spreads"}
+        parts = list(enumerate(scheme.parts))
+        alone = [part for k, part in parts if not self.works(long, Way(all_keys=False, stretched=(k,)))]
+        for part in alone or scheme.parts:
+            sources, _ = self.codes(part, [long])
+            trained = self.codes(part, self.scales)[1]
+            if fresh := sorted(sources - trained):
+                return {"cause": "codes never trained", "at_fault": part.describe(fresh[0])}
+        fresh = sorted(self.codes(scheme, [long])[0] - self.codes(scheme, self.scales)[0])
+        if not fresh:  # sources have codes that they had in training, so that it must be those of other keys
+            return {"cause": "codes never trained", "at_fault": "those of keys that are not read"}
+        cause = "parts never together" if len(parts) > 1 else "codes trained for other keys"
+        return {"cause": cause, "at_fault": scheme.describe(fresh[0])}
+
+    @property
+    def scales(self) -> range:
+        return range(self.task.min_scale, self.short + 1)
+
+    def codes(self, scheme: PositionScheme, scales: Iterable[int]) -> tuple[set[Code], set[Code]]:
+        """The codes of all sources at these scales, and of all pairs of an answer's query with a key."""
+        relation = scheme.relation()
+        sources, pairs = set(), set()
+        for scale in scales:
+            circuit = self.task.circuit(scale)
+            key = np.arange(self.task.length(scale))
+            found = relation.codes(circuit.query[:, None], key, np.array(scale))  # [step, key, component]
+            pairs |= {tuple(code) for code in found[key <= circuit.query[:, None]].tolist()}
+            step, slot = (circuit.sources != UNUSED).nonzero()
+            sources |= {tuple(code) for code in found[step, circuit.sources[step, slot]].tolist()}
+        return sources, pairs
+
+    def predicted(self, long: int, places: Tensor, way: Way) -> Tensor:
+        """The next token predicted at every position of the short instances, stretched. [row, pos]"""
+        model: Any = self.subject.model
+        tokens, scale = self.batch.tokens.to(self.subject.device), partial(torch.full, (1,), device=self.subject.device)
+        filled = _own(len(tokens), self.task.length(long), places)
+        if way.all_keys:
+            filled = stand_ins(self.task, self.batch, self.short, long, places, self.generator)
+        places, filled = places.to(tokens.device), (filled[0].to(tokens.device), filled[1].to(tokens.device))
+        with evaluating(model):
+            own = model.pos_embed
+            there, here = (
+                own.positions(*each) for each in ((tokens[filled], scale(long)), (tokens, scale(self.short)))
+            )
+            scheme = Stretched(own, places, there, here, way)
+            hooks = [
+                hook for layer in self.subject.layers(None) for hook in _Layer(model, layer, scheme, filled).hooks()
+            ]
+            with _in_place_of(model, scheme):
+                predicted: Tensor = model.run_with_hooks(tokens, fwd_hooks=hooks).argmax(-1).cpu()
+        return predicted
 
 
 # -- where tokens stand ------------------------------------------------------------------------------------------
@@ -147,37 +259,41 @@ def _shares(
 def placements(task: Task, short: int, long: int) -> Iterator[Tensor]:
     """Positions of the long instance for the tokens of a short one, [pos], in several ways.
 
-    The symbols of a run stand at the first places of the long run, at the last, or spread over it; those of the prompt
-    and those of the answer may do so differently, as a mirrored answer needs.
+    The first and the last symbols of a run stay there, next to the marks; those between stand together at the first of
+    the places left, in the middle, or at the last. Prompt and answer may differ in that, as a mirrored answer needs.
 
     >>> from lengthlens.tasks import TASKS
-    >>> next(placements(TASKS["copy"], 2, 4)).tolist()  # ^ 7 3 = 7 3 $ within ^ 7 3 . . = 7 3 . . $
-    [0, 1, 2, 5, 6, 7, 10]
+    >>> next(placements(TASKS["copy"], 5, 8)).tolist()  # ^ 1 2 3 . . . 4 5 = 1 2 3 . . . 4 5 $
+    [0, 1, 2, 3, 7, 8, 9, 10, 11, 12, 16, 17, 18]
     """
     (few, few_marks), (_, many_marks) = (_marks(task, scale) for scale in (short, long))
     if len(few_marks) != len(many_marks):
         raise UserError(f"'{task.name}' has more marks at n={long} than at n={short}: its inputs cannot be stretched")
     end_of_prompt = task.prompt_length(short) - 1
     seen = set()
-    for of_prompt, of_answer in product(WAYS, WAYS):
+    for of_prompt, of_answer in product(SHARES, SHARES):
         places = torch.zeros(few, dtype=torch.long)
         for k, (mark, place) in enumerate(zip(few_marks, many_marks)):
             places[mark] = place
             if k + 1 < len(few_marks):
                 size, room = few_marks[k + 1] - mark - 1, many_marks[k + 1] - place - 1
-                way = WAYS[of_answer if mark >= end_of_prompt else of_prompt]
-                places[mark + 1 : few_marks[k + 1]] = place + 1 + way(size, room)
+                share = of_answer if mark >= end_of_prompt else of_prompt
+                places[mark + 1 : few_marks[k + 1]] = place + 1 + _spread(size, room, share)
         if tuple(places.tolist()) not in seen:
             seen.add(tuple(places.tolist()))
             yield places
 
 
-WAYS: dict[str, Callable[[int, int], Tensor]] = {
-    "first": lambda size, room: torch.arange(size),
-    "last": lambda size, room: torch.arange(room - size, room),
-    "spread": lambda size, room: (torch.arange(size) * (room - 1)) // max(1, size - 1),
-    "mirrored": lambda size, room: room - 1 - ((torch.arange(size) * (room - 1)) // max(1, size - 1)).flip(0),
-}
+def edge(size: int) -> int:
+    """How many symbols at either end of a run stay there."""
+    return min(EDGE, (size - 1) // 2)
+
+
+def _spread(size: int, room: int, share: float) -> Tensor:
+    """The places of a run's symbols among `room`: its ends at the ends, the others behind a share of what is free."""
+    ends, place = edge(size), torch.arange(size)
+    free = room - size
+    return place + torch.where(place < ends, 0, torch.where(place >= size - ends, free, int(share * free)))
 
 
 def _marks(task: Task, scale: int) -> tuple[int, list[int]]:
@@ -197,24 +313,79 @@ def kept_steps(short: Circuit, long: Circuit, places: Tensor) -> Tensor:
     )
 
 
-def stand_ins(task: Task, long: int, places: Tensor, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def stand_ins(
+    task: Task, batch: Batch, short: int, long: int, places: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """For each row and position of the long instance, the row and position of the short ones whose content it has.
 
-    Tokens that stand there are their own; any other is a random token of the same run of a random row. [row, pos] each
+    Tokens that stand there are their own. Any other position gets a token from inside the same run of some row, so
+    chosen that the whole is as much like a long instance as it can be: an answer token has in its sources the tokens
+    that are in the stand-in's, the step that follows it, too, and the token before it is the one before the stand-in.
+    Of equally good ones a random one is taken. [row, pos] each
     """
-    length, marks = _marks(task, long)
-    here = {int(place): k for k, place in enumerate(places)}
-    of_row = torch.arange(rows)[:, None].repeat(1, length)
-    of_pos = torch.zeros(rows, length, dtype=torch.long)
-    for first, last in zip(marks, [*marks[1:], length]):
-        run = [here[p] for p in range(first + 1, last) if p in here] or [here[first]]
-        for place in range(first, last):
-            if place in here:
-                of_pos[:, place] = here[place]
-            else:
-                of_row[:, place] = torch.randint(rows, (rows,), generator=generator)
-                of_pos[:, place] = torch.tensor(run)[torch.randint(len(run), (rows,), generator=generator)]
+    rows, (length, marks), (_, few_marks) = len(batch), _marks(task, long), _marks(task, short)
+    here = set(places.tolist())
+    of_row, of_pos = _own(rows, length, places)
+    tokens = torch.full((rows, length), UNUSED)
+    roles, few_roles = (_Roles(task.circuit(scale)) for scale in (long, short))
+    for mark, following, few, few_following in zip(marks, [*marks[1:], length], few_marks, [*few_marks[1:], 0]):
+        ends = edge(few_following - few - 1)
+        inside = range(few + 1 + ends, few_following - ends)
+        known = {k: few_roles.at(k, batch.tokens) for k in inside}
+        for place in range(mark, following):
+            if place not in here:
+                wanted = roles.at(place, tokens)
+                likeness = torch.stack([wanted.likeness(known[k]) for k in inside], 2)  # [row, stand-in's row, inside]
+                tied = likeness.flatten(1) + torch.rand(rows, rows * len(inside), generator=generator)
+                of_row[:, place], which = (best := tied.argmax(1)) // len(inside), best % len(inside)
+                of_pos[:, place] = inside.start + which
+            tokens[:, place] = batch.tokens[of_row[:, place], of_pos[:, place]]
     return of_row, of_pos
+
+
+def _own(rows: int, length: int, places: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with every token at its own place and nothing to speak of elsewhere."""
+    of_pos = torch.zeros(rows, length, dtype=torch.long, device=places.device)
+    of_pos[:, places] = torch.arange(len(places), device=places.device)
+    return torch.arange(rows, device=places.device)[:, None].repeat(1, length), of_pos
+
+
+class _Role(NamedTuple):
+    """What surrounds a token in each row: the step that wrote it, the step behind it, the token before it."""
+
+    writer: tuple[int, Tensor]  # the operator, −1 if none; the tokens at its sources [row, source]
+    reader: tuple[int, Tensor]
+    before: Tensor  # [row]
+
+    def likeness(self, other: "_Role") -> Tensor:
+        """How much two tokens have in common, first what wrote them. [row, row of the other]"""
+        steps = [4.0 * _same(self.writer, other.writer), 2.0 * _same(self.reader, other.reader)]
+        return sum(steps) + (self.before[:, None] == other.before)
+
+
+def _same(one: tuple[int, Tensor], other: tuple[int, Tensor]) -> Tensor:
+    """Whether two steps have one operator and the same tokens in its sources. [row, row]"""
+    if one[0] != other[0] or one[1].shape[1] != other[1].shape[1]:
+        return torch.zeros(len(one[1]), len(other[1]))
+    return (one[1][:, None] == other[1]).all(2).double()
+
+
+class _Roles:
+    """The roles of the positions of one scale."""
+
+    def __init__(self, circuit: Circuit) -> None:
+        self.names = sorted(circuit.functions)
+        self.steps = {step.query: step for step in circuit}
+
+    def at(self, place: int, tokens: Tensor) -> _Role:
+        """Of one position; a step's source at the position itself does not count, since it is not known yet."""
+        return _Role(self._step(place - 1, place, tokens), self._step(place, place, tokens), tokens[:, place - 1])
+
+    def _step(self, query: int, place: int, tokens: Tensor) -> tuple[int, Tensor]:
+        step = self.steps.get(query)
+        if step is None:
+            return -1, tokens[:, :0]
+        return self.names.index(step.operator), tokens[:, [source for source in step.sources if source != place]]
 
 
 # -- the network -------------------------------------------------------------------------------------------------
@@ -227,9 +398,9 @@ class Stretched(PositionScheme):
     summary = "another scheme, at some positions of a longer sequence"
     relation_in_words = "that of the other scheme, at those positions"
 
-    def __init__(self, inner: PositionScheme, places: Tensor, long: Positions) -> None:
+    def __init__(self, inner: PositionScheme, places: Tensor, long: Positions, short: Positions, way: Way) -> None:
         super().__init__(inner.sizes, inner.options, inner.task)
-        self.family, self.places, self.long = inner.family, places, long
+        self.family, self.places, self.long, self.short, self.way = inner.family, places, long, short, way
         self.wrapped = (inner,)  # a tuple, so that its parameters remain the model's own
 
     @property
@@ -242,32 +413,45 @@ class Stretched(PositionScheme):
     def acts(self) -> list[str]:  # type: ignore[override]
         return self.inner.acts()
 
+    def split(self) -> list[tuple[PositionScheme, bool]]:
+        """The parts of the scheme, and whether each has the codes of the long sequence."""
+        if self.way.stretched is None:
+            return [(self.inner, True)]
+        return [(part, k in self.way.stretched) for k, part in enumerate(self.inner.parts)]
+
     def embed(self, positions: Positions) -> Tensor | None:
-        return self._at_places(self.inner.embed(self.long))
+        return joined(self._vectors(part.embed, stretched) for part, stretched in self.split())
 
     def embed_qk(self, positions: Positions) -> Tensor | None:
-        return self._at_places(self.inner.embed_qk(self.long))
+        return joined(self._vectors(part.embed_qk, stretched) for part, stretched in self.split())
 
-    def _at_places(self, vectors: Tensor | None) -> Tensor | None:
-        return None if vectors is None else vectors[:, self.places]
+    def _vectors(self, embed: Callable[[Positions], Tensor | None], stretched: bool) -> Tensor | None:
+        vectors = embed(self.long if stretched else self.short)
+        return vectors[:, self.places] if stretched and vectors is not None else vectors
 
+    def bias(self, layer: int, q: Tensor, k: Tensor) -> Tensor | None:
+        """What is added to the scores of the present queries. `q`, `k` [row, long pos, head, d_head]"""
+        found = []
+        for part, stretched in self.split():
+            if stretched:
+                own = part.score(layer, self.long, slice(0, q.shape[1]), q, k)
+                found.append(None if own is None else own[..., self.places, :])
+            else:
+                few = slice(0, len(self.places))
+                own = part.score(layer, self.short, few, q[:, self.places], k[:, self.places])
+                found.append(None if own is None else self._among_all(own, q.shape[1]))
+        return joined(found)
 
-def _predicted(
-    subject: Subject, task: Task, batch: Batch, long: int, places: Tensor, all_keys: bool, generator: torch.Generator
-) -> Tensor:
-    """The next token predicted at every position of the short instances, stretched. [row, pos]"""
-    model: Any = subject.model
-    tokens, places = batch.tokens.to(subject.device), places.to(subject.device)
-    filled = stand_ins(task, long, places, len(batch), generator)
-    with evaluating(model):
-        positions = model.pos_embed.positions(tokens[filled], torch.tensor([long], device=tokens.device))
-        scheme = Stretched(model.pos_embed, places, positions)
-        hooks = [
-            hook for layer in subject.layers(None) for hook in _Layer(model, layer, scheme, filled, all_keys).hooks()
-        ]
-        with _in_place_of(model, scheme):
-            predicted: Tensor = model.run_with_hooks(tokens, fwd_hooks=hooks).argmax(-1).cpu()
-    return predicted
+    def factor_of(self, layer: int, length: int) -> Tensor | None:
+        """What patterns of the present queries are multiplied with."""
+        found = self.inner.factor(layer, self.long, slice(0, length))
+        return None if found is None else found[..., self.places, :]
+
+    def _among_all(self, scores: Tensor, length: int) -> Tensor:
+        """Scores of the present keys, as those of a long sequence in which nothing else is looked at."""
+        wide = scores.new_zeros(*scores.shape[:-1], length)
+        wide[..., self.places] = scores
+        return wide
 
 
 @contextmanager
@@ -283,12 +467,10 @@ def _in_place_of(model: Any, scheme: Stretched) -> Iterator[None]:
 class _Layer:
     """Attention of one layer over the keys of the long sequence, from the queries, keys and values of the short one."""
 
-    def __init__(
-        self, model: Any, layer: int, scheme: Stretched, filled: tuple[Tensor, Tensor], all_keys: bool
-    ) -> None:
+    def __init__(self, model: Any, layer: int, scheme: Stretched, filled: tuple[Tensor, ...]) -> None:
         self.model, self.layer, self.scheme, self.filled = model, layer, scheme, filled
         key = torch.arange(filled[0].shape[1], device=scheme.places.device)
-        there = torch.isin(key, scheme.places) | all_keys
+        there = torch.isin(key, scheme.places) | scheme.way.all_keys
         self.sees = there & (key <= scheme.places[:, None])  # [present query, long key]
         self.parts: dict[str, Tensor] = {}
 
@@ -306,14 +488,14 @@ class _Layer:
         """What each head gives at the queries that are present. [row, pos, head, d_head]"""
         scheme, places, config = self.scheme, self.scheme.places, self.model.config
         q, k = (scheme.inner.rotate(self.parts[part], scheme.long) for part in "qk")
-        q, every = q / self.model.cfg.attn_scale, slice(0, q.shape[1])
+        q = q / self.model.cfg.attn_scale
         scores = q[:, places].transpose(1, 2) @ k.permute(0, 2, 3, 1)  # [row, head, present query, long key]
-        bias = scheme.inner.score(self.layer, scheme.long, every, q, k)
-        scores = scores if bias is None else scores + bias[..., places, :]
+        bias = scheme.bias(self.layer, q, k)
+        scores = scores if bias is None else scores + bias
         if config.score_scaling == "log":
             scores = scores * (torch.log(places + 2.0) / math.log(config.train_ctx + 2))[:, None]
-        pattern = scores.masked_fill(~self.sees, -math.inf).softmax(-1)
-        factor = scheme.inner.factor(self.layer, scheme.long, every)
-        pattern = pattern if factor is None else pattern * factor[..., places, :]
+        pattern = (scheme.way.sharper * scores).masked_fill(~self.sees, -math.inf).softmax(-1)
+        factor = scheme.factor_of(self.layer, q.shape[1])
+        pattern = pattern if factor is None else pattern * factor
         mixed: Tensor = (pattern @ self.parts["v"].transpose(1, 2)).transpose(1, 2)
         return mixed

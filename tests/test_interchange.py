@@ -120,7 +120,9 @@ def test_a_distance_that_was_never_trained_is_the_codes_fault() -> None:
         model.pos_embed.inner.table[..., 11:] = -60.0
     found = stretched_match(model, train_max=10, scales=[15, 20])
     assert matches(model, 10) == 1.0 and matches(model, 20) == 0.0
-    assert found.fails_at == 15 and found.cause == "codes" and found.at(20) < 0.1
+    assert found.fails_at == 15 and found.at(20) < 0.1
+    assert (found.cause, found.interval) == ("parts never together", (15, 15))
+    assert found.at_fault.startswith("distance 12") and "from the scale, distance 0" in found.at_fault
 
 
 def test_a_weak_score_is_lost_among_many_keys() -> None:
@@ -130,18 +132,18 @@ def test_a_weak_score_is_lost_among_many_keys() -> None:
         model.pos_embed.bias *= 3.0 / model.pos_embed.weights().max()
     found = stretched_match(model, train_max=10, scales=[20, 100])
     assert matches(model, 10) > 0.9 and matches(model, 100) == 0.0
-    assert found.at(100, "codes only") > 0.9 and found.at(100) < 0.1
-    assert found.fails_at == 100 and found.cause == "spread"
+    assert found.at(20) > 0.9 and found.at(100) < 0.1
+    assert found.fails_at == 100 and found.cause == "attention spreads"
 
 
 @pytest.mark.parametrize("name", ["copy", "reverse", "addition", "parity-cot", "shift"])
 def test_some_placement_keeps_the_sources_of_every_step(name: str) -> None:
     task = TASKS[name]
-    few, many = task.circuit(5), task.circuit(12)
-    kept = torch.stack([kept_steps(few, many, places) for places in placements(task, 5, 12)])
+    few, many = task.circuit(8), task.circuit(20)
+    kept = torch.stack([kept_steps(few, many, places) for places in placements(task, 8, 20)])
     assert kept.any(0).all()
-    for places in placements(task, 5, 12):
-        assert (places.diff() > 0).all() and places[0] == 0 and places[-1] == task.length(12) - 1
+    for places in placements(task, 8, 20):
+        assert (places.diff() > 0).all() and places[0] == 0 and places[-1] == task.length(20) - 1
 
 
 def test_stretching_to_the_same_scale_changes_nothing(memorising: HookedModel) -> None:

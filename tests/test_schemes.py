@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -312,6 +313,8 @@ def test_relative_schemes_depend_on_distance_only(name):
         ("randomized:ideal", "true positions"),
         ("randomized:abacus", "given by the task"),
         ("randomized:hinted:relative", "one wrapper at a time"),
+        ("shifted:rope", "where a sequence starts makes no difference"),
+        ("shifted:coupled", "already moved at random"),
         ("", "unknown scheme"),
     ],
 )
@@ -391,6 +394,17 @@ def test_randomized_refuses_what_its_range_has_not():
     scheme = make_scheme("randomized:rope", {"range": 10}, COPY, SIZES)
     with pytest.raises(UserError, match="range of 10 and cannot place a sequence of 11"):
         scheme.positions(torch.zeros(1, 11, dtype=torch.long))
+
+
+def test_shifted_starts_anywhere_in_training_and_at_0_after_it():
+    scheme, tokens = make_scheme("shifted:learned", {"range": 8}, COPY, SIZES), torch.zeros(2, 5, dtype=torch.long)
+    starts = {int(scheme.positions(tokens).position[0, 0]) for _ in range(100)}
+    assert starts == {0, 1, 2, 3}
+    start = scheme.positions(tokens).position  # its vectors are those of the table behind the start
+    assert torch.equal(scheme.embed(replace(scheme.positions(tokens), position=start)), scheme.inner.W_pos[start])
+    assert scheme.eval().positions(tokens).position.tolist() == [[0, 1, 2, 3, 4]]
+    with pytest.raises(UserError, match="has 8 positions and cannot place 9"):
+        scheme.positions(torch.zeros(1, 9, dtype=torch.long))
 
 
 @pytest.mark.parametrize("name", ["ideal", "coupled", "abacus"])

@@ -135,7 +135,7 @@ class Relative(DistanceTable, DistanceBias):
         return self.table[layer][:, self.place(distance)]
 
     def tables(self) -> list[CodeTable]:
-        return [CodeTable(self.table, self.least, self.in_words)]
+        return [CodeTable(self.table, self.least, self.relation_in_words)]
 
 
 def t5_buckets(num_buckets: int, max_distance: int) -> Tensor:
@@ -187,7 +187,7 @@ class T5(DistanceBias):
         return self.table[:, self.codes(distance, distance)[..., 0]]
 
     def tables(self) -> list[CodeTable]:
-        return [CodeTable(self.table, 0, self.in_words)]
+        return [CodeTable(self.table, 0, self.relation_in_words)]
 
     def describe(self, code: Code) -> str:
         members = (self.bucket == code[0] % self.one_side).nonzero().squeeze(1).tolist()

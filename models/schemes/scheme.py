@@ -1,9 +1,11 @@
 """The contract of a position embedding: where it acts in the network, and which position pairs it treats alike."""
 
+import operator
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
@@ -194,6 +196,11 @@ class PositionScheme(nn.Module, ABC):
         """The keys that queries [query] name at a scale; None if it does not treat all but a few keys alike."""
         return None
 
+    @property
+    def parts(self) -> list["PositionScheme"]:
+        """The schemes that it is the sum of, each with a code of its own; itself if there is only one."""
+        return [self]
+
     def option_values(self) -> dict[str, Any]:
         """The options by name, defaults included: what `SchemeSpec.of` needs to make the same scheme again."""
         return asdict(self.options)  # type: ignore[call-overload, no-any-return]
@@ -254,7 +261,7 @@ class Anchorable(PositionScheme):
     def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task)
         self.anchored = anchored
-        self.in_words = self.anchored_in_words if anchored else self.relation_in_words
+        self.relation_in_words = self.anchored_in_words if anchored else self.relation_in_words
 
     def anchor(self, scale: Tensor) -> Tensor:
         """Where positions are counted from."""
@@ -280,6 +287,12 @@ def pooled_keys(valued: Tensor, queries: slice) -> Tensor:
     other = ~valued & (key <= query) & (key > 0)
     number = other.sum(-1, keepdim=True).clamp(min=1)
     return torch.where(other, number.to(torch.get_default_dtype()).log(), 0)
+
+
+def joined(parts: Iterable[Tensor | None], join: Callable[[Tensor, Tensor], Tensor] = operator.add) -> Tensor | None:
+    """The sum (or what `join` makes) of those that are there."""
+    given = [part for part in parts if part is not None]
+    return reduce(join, given) if given else None
 
 
 def schemes_in(model: nn.Module) -> list[PositionScheme]:

@@ -26,7 +26,7 @@ from lengthlens.errors import Registry, UserError, unknown
 from lengthlens.models.schemes import absolute, contextual, distance, ideal, lbpe, rotary, taskgiven
 from lengthlens.models.schemes.relation import Phi, Relation
 from lengthlens.models.schemes.scheme import PositionScheme, Sizes
-from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Wrapper
+from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Shifted, Wrapper
 from lengthlens.tasks import TASKS, Task
 
 SCHEMES: Registry[type[PositionScheme]] = Registry(
@@ -44,7 +44,9 @@ SCHEMES: Registry[type[PositionScheme]] = Registry(
     },
 )
 
-WRAPPERS: Registry[type[Wrapper]] = Registry("wrapper of schemes", {w.prefix: w for w in (Randomized, ScaleHinted)})
+WRAPPERS: Registry[type[Wrapper]] = Registry(
+    "wrapper of schemes", {w.prefix: w for w in (Randomized, Shifted, ScaleHinted)}
+)
 
 
 def scheme_names() -> list[str]:

@@ -1,9 +1,7 @@
-"""Schemes around schemes: ``randomized:<scheme>`` and ``hinted:<scheme>``."""
+"""Schemes around schemes: ``randomized:<scheme>``, ``shifted:<scheme>`` and ``hinted:<scheme>``."""
 
 import operator
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
 from typing import Any, TypeAlias
 
 import torch
@@ -11,16 +9,10 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, CodeTable
-from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, PositionScheme, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, PositionScheme, Sizes, joined, option
 from lengthlens.tasks import Task
 
 Inner: TypeAlias = type[PositionScheme]  # the class of the scheme inside
-
-
-def joined(parts: Iterable[Tensor | None], join: Callable[[Tensor, Tensor], Tensor] = operator.add) -> Tensor | None:
-    """The sum (or what `join` makes) of those that are there."""
-    given = [part for part in parts if part is not None]
-    return reduce(join, given) if given else None
 
 
 class Wrapper(PositionScheme):
@@ -132,6 +124,51 @@ class Randomized(Wrapper):
         # Drawn on the CPU, so that every device has the same.
         drawn = torch.randperm(self.options.range, generator=generator, device="cpu")[:length]
         return Positions(tokens, drawn.sort().values.to(tokens.device)[None], None, limit=self.options.range)
+
+
+class Shifted(Wrapper):
+    """Positions that start at a random number in training, one for each batch, and at 0 after it.
+
+    A sequence of 4 tokens may get the positions 17 18 19 20. Every position up to `range` is trained that way, and
+    pairs at the same distance are trained to be treated alike, which their codes do not make them.
+    """
+
+    prefix = "shifted"
+    summary = "the same, with positions that start at a random number in training"
+
+    @dataclass(frozen=True)
+    class Options:
+        range: int = option(512, at_least=1, at_most=LARGEST)  # all positions stay below it: instances of n = 100 fit
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, scheme: Inner, inner: object) -> None:
+        super().__init__(replace(sizes, n_ctx=options.range), options, task, scheme, inner)
+
+    @classmethod
+    def refusal(cls, scheme: type[PositionScheme]) -> str | None:
+        if scheme.family == "task-given":
+            return "its position ids are already moved at random in training"
+        return None if scheme.family == "absolute" else "where a sequence starts makes no difference to it"
+
+    @classmethod
+    def words(cls, scheme: type[PositionScheme]) -> str:
+        return scheme.relation_in_words
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return self.inner.phi(query_pos, key_pos, scale)
+
+    def describe(self, code: Code) -> str:
+        return self.inner.describe(code)
+
+    def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
+        length, start = tokens.shape[1], 0
+        if length > self.options.range:
+            raise UserError(f"scheme '{self.name}' has {self.options.range} positions and cannot place {length}")
+        if self.training:
+            start = int(torch.randint(self.options.range - length + 1, (), generator=self.generator, device="cpu"))
+        position = torch.arange(start, start + length, device=tokens.device)[None]
+        return Positions(tokens, position, None, limit=self.options.range)
 
 
 class ScaleHinted(Wrapper):
