@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code
-from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, RotaryPair, Sizes, option
 from lengthlens.tasks import Task
 
 
@@ -52,6 +52,12 @@ class Rope(PositionScheme):
     def magnitude(self, length: int) -> float:
         """A factor on what turns; another than 1 sharpens or softens attention."""
         return 1.0
+
+    def rotary_pairs(self, length: int) -> list[RotaryPair] | None:
+        half, adjacent = self.dim // 2, self.options.adjacent_pairs
+        frequencies = self.frequencies(length, torch.device("cpu")).tolist()
+        dims = [[2 * k, 2 * k + 1] if adjacent else [k, k + half] for k in range(half)]
+        return [RotaryPair(*each) for each in zip(dims, frequencies)]
 
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
         cos, sin = positions.cached("rope", lambda: self._turn(positions))

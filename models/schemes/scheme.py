@@ -113,6 +113,13 @@ class NamedKeys(NamedTuple):
     valued: Tensor  # [layer, head, query, name], whether the head has a value there, even if that is 0
 
 
+class RotaryPair(NamedTuple):
+    """Two dimensions of a head that turn together."""
+
+    dims: list[int]
+    frequency: float  # the angle, in radians, by which they turn from one position to the next
+
+
 class PositionScheme(nn.Module, ABC):
     """A position embedding (PE).
 
@@ -200,6 +207,10 @@ class PositionScheme(nn.Module, ABC):
     def parts(self) -> list["PositionScheme"]:
         """The schemes that it is the sum of, each with a code of its own; itself if there is only one."""
         return [self]
+
+    def rotary_pairs(self, length: int) -> list[RotaryPair] | None:
+        """The dimensions of a head that `rotate` turns together, in a sequence of this length; None if none."""
+        return None
 
     def option_values(self) -> dict[str, Any]:
         """The options by name, defaults included: what `SchemeSpec.of` needs to make the same scheme again."""

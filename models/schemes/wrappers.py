@@ -9,7 +9,16 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, CodeTable
-from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, PositionScheme, Sizes, joined, option
+from lengthlens.models.schemes.scheme import (
+    LARGEST,
+    Anchorable,
+    Positions,
+    PositionScheme,
+    RotaryPair,
+    Sizes,
+    joined,
+    option,
+)
 from lengthlens.tasks import Task
 
 Inner: TypeAlias = type[PositionScheme]  # the class of the scheme inside
@@ -61,6 +70,9 @@ class Wrapper(PositionScheme):
 
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
         return self.inner.rotate(x, positions)
+
+    def rotary_pairs(self, length: int) -> list[RotaryPair] | None:
+        return self.inner.rotary_pairs(length)
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         return joined(part.score(layer, positions, queries, q, k) for part in self.parts)

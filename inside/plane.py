@@ -1,0 +1,137 @@
+"""Positional against symbolic heads: what becomes of a head's pattern when what stands at its keys is permuted.
+
+The key vectors of a head are split into a part that follows from the position (their mean over instances there) and
+the rest, their content. In the prompt, contents are permuted among positions while position parts stay, and the query
+is left alone. A *positional* head attends to the same positions as before (its pattern is invariant), a *symbolic* one
+follows the contents to where they stand now (equivariant). Both similarities lie between 0 and 1 and are a point in a
+plane: a head that spreads evenly is near (1, 1), one that needs a content at a certain position near (0, 0).
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.inside.heads import Mean
+from lengthlens.inside.instances import Instances, checked_scales, drawn, first_query, watch
+from lengthlens.probes.subject import AnyModel, subject_of
+from lengthlens.tasks import Task
+
+ROWS = 128  # instances of each scale; more than elsewhere, since the mean over them is taken for the position part
+BY_CHANCE = 1.5  # how often the variance that chance gives them means may have, and still say nothing of positions
+CLEAR = 0.2  # by which one similarity exceeds the other in a head that is called positional or symbolic
+ALIKE = 0.8  # from which both are high: permuting makes no difference, since the head spreads
+ELSEWHERE = 0.05  # least share of a head's weight on the permuted keys for it to be called anything
+
+
+def head_plane(
+    model: AnyModel,
+    task: Task | None = None,
+    scales: Sequence[int] | None = None,
+    *,
+    rows: int = ROWS,
+    generator: torch.Generator | None = None,
+) -> pd.DataFrame:
+    """How positional and how symbolic each head is.
+
+    Arguments as of `attention_by_role`. At least two instances are needed, to know the position part of a key.
+
+    Result: a row for each head and scale: `positional` and `symbolic`, similarities between 0 and 1; `weight`, how much
+    of the head's attention is on permuted keys; and `kind`: positional, symbolic, even (both are high), mixed, or
+    elsewhere, for a head that does not attend to these keys.
+
+    >>> from lengthlens.probes.controls import copy_by_content, copy_by_hand
+    >>> head_plane(copy_by_hand(), scales=[6])[["positional", "symbolic", "kind"]].values.tolist()
+    [[1.0, 0.0, 'positional']]
+    >>> head_plane(copy_by_content(), scales=[6])[["positional", "symbolic", "kind"]].values.tolist()
+    [[0.0, 1.0, 'symbolic']]
+    """
+    if rows < 2:
+        raise UserError(f"the position part of a key is a mean over instances: rows must be at least 2, not {rows}")
+    lines = []
+    for n in checked_scales(model, task, scales):
+        instances = drawn(model, task, n, rows, generator)
+        for layer in subject_of(model).layers(None):
+            for head, found in enumerate(zip(*(x.tolist() for x in _similarities(model, instances, layer)))):
+                positional, symbolic, weight = (round(x, 4) + 0.0 for x in found)
+                point = {"positional": positional, "symbolic": symbolic, "weight": weight}
+                lines.append({"layer": layer, "head": head, "scale": n, **point, "kind": kind_of(**point)})
+    return pd.DataFrame(lines).sort_values(["layer", "head", "scale"], kind="stable", ignore_index=True)
+
+
+def kind_of(positional: float, symbolic: float, weight: float) -> str:
+    """What a head is called by its place in the plane.
+
+    >>> kind_of(0.9, 0.2, 0.8), kind_of(0.9, 0.9, 0.8), kind_of(0.3, 0.3, 0.8), kind_of(0.9, 0.2, 0.01)
+    ('positional', 'even', 'mixed', 'elsewhere')
+    """
+    if not weight >= ELSEWHERE:
+        return "elsewhere"
+    if abs(positional - symbolic) >= CLEAR:
+        return "positional" if positional > symbolic else "symbolic"
+    return "even" if min(positional, symbolic) >= ALIKE else "mixed"
+
+
+def _similarities(model: AnyModel, instances: Instances, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Invariance, equivariance, and the weight on permuted keys, of each head of a layer. [head] each"""
+    places = _permuted_places(instances)
+    rows, queries = len(instances.tokens), instances.queries
+    cycles = _cycles(len(places), rows, torch.Generator().manual_seed(layer))  # [row, place]
+    common, same, moved, weight = (Mean() for _ in range(4))
+
+    def permute(keys: Tensor) -> Tensor:
+        """[row, pos, head, d_head], first the rows as they are, then those to be permuted."""
+        position = _position_part(keys[:rows, places])  # [place, head, d_head]
+        content = keys[rows:, places] - position
+        index = cycles.to(keys.device)[..., None, None].expand_as(content)
+        changed = keys.clone()
+        changed[rows:, places] = position + content.gather(1, index)
+        return changed
+
+    def compare(block: Tensor) -> None:
+        start = first_query(block)
+        at = queries[(queries >= start) & (queries < block.shape[-1])] - start
+        weights = block[:, :, at.to(block.device)].abs().float().cpu()[..., places]  # [row, head, query, place]
+        before, after = weights[:rows], weights[rows:]
+        there = before.gather(-1, cycles[:, None, None].expand_as(before))  # where the contents went
+        common.add(torch.maximum(before.sum(-1), after.sum(-1)).sum((0, 2)), 1)
+        same.add(torch.minimum(before, after).sum((0, 2, 3)), 1)
+        moved.add(torch.minimum(there, after).sum((0, 2, 3)), 1)
+        weight.add(weights[:rows].sum((0, 2, 3)), float(rows * len(at)))
+
+    hooks = [(f"blocks.{layer}.attn.hook_k", permute), (f"blocks.{layer}.attn.hook_pattern", compare)]
+    watch(model, instances.tokens.repeat(2, 1), instances.scale, hooks)
+    assert same.total is not None and moved.total is not None and common.total is not None
+    return same.total / common.total, moved.total / common.total, weight.value
+
+
+def _position_part(keys: Tensor) -> Tensor:
+    """What follows from the place in keys [row, place, head, d_head]. [place, head, d_head]
+
+    The mean over instances at each place, drawn towards the mean of all places as far as its differences could come
+    from drawing so few instances: where they do not exceed that, nothing follows from the place. (By F, the variance of
+    the means in units of what chance gives them; a share 1/F of it is chance.)
+    """
+    means = keys.mean(0)
+    centre = means.mean(0)
+    chance = keys.var(0).sum(-1).mean(0) / len(keys)  # [head]
+    f = (means - centre).square().sum(-1).sum(0) / (len(means) - 1) / chance.clamp(min=1e-30)
+    kept = torch.where(f > BY_CHANCE, 1 - 1 / f.clamp(min=1), 0)
+    return centre + kept[:, None] * (means - centre)
+
+
+def _permuted_places(instances: Instances) -> Tensor:
+    """The positions before all queries whose token is not the same in all instances. [place]"""
+    varies = (instances.tokens != instances.tokens[:1]).any(0).nonzero()[:, 0]
+    places = varies[varies < int(instances.queries[0])]
+    if len(places) < 2:
+        raise UserError(f"there are fewer than two free keys to permute at n = {instances.scale}: take a larger one")
+    return places
+
+
+def _cycles(size: int, rows: int, generator: torch.Generator) -> Tensor:
+    """Random permutations that leave nothing in its place: all places in one circle. [row, size]"""
+    order = torch.rand(rows, size, generator=generator).argsort(1)
+    return torch.empty_like(order).scatter_(1, order, order.roll(-1, 1))

@@ -1,0 +1,240 @@
+"""What attention scores are made of, split exactly: content and position, or one part for each rotary pair.
+
+The score of query i and key j is T·(q·k/√d + bias), with T the temperature of the query where scores are scaled with
+length. What q·k splits into depends on where the position embedding acts:
+
+- *added to the residual stream* (or to what queries and keys are made from): a query is W_Q applied to the position
+  vector as it stands in the stream, plus everything else (tokens, what earlier layers wrote, biases), which is called
+  content here; keys likewise. Four parts: content–content, content–position, position–content, position–position, query
+  before key. The norm is held at the scale that it has on the whole.
+- *turning queries and keys*: one part for each pair of dimensions that turn together, and one for dimensions that do
+  not.
+- *elsewhere*: one part, content.
+
+What a scheme adds to scores is a part of its own, bias. A factor that acts behind the softmax is no part of the score.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.inside.instances import ROWS, checked_scales, drawn, first_query, watch
+from lengthlens.inside.subject import hook_named
+from lengthlens.models.schemes.scheme import scheme_of
+from lengthlens.probes.subject import AnyModel, subject_of
+from lengthlens.tasks import Task
+
+CONTENT, BIAS, UNTURNED = "content", "bias", "not turned"
+
+
+@dataclass(frozen=True)
+class DotPart:
+    """A part of q·k: the products of these queries and keys, already turned. [row, pos, head, d_head] each"""
+
+    name: str
+    q: Tensor
+    k: Tensor
+
+
+def score_parts(model: AnyModel, tokens: Tensor | str, scale: int | None = None, layer: int = 0) -> dict[str, Tensor]:
+    """The parts of every score of a layer on some tokens, by name, [row, head, query, key] each.
+
+    Arguments:
+        model: a HookedModel, or a model with HookedTransformer's hook names.
+        tokens: ids [row, pos] of one scale, or a text in the task's own tokens.
+        scale: the scale n; read off the tokens by the task's rule if None.
+        layer: which layer's heads.
+
+    Result: the parts. Their sum is what ``hook_attn_scores`` shows wherever the key is not behind the query.
+
+    Errors: UserError for a layer that does not exist, and for a model without hooks.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> parts = score_parts(copy_by_hand("lbpe"), "^ 7 3 = 7 3 $")
+    >>> sorted(parts), round(float(parts["bias"][0, 0, 3, 1]), 2)  # "=" attends to the key 2 back
+    (['bias', 'content'], 270.0)
+    """
+    ids, scale = as_instances(model, tokens, scale)
+    subject_of(model).layers([layer])
+    found: dict[str, Tensor] = {}
+
+    def keep(block: dict[str, Tensor], _: Tensor) -> None:
+        found.update(block)
+
+    _watch_parts(model, ids, scale, layer, keep, blocked=False)
+    return found
+
+
+def score_shares(
+    model: AnyModel,
+    task: Task | None = None,
+    scales: Sequence[int] | None = None,
+    *,
+    rows: int = ROWS,
+    generator: torch.Generator | None = None,
+) -> pd.DataFrame:
+    """How much of what tells keys apart is due to each part of the score, for every head.
+
+    The share of a part is its covariance with the score over the keys that a query sees, in units of the score's
+    variance, at the answer's queries; shares of a head add up to 1. A part that works against the others has a negative
+    share. Columns layer, head, scale, part, share. Arguments as of `attention_by_role`.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> score_shares(copy_by_hand("lbpe"), scales=[4])[["part", "share"]].values.tolist()
+    [['content', 0.0], ['bias', 1.0]]
+    """
+    lines = []
+    for n in checked_scales(model, task, scales):
+        instances = drawn(model, task, n, rows, generator)
+        for layer in subject_of(model).layers(None):
+            for part, shares in _shares(model, instances.tokens, n, layer, instances.queries).items():
+                for head, share in enumerate(shares.tolist()):
+                    about = {"layer": layer, "head": head, "scale": n, "part": part}
+                    lines.append({**about, "share": round(share, 6) + 0.0})
+    return pd.DataFrame(lines).sort_values(["layer", "head", "scale"], kind="stable", ignore_index=True)
+
+
+def as_instances(model: AnyModel, tokens: Tensor | str, scale: int | None) -> tuple[Tensor, int]:
+    """Ids [row, pos] and their scale."""
+    inner: Any = subject_of(model).model
+    ids = inner.to_tokens(tokens) if isinstance(tokens, str) else tokens
+    if scale is None:
+        task = getattr(inner, "task", None)
+        scales = task.scale_of(ids).unique().tolist() if task is not None else [ids.shape[1]]
+        if len(scales) > 1:
+            raise UserError(f"instances of one scale are needed, not of {', '.join(map(str, scales))}")
+        scale = int(scales[0])
+    return ids, scale
+
+
+def _shares(model: AnyModel, tokens: Tensor, scale: int, layer: int, queries: Tensor) -> dict[str, Tensor]:
+    """The share of each part, by head, gathered block by block. [head]"""
+    sums: dict[str, Tensor] = {}
+    variance = torch.zeros((), dtype=torch.double)
+
+    def gather(parts: dict[str, Tensor], scores: Tensor) -> None:
+        nonlocal variance
+        start, keys = first_query(scores), scores.shape[-1]
+        at = queries[(queries >= start) & (queries < keys)]
+        seen = torch.arange(keys) <= at[:, None]
+        whole = _centred(scores, at - start, seen)
+        variance = variance + whole.square().sum((0, 2, 3))
+        for name, part in parts.items():
+            sums[name] = sums.get(name, torch.zeros(())) + (_centred(part, at - start, seen) * whole).sum((0, 2, 3))
+
+    _watch_parts(model, tokens, scale, layer, gather, blocked=True)
+    return {name: total / torch.where(variance > 0, variance, torch.nan) for name, total in sums.items()}
+
+
+def _centred(block: Tensor, queries: Tensor, seen: Tensor) -> Tensor:
+    """Some queries of a block, with their mean over the keys that they see taken off, and 0 elsewhere."""
+    own = torch.where(seen, block[:, :, queries.to(block.device)].double().cpu(), 0)
+    return torch.where(seen, own - own.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True), 0)
+
+
+def _watch_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int, tell: Any, blocked: bool) -> None:
+    """Tell `tell` the parts and the scores of each block of queries."""
+    dots = dot_parts(model, tokens, scale, layer)
+    inner: Any = subject_of(model).model
+    temperature = inner.temperature(tokens.shape[1]) if hasattr(inner, "temperature") else None
+    added = f"blocks.{layer}.attn.hook_pos_score"
+    bias: list[Tensor] = []
+
+    def score(block: Tensor) -> None:
+        start, stop = first_query(block), block.shape[-1]
+        parts = {part.name: _product(part, start, stop) / inner.cfg.attn_scale for part in dots}
+        if bias:
+            parts[BIAS] = bias.pop()
+        if temperature is not None:
+            parts = {name: part * temperature[start:stop, None] for name, part in parts.items()}
+        tell(parts, block)
+
+    watchers: list[Any] = [(f"blocks.{layer}.attn.hook_attn_scores", score)]
+    if added in inner.hook_dict:
+        watchers.append((added, lambda block: bias.append(block.clone())))
+    watch(model, tokens, scale, watchers, blocked)
+
+
+def _product(part: DotPart, start: int, stop: int) -> Tensor:
+    """[row, head, query, key] for a block of queries and all keys up to its end."""
+    return part.q[:, start:stop].transpose(1, 2) @ part.k[:, :stop].permute(0, 2, 3, 1)
+
+
+# -- what q·k splits into --------------------------------------------------------------------------------------------
+
+
+def dot_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int) -> list[DotPart]:
+    """Queries and keys of a layer, in parts whose products add up to q·k."""
+    inner: Any = subject_of(model).model
+    q, k = _queries_and_keys(model, tokens, scale, layer, [])
+    without = _without_position(model, tokens, scale, layer)
+    if without:
+        q_content, k_content = _queries_and_keys(model, tokens, scale, layer, without)
+        queries = {"content": q_content, "position": q - q_content}
+        keys = {"content": k_content, "position": k - k_content}
+        return [DotPart(f"{a}–{b}", queries[a], keys[b]) for a in queries for b in keys]
+    scheme = scheme_of(inner)
+    pairs = scheme.rotary_pairs(tokens.shape[1]) if scheme is not None else None
+    if pairs is None:
+        return [DotPart(CONTENT, q, k)]
+    parts = [
+        DotPart(f"pair {number}, wavelength {2 * math.pi / pair.frequency:.4g}", q[..., pair.dims], k[..., pair.dims])
+        for number, pair in enumerate(pairs)
+    ]
+    turned = {dim for pair in pairs for dim in pair.dims}
+    rest = [dim for dim in range(q.shape[-1]) if dim not in turned]
+    return [*parts, DotPart(UNTURNED, q[..., rest], k[..., rest])] if rest else parts
+
+
+def _queries_and_keys(
+    model: AnyModel, tokens: Tensor, scale: int, layer: int, changes: list[Any]
+) -> tuple[Tensor, Tensor]:
+    """As they enter the product, [row, pos, head, d_head], with some activations changed on the way."""
+    hooks = subject_of(model).model.hook_dict  # type: ignore[attr-defined]
+    turned = f"blocks.{layer}.attn.hook_rot_q" in hooks
+    names = [f"blocks.{layer}.attn.hook_{'rot_' if turned else ''}{x}" for x in "qk"]
+    seen = _seen(model, tokens, scale, names, changes)
+    q, k = (seen[name] for name in names)
+    return q, k.repeat_interleave(q.shape[2] // k.shape[2], 2)  # where several heads share keys
+
+
+def _seen(
+    model: AnyModel, tokens: Tensor, scale: int, names: Sequence[str], changes: Sequence[Any]
+) -> dict[str, Tensor]:
+    """What hook points see, with some activations changed on the way."""
+    found: dict[str, Tensor] = {}
+    watchers: list[Any] = [*changes]
+    for name in names:
+        hook_named(model, name)
+        watchers.append((name, lambda value, name=name: found.update({name: value.detach().clone()})))
+    watch(model, tokens, scale, watchers)
+    return found
+
+
+def _without_position(model: AnyModel, tokens: Tensor, scale: int, layer: int) -> list[Any]:
+    """Changes that take an added position vector out of what a layer's queries and keys are made from; none if none is.
+
+    Everything else stays as it is: the residual stream before the layer, and the scale of the norm.
+    """
+    inner: Any = subject_of(model).model
+    hooks, before, norm = inner.hook_dict, f"blocks.{layer}.hook_resid_pre", f"blocks.{layer}.ln1.hook_normalized"
+    if "hook_qk_embed" in hooks:  # added behind the norm, in every layer
+        resid = _seen(model, tokens, scale, [before], [])[before]
+        return [("hook_qk_embed", torch.zeros_like), (before, lambda _: resid)]
+    if "hook_pos_embed" not in hooks:
+        return []
+    if norm not in hooks:
+        position = _seen(model, tokens, scale, ["hook_pos_embed"], [])["hook_pos_embed"]
+        return [(before, lambda resid: resid - position)]
+    sizes = f"blocks.{layer}.ln1.hook_scale"
+    seen = _seen(model, tokens, scale, ["hook_pos_embed", sizes], [])
+    position = seen["hook_pos_embed"]
+    if str(inner.cfg.normalization_type).startswith("LN"):
+        position = position - position.mean(-1, keepdim=True)
+    return [(norm, lambda normalized: normalized - position / seen[sizes])]

@@ -1,0 +1,267 @@
+"""Looking inside networks: on models built by hand the known mechanism is found, and parts add up for every scheme."""
+
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from lengthlens.errors import UserError
+from lengthlens.inside.heads import FIRST, OTHER, attention_by_role, glance, heads, relations
+from lengthlens.inside.instances import drawn, watch
+from lengthlens.inside.plane import head_plane
+from lengthlens.inside.residual import PARTS, residual_parts, residual_shares, split
+from lengthlens.inside.scores import score_parts, score_shares
+from lengthlens.inside.subject import head_named, hook_named, roles_in
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.schemes import scheme_names
+from lengthlens.models.transformer import HookedModel, build
+from lengthlens.probes.controls import copy_by_content, copy_by_hand, induction_by_hand
+from lengthlens.runs.evaluation import exact_match
+from lengthlens.tasks import TASKS
+
+POSITION, CONTENT, INDUCTION = copy_by_hand("lbpe"), copy_by_content(), induction_by_hand()
+
+
+def value(table: pd.DataFrame, **at: object) -> float:
+    """The one number of a tidy table at these columns; it stands in the last."""
+    for name, wanted in at.items():
+        table = table[table[name] == wanted]
+    assert len(table) == 1
+    return float(table.iloc[0, -1])
+
+
+# -- hand-built networks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [POSITION, CONTENT, INDUCTION], ids=["position", "content", "induction"])
+def test_models_by_hand_are_right_at_every_length(model: HookedModel) -> None:
+    assert model.task is not None
+    assert all(score.exact_match == 1.0 for score in exact_match(model, model.task, [2, 7, 60], samples=64))
+
+
+def test_a_copier_by_position_is_found() -> None:
+    (found,) = relations(POSITION, scales=[3, 8, 30])
+    assert str(found) == "L0H0 attends to i−j = n, weight 1.00 at every length up to 30"
+    roles = attention_by_role(POSITION, scales=[8])
+    assert [value(roles, role=role) for role in ("token", FIRST, OTHER)] == [1.0, 0.0, 0.0]
+    table = heads(POSITION, scales=[8])
+    assert value(table, measure="entropy") < 1e-6 and value(table, measure="position_share") > 0.999
+    (point,) = head_plane(POSITION, scales=[8]).to_dict("records")
+    assert (point["positional"], point["symbolic"], point["kind"]) == (1.0, 0.0, "positional")
+    shares = score_shares(POSITION, scales=[8])
+    assert value(shares, part="bias") == 1.0 and value(shares, part="content") == 0.0
+
+
+def test_a_copier_by_content_is_found() -> None:
+    (found,) = relations(CONTENT, scales=[3, 8, 30])
+    assert found.words == "attends to the circuit's source 'token', weight 1.00 at every length up to 30"
+    assert value(attention_by_role(CONTENT, scales=[8]), role="token") == 1.0
+    (point,) = head_plane(CONTENT, scales=[8]).to_dict("records")
+    assert (point["positional"], point["symbolic"], point["kind"]) == (0.0, 1.0, "symbolic")
+    assert score_shares(CONTENT, scales=[8])[["part", "share"]].values.tolist() == [["content", 1.0]]
+
+
+def test_an_induction_head_is_found_with_what_it_is_made_of() -> None:
+    words = [found.words for found in relations(INDUCTION, scales=[4, 12])]
+    assert words[0] == "attends to i−j = 1, weight 1.00 at every length up to 12"
+    assert words[1] == "attends to i−j = 2, weight 1.00 at every length up to 12"
+    assert words[2] == "attends to the circuit's source 'token', weight 1.00 at every length up to 12"
+    assert words[3].startswith("spreads over about 15 keys")
+    table = heads(INDUCTION, scales=[12])
+    assert value(table, layer=0, head=0, measure="previous_token") == 1.0
+    assert value(table, layer=1, head=0, measure="duplicate_token") < 0.02  # a letter twice in a row
+    # All queries but those at which a letter occurs by chance twice, and the last, which attends to "=".
+    assert value(table, layer=1, head=0, measure="induction") > 0.6
+    assert value(table, layer=1, head=1, measure="induction") < 0.2
+    kinds = head_plane(INDUCTION, scales=[12])["kind"].tolist()
+    assert kinds == ["elsewhere", "positional", "symbolic", "even"]
+
+
+def test_an_induction_head_has_an_induction_score_of_one_on_distinct_letters_repeated() -> None:
+    """Twice the alphabet: at every query of the second half one key stands behind its like."""
+    letters = torch.arange(26).repeat(1, 2)
+    pattern: list[torch.Tensor] = []
+    watch(INDUCTION, letters, 26, [("blocks.1.attn.hook_pattern", lambda block: pattern.append(block[0, 0]))])
+    query = torch.arange(27, 51)  # the first letter stands behind itself, for want of any other
+    assert pattern[0][query, query - 25].min() > 0.999
+
+
+def test_entropy_of_an_even_head_is_the_log_of_the_number_of_keys() -> None:
+    table = heads(INDUCTION, scales=[6])
+    expected = (math.log(9) + math.log(10)) / 2  # the queries see 9 and 10 keys
+    assert value(table, layer=1, head=1, measure="entropy") == pytest.approx(expected, abs=1e-5)
+    assert value(table, layer=1, head=1, measure="first_key") == pytest.approx((1 / 9 + 1 / 10) / 2, abs=1e-6)
+
+
+def test_the_mean_pattern_keeps_all_weight_whatever_the_length() -> None:
+    for n in (3, 70):  # 70: more positions than bins
+        pattern = glance(POSITION, drawn(POSITION, None, n)).pattern
+        assert pattern.shape[2] <= 96 and pattern.shape[3] <= 96
+        assert pattern.sum(-1).sub(1).abs().max() < 1e-5
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_measures_do_not_depend_on_the_size_of_blocks(small_model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model("relative")
+    whole = (
+        heads(model, scales=[9], rows=4),
+        attention_by_role(model, scales=[9], rows=4),
+        score_shares(model, scales=[9]),
+    )
+    largest = []
+    for block in model.layers:
+        block.attn.block_elements = 4 * 3 * 21 * 2  # two queries at a time
+    watch(
+        model, drawn(model, None, 9, 4).tokens, 9, [("blocks.0.attn.hook_pattern", lambda x: largest.append(x.numel()))]
+    )
+    assert max(largest) <= 4 * 3 * 21 * 2 and len(largest) > 5
+    parts = (
+        heads(model, scales=[9], rows=4),
+        attention_by_role(model, scales=[9], rows=4),
+        score_shares(model, scales=[9]),
+    )
+    for one, other in zip(whole, parts):
+        pd.testing.assert_frame_equal(one, other, atol=2e-5)
+
+
+# -- scores --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", scheme_names())
+@pytest.mark.parametrize("changes", [{}, {"score_scaling": "log", "normalization_type": None}], ids=["norm", "bare"])
+def test_parts_of_the_score_add_up(small_model, scheme: str, changes: dict[str, object]) -> None:
+    model = small_model(scheme, **changes)
+    tokens = TASKS["copy"].sample(4, 3, torch.Generator().manual_seed(0)).tokens
+    _, cache = model.run_with_cache(tokens, 4)
+    for layer in (0, 1):
+        scores = cache[f"blocks.{layer}.attn.hook_attn_scores"]
+        parts = score_parts(model, tokens, layer=layer)
+        seen = torch.isfinite(scores)
+        torch.testing.assert_close(sum(parts.values())[seen], scores[seen], atol=1e-4, rtol=1e-4)
+    shares = score_shares(model, scales=[4], rows=4).groupby(["layer", "head"])["share"].sum()
+    assert (shares - 1).abs().max() < 1e-4
+
+
+def test_an_added_embedding_has_four_parts_that_are_what_they_are_called(small_model) -> None:
+    """In the first layer, without a norm: position–position comes from W_pos alone, content–content from W_E and b."""
+    model = small_model("learned", normalization_type=None)
+    tokens = TASKS["copy"].sample(3, 2, torch.Generator().manual_seed(0)).tokens
+    parts = score_parts(model, tokens, 3)
+    q, k = (model.pos_embed.W_pos[:9] @ w for w in (model.W_Q[0], model.W_K[0]))
+    expected = q @ k.transpose(-1, -2) / model.cfg.attn_scale
+    torch.testing.assert_close(parts["position–position"][0], expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(parts["position–position"][0], parts["position–position"][1])
+    embedded = model.W_E[tokens][:, None]
+    q, k = (embedded @ w + b[:, None] for w, b in ((model.W_Q[0], model.b_Q[0]), (model.W_K[0], model.b_K[0])))
+    expected = q @ k.transpose(-1, -2) / model.cfg.attn_scale
+    torch.testing.assert_close(parts["content–content"], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_rotary_pairs_turn_as_they_say(small_model) -> None:
+    """For one query and one key vector, the part of a pair goes as cos(frequency · distance + phase)."""
+    for adjacent in (False, True):
+        model = small_model("rope", scheme_options={"adjacent_pairs": adjacent}, normalization_type=None)
+        tokens = torch.full((1, 40), 7)  # the same content everywhere
+        parts = score_parts(model, tokens, 10)
+        assert list(parts) == ["pair 0, wavelength 6.283", "pair 1, wavelength 628.3"]
+        for part, frequency in zip(parts.values(), (1.0, 0.01)):
+            d = part[0, 0, 39].flip(0).double()  # by distance
+            # x(d+1) + x(d−1) = 2 cos(frequency) x(d) for every phase
+            torch.testing.assert_close(d[2:] + d[:-2], 2 * math.cos(frequency) * d[1:-1], atol=1e-5, rtol=1e-3)
+
+
+def test_the_hook_on_position_scores_sees_and_changes_what_the_scheme_adds(small_model) -> None:
+    model = small_model("relative")
+    tokens = TASKS["copy"].sample(4, 3, torch.Generator().manual_seed(0)).tokens
+    plain = model(tokens, 4)
+    _, cache = model.run_with_cache(tokens, 4)
+    bias = cache["blocks.0.attn.hook_pos_score"]
+    assert bias.shape == (3, 3, 11, 11)
+    same = model.run_with_hooks(
+        tokens, 4, fwd_hooks=[(f"blocks.{k}.attn.hook_pos_score", lambda x, hook: x) for k in (0, 1)]
+    )
+    assert torch.equal(plain, same)
+    with torch.no_grad():
+        model.pos_embed.table.zero_()
+    off = model(tokens, 4)
+    model = small_model("relative")
+    zeroed = [(f"blocks.{k}.attn.hook_pos_score", lambda x, hook: 0 * x) for k in (0, 1)]
+    torch.testing.assert_close(model.run_with_hooks(tokens, 4, fwd_hooks=zeroed), off)
+
+
+# -- residual stream -----------------------------------------------------------------------------------------------
+
+
+def test_residual_parts_add_up_and_are_orthogonal(small_model) -> None:
+    for hook in ("hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"):
+        found = residual_parts(small_model("learned"), scale=5, hook=hook, rows=16)
+        torch.testing.assert_close(sum(found.parts.values()).expand_as(found.activation), found.activation)
+        assert sum(found.shares.values()) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_an_activation_of_known_parts_is_split_into_them() -> None:
+    """Every token at every place equally often: the parts are exactly those it was made of."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.stack([torch.arange(4).roll(k) for k in range(4)])
+    position = torch.randn(4, 5, generator=generator, dtype=torch.double)
+    content = torch.randn(4, 5, generator=generator, dtype=torch.double)
+    position, content, mean = position - position.mean(0), content - content.mean(0), torch.ones(5)
+    found = split(mean + position + content[tokens], tokens)
+    for one, other in ((found.mean, mean.double()), (found.position, position), (found.content, content)):
+        torch.testing.assert_close(one, other)
+    assert found.shares["remainder"] < 1e-12
+
+
+def test_where_positions_are_told_apart_by_scores_alone_the_stream_has_no_position_part_before_the_layer() -> None:
+    table = residual_shares(POSITION, scales=[5, 20]).set_index(["hook", "scale"])
+    assert (table.loc["blocks.0.hook_resid_pre", "position"] < 0.02).all()
+    assert table.loc["blocks.0.hook_resid_pre"].drop(columns=list(PARTS)).isna().all(axis=None)
+
+
+def test_position_vectors_continue_as_they_were_made() -> None:
+    """Learned vectors on a line go on along it: same direction, ever larger."""
+    model = build(ModelConfig("copy", "learned", n_ctx=64, normalization_type=None)).eval()
+    with torch.no_grad():
+        model.pos_embed.W_pos.copy_(torch.arange(64.0)[:, None] * torch.ones(64))
+    table = residual_shares(model, scales=[5, 10, 20], train_max=10).set_index(["hook", "scale"])
+    before = table.loc["blocks.0.hook_resid_pre"]
+    assert before["in_span"].tolist() == pytest.approx([1, 1, 1], abs=1e-4)
+    assert before.loc[10, "size"] == pytest.approx(1.0) and before.loc[20, "size"] > 3
+
+
+# -- no task -------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_without_a_task_is_shown_random_tokens_twice() -> None:
+    model = build(ModelConfig(d_vocab=50, scheme="rope", n_heads=2, d_model=16)).eval()
+    assert set(heads(model, scales=[6, 9])["scale"]) == {6, 9}
+    assert set(attention_by_role(model, scales=[6])["role"]) == {FIRST, OTHER}
+    assert len(head_plane(model, scales=[6])) == len(relations(model, scales=[6])) == 4
+    assert len(residual_shares(model, scales=[6])) == 3 and len(score_shares(model, scales=[6]))
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+
+def test_names_that_do_not_exist_are_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="there is no head 'L2H1': the nearest is L1H1"):
+        head_named(INDUCTION, "L2H1")
+    with pytest.raises(UserError, match="there is no head 'LOH1': the nearest are L1H1, L0H1"):
+        head_named(INDUCTION, "LOH1")
+    with pytest.raises(
+        UserError, match=r"there is no hook point 'blocks\.0\.attn\.hook_patern': .* blocks\.0\.attn\.hook_pattern"
+    ):
+        hook_named(INDUCTION, "blocks.0.attn.hook_patern")
+    with pytest.raises(UserError, match="task 'induction' has no instances of n = 1: the nearest is n = 2"):
+        heads(INDUCTION, scales=[1])
+    roles = roles_in(TASKS["parity-cot"], 3, TASKS["parity-cot"].parse("^ 1 0 1 =").tokens)
+    with pytest.raises(UserError, match="there is no role 'simbol': the nearest are symbol"):
+        roles.keys_of("simbol")
+    short = build(ModelConfig("copy", "learned", n_ctx=40))
+    with pytest.raises(UserError, match=r"cannot process a sequence of 103 \(the largest n that fits is 18\)"):
+        heads(short, scales=[50])
+    with pytest.raises(UserError, match="there is no layer 5: the model has layers 0 to 1"):
+        score_parts(INDUCTION, "^ c a b = a", layer=5)
