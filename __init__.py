@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lengthlens.inside.surgery import surgery
     from lengthlens.models.config import ModelConfig
     from lengthlens.models.pretrained import load
     from lengthlens.models.schemes.spec import SCHEMES
@@ -53,6 +54,7 @@ HOMES = {
     "invariance_index": "probes.invariance",
     "prune": "probes.pruning",
     "certify": "probes.certificate.certify",
+    "surgery": "inside.surgery",
     "study": "studies.build",
     "reproduce": "studies.reproduce",
     "draw": "studies.drawing",
@@ -61,7 +63,7 @@ HOMES = {
 __all__ = [
     "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "certify",
     "draw", "exact_match", "interchange_src", "invariance_index", "load", "measured_lrc", "measured_src", "prune",
-    "readout_transfer", "reproduce", "stretched_match", "study", "sweep", "train", "verdict",
+    "readout_transfer", "reproduce", "stretched_match", "study", "surgery", "sweep", "train", "verdict",
 ]  # fmt: skip
 
 

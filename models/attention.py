@@ -97,8 +97,8 @@ class Attention(nn.Module):
             k = self.hook_k(per_head(key_input, self.W_K, self.b_K))
             v = self.hook_v(per_head(value_input, self.W_V, self.b_V))
         if placement.rotates:
-            q = self.hook_rot_q(placement.scheme.rotate(q, placement.positions))
-            k = self.hook_rot_k(placement.scheme.rotate(k, placement.positions))
+            q = self.hook_rot_q(placement.scheme.rotate_in(self.layer, q, placement.positions))
+            k = self.hook_rot_k(placement.scheme.rotate_in(self.layer, k, placement.positions))
         looked_at = self.explicit or self._watched()
         if looked_at and not self.blocked:
             z = self._mixed(q, k, v, placement, slice(0, q.shape[1]))

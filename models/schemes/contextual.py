@@ -23,6 +23,7 @@ class Cope(PositionScheme):
     """
 
     name = "cope"
+    weighs_content = True
     family = "contextual"
     summary = "queries meet learned vectors of a position that counts only the tokens they gate in"
     relation_in_words = "i−j at most: the number of tokens from j to i that content lets count"
@@ -73,6 +74,7 @@ class RpeSquare(PositionScheme):
     """
 
     name = "rpe-square"
+    weighs_content = True
     family = "contextual"
     summary = "a learned bias of the difference of two distances, each to a token found by attention"
     relation_in_words = "(i−l) − (j−m), clipped, with l, m the last tokens before i and j that are no symbols"

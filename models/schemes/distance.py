@@ -360,6 +360,7 @@ class Shaw(DistanceTable):
     """A learned vector for each clipped distance, added to the key (Shaw et al. 2018); shared by heads."""
 
     name = "shaw"
+    weighs_content = True
     summary = "one learned vector per distance, clipped, added to keys"
 
     def __init__(self, sizes: Sizes, options: DistanceTable.Options, task: Task | None, anchored: bool = False) -> None:
@@ -383,6 +384,7 @@ class TransformerXL(Distanced):
     """
 
     name = "xl"
+    weighs_content = True
     summary = "queries meet mapped sinusoids of the distance, and two learned biases"
     anchored_in_words = "i−j−n"
 

@@ -151,6 +151,7 @@ class PositionScheme(nn.Module, ABC):
     relation_in_words: str
     uses_scale: bool = False  # whether `positions` has to know the scale
     learns_relation: bool = False  # whether φ itself is learned, so that it is only known once it has been pruned
+    weighs_content: bool = False  # whether `score` looks at queries and keys, and not at positions alone
     pools_others: bool = False  # whether all keys without a value weigh together as one, however many they are
     remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
     no_random: str | None = None  # why `randomized:` makes no sense on it, if it does not
@@ -243,6 +244,10 @@ class PositionScheme(nn.Module, ABC):
 
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
         return x
+
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions) -> Tensor:
+        """`rotate` as one layer sees it: the same in all of them, unless a scheme says otherwise."""
+        return self.rotate(x, positions)
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         """`q` [row, query, head, d_head] of the block, `k` [row, key, head, d_head] of all keys up to its end.

@@ -37,6 +37,7 @@ class Wrapper(PositionScheme):
         super().__init__(sizes, options, task)
         self.inner = scheme(sizes, inner, task)
         self.name, self.family = f"{self.prefix}:{scheme.name}", scheme.family
+        self.weighs_content = scheme.weighs_content
         self.relation_in_words = self.words(scheme)
 
     @classmethod

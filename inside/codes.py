@@ -1,0 +1,404 @@
+"""Position codes from elsewhere: the same scheme at other positions, or pair by pair at those of a shorter input.
+
+Both are position embeddings made from another one, `inner`, without a parameter of their own:
+
+- `Moved`: every token stands at another position (shifted, shuffled, clamped, spread over a longer input), or the
+  scheme is told another scale.
+- `Borrowed`: the *ideal relation*, filled with what `inner` gives in range. Every step of the circuit at scale n has a
+  counterpart at a scale m of the training range: a step of the same operator whose sources lie in the same parts of the
+  input. A query is coded as its counterpart, a source as the source in the same slot there, the query's own token as
+  itself, and any other key as a key that the counterpart does not read, in the same part of the input and, if that can
+  be, as far from the query. So every pair has a code that was trained, and pairs in the same role have the same ones at
+  every length; what tokens say, and how many keys there are, stays as it is. With ``other="one"`` keys that share a
+  counterpart weigh together as one, at the sharpness of the short scale, so that attention does not spread either.
+
+Worked example: copying at n = 40 with codes of m = 10. The query of answer token 21 reads the key 40 back. Under a
+scheme of distances it now sees that key at distance 10, as at m = 10, and no other key at that distance.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.models.attention import per_head
+from lengthlens.models.schemes.scheme import Positions, PositionScheme
+from lengthlens.tasks import Task
+from lengthlens.tasks.task import Step
+
+Places = Callable[[Tensor], Tensor]  # ids [row, pos] to the position at which each token is to stand, [pos]
+EDGE = 2  # steps and symbols at either end of a part that have counterparts of their own
+NEAR = 3  # other keys so near to the query keep their distance from it: what marks a token's neighbours stays
+
+
+class Derived(PositionScheme):
+    """A scheme made from another, `inner`, whose parameters it shares."""
+
+    def __init__(self, inner: PositionScheme) -> None:
+        super().__init__(inner.sizes, inner.options, inner.task)
+        self.name, self.family, self.summary = inner.name, inner.family, inner.summary
+        self.uses_scale, self.weighs_content = inner.uses_scale, inner.weighs_content
+        self.relation_in_words = inner.relation_in_words
+        self.wrapped = (inner,)  # a tuple, so that it is no part of this module and keeps its name
+
+    @property
+    def inner(self) -> PositionScheme:
+        return self.wrapped[0]
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return self.inner.phi(query_pos, key_pos, scale)
+
+    def acts(self) -> list[str]:  # type: ignore[override]
+        return self.inner.acts()
+
+    def refuse_content(self, wanted: str) -> None:
+        """Schemes that find positions by content have none that could be replaced."""
+        if self.inner.family == "contextual":
+            raise UserError(f"scheme '{self.name}' counts tokens by their content, so that it has no {wanted}")
+        if not self.inner.acts():
+            raise UserError(f"scheme '{self.name}' contributes nothing, so that it has no {wanted}")
+
+
+class Moved(Derived):
+    """Another scheme, with tokens at other positions, or at another scale.
+
+    `places` says where they stand; without it they stay. `scale` is what the scheme is told. With `length` they stand
+    within an input of that many tokens, `stand_in`, which may be longer than their own.
+    """
+
+    def __init__(
+        self, inner: PositionScheme, places: Places | None, scale: int | None, stand_in: Tensor | None = None
+    ) -> None:
+        super().__init__(inner)
+        self.refuse_content("positions to replace")
+        if scale is not None and not inner.uses_scale and stand_in is None:
+            raise UserError(f"scheme '{inner.name}' does not look at the scale, so that another scale changes nothing")
+        self.places, self.scale, self.stand_in = places, scale, stand_in
+
+    def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
+        own = torch.arange(tokens.shape[1], device=tokens.device)
+        place = own if self.places is None else self.places(tokens).to(tokens.device)
+        if int(place.min()) < 0:
+            raise UserError(f"a token would stand at position {int(place.min())}: the first position is 0")
+        if self.inner.uses_scale and self.scale is None:
+            scale = self.inner.known_scale(tokens, scale)
+        told = scale if self.scale is None else torch.tensor([self.scale], device=tokens.device)
+        # The input within which tokens stand: their own, as long as need be, or the one given.
+        longer = max(int(place.max()) + 1, tokens.shape[1])
+        around = torch.nn.functional.pad(tokens, (0, longer - tokens.shape[1]), value=self.padding)
+        if self.stand_in is not None:
+            around = self.stand_in.to(tokens.device)
+        whole = self.inner.positions(around, told)
+        at = Positions(around, whole.position[:, place], whole.scale, limit=whole.limit or around.shape[1])
+        stays = torch.equal(place, own) and around.shape[1] == tokens.shape[1]
+        return Positions(
+            tokens, at.position, whole.scale, cache={"whole": whole, "at": at, "place": place, "stays": stays}
+        )
+
+    @property
+    def padding(self) -> int:
+        return 0 if self.task is None else self.task.pad_id
+
+    def embed(self, positions: Positions) -> Tensor | None:
+        return self._placed(self.inner.embed(positions.cache["whole"]), positions)
+
+    def embed_qk(self, positions: Positions) -> Tensor | None:
+        return self._placed(self.inner.embed_qk(positions.cache["whole"]), positions)
+
+    def _placed(self, vectors: Tensor | None, positions: Positions) -> Tensor | None:
+        return vectors if vectors is None or positions.cache["stays"] else vectors[:, positions.cache["place"]]
+
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions) -> Tensor:
+        which = "whole" if positions.cache["stays"] else "at"
+        return self.inner.rotate_in(layer, x, positions.cache[which])
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        cache = positions.cache
+        if cache["stays"]:
+            return self.inner.score(layer, cache["whole"], queries, q, k)
+        if self.inner.weighs_content:
+            return self.inner.score(layer, cache["at"], queries, q, k)
+        return self._block(lambda asked: self.inner.score(layer, cache["whole"], asked, q, k), cache["place"], queries)
+
+    def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
+        cache = positions.cache
+        if cache["stays"]:
+            return self.inner.factor(layer, cache["whole"], queries)
+        return self._block(lambda asked: self.inner.factor(layer, cache["whole"], asked), cache["place"], queries)
+
+    @staticmethod
+    def _block(give: Callable[[slice], Tensor | None], place: Tensor, queries: slice) -> Tensor | None:
+        """What `give` has for the places of a block of queries and of all keys up to its end. [*, query, key]"""
+        of_query, of_key = place[queries], place[: queries.stop]
+        asked = slice(int(of_query.min()), 1 + int(of_key.max()))
+        found = give(asked)
+        return None if found is None else found[..., (of_query - asked.start)[:, None], of_key]
+
+
+# -- the ideal relation -------------------------------------------------------------------------------------------
+
+
+class Counterparts(NamedTuple):
+    """Where a query of a long instance, and each key seen from it, stands in a short one."""
+
+    query: Tensor  # [query]
+    key: Tensor  # [query, key]; behind the query it means nothing
+    number: Tensor  # [query, key], how many keys of the query share the counterpart
+
+
+@lru_cache(maxsize=64)
+def counterparts(task: Task, long: int, short: int, displaced: bool = False) -> Counterparts:
+    """The counterpart at scale `short` of every pair at scale `long`, by the roles that the circuit gives them.
+
+    Where `displaced`, each source changes places with the key before it (behind it, if that is a source or none).
+
+    >>> from lengthlens.tasks import TASKS
+    >>> found = counterparts(TASKS["copy"], 40, 10)
+    >>> found.query[41 + 20], found.key[41 + 20, 21]  # reads 40 back at n = 40, and 10 back at n = 10
+    (tensor(16), tensor(6))
+    """
+    if task.family == "content-addressed":
+        raise UserError(f"the sources of '{task.name}' follow from its tokens, so that it has no ideal relation")
+    (of_long, long_steps), (of_short, short_steps) = _parts(task, long), _parts(task, short)
+    query = _queries(task, (of_long, long_steps), (of_short, short_steps))
+    key = torch.zeros(len(of_long), len(of_long), dtype=torch.long)
+    for i, i_short in enumerate(query):
+        step, twin = long_steps.get(i), short_steps.get(i_short)
+        slots = dict(zip(step.sources, twin.sources)) if step and twin else {}
+        read = set(twin.sources) if twin else set()
+        near = {
+            j: i_short - (i - j)
+            for j in range(max(0, i - NEAR, i - i_short), i + 1)
+            if j not in slots and i_short - (i - j) not in read and of_long[j] == of_short[i_short - (i - j)]
+        }
+        key[i, list(slots | near)] = torch.tensor(list((slots | near).values()), dtype=torch.long)
+        far = defaultdict[int, list[int]](list)
+        for j in range(i + 1):
+            if j not in slots and j not in near:
+                far[of_long[j]].append(j)
+        for part, keys in far.items():
+            seen = [p for p in range(i_short + 1) if p not in read]
+            alike = [p for p in seen if of_short[p] == part]
+            free = [p for p in alike if p not in near.values()] or alike or seen or [i_short]
+            key[i, keys] = torch.tensor([free[spread(rank, len(keys), len(free))] for rank in range(len(keys))])
+        if displaced:
+            for j in slots:
+                if (beside := next((k for k in (j - 1, j + 1) if 0 <= k <= i and k not in slots), None)) is not None:
+                    key[i, [j, beside]] = key[i, [beside, j]]
+    seen_keys = torch.ones(len(query), len(query), dtype=torch.bool).tril()
+    number = torch.zeros(len(query), len(of_short)).scatter_add(1, key, seen_keys.float())
+    return Counterparts(torch.tensor(query), key, number.gather(1, key).clamp(min=1))
+
+
+def spread(rank: int, of: int, over: int) -> int:
+    """A place among `over` for number `rank` of `of`, in order; the first and last ones, which are often special, stay.
+
+    >>> [spread(rank, 12, 6) for rank in range(12)]
+    [0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 5]
+    """
+    edge = min(EDGE, (over - 1) // 2)
+    if rank < edge or of <= over:
+        return min(rank, over - 1)
+    if rank >= of - edge:
+        return over - (of - rank)
+    return edge + (rank - edge) * (over - 2 * edge) // (of - 2 * edge)
+
+
+def _parts(task: Task, scale: int) -> tuple[list[int], dict[int, Step]]:
+    """Which part of an instance each position belongs to, marks and runs of symbols in order; and its steps."""
+    tokens = task.sample(task.checked_scale(scale), 1, torch.Generator().manual_seed(0)).tokens[0]
+    parts, part, before = [], -1, None
+    for token in tokens.tolist():
+        symbol = token < len(task.symbols)
+        part += not (symbol and before)
+        before = symbol
+        parts.append(part)
+    return parts, {step.query: step for step in task.circuit(scale)}
+
+
+def _queries(
+    task: Task, long: tuple[list[int], dict[int, Step]], short: tuple[list[int], dict[int, Step]]
+) -> list[int]:
+    """The counterpart of each query: in the same part, and a step of the same kind where it is one; in order."""
+
+    def kinds(parts: list[int], steps: dict[int, Step]) -> dict[Any, list[int]]:
+        found = defaultdict(list)
+        for i, part in enumerate(parts):
+            step = steps.get(i)
+            same = tuple(s == i for s in step.sources) if step else ()
+            found[part, step and (step.operator, tuple(parts[s] for s in step.sources), same)].append(i)
+        return found
+
+    of_long, of_short = kinds(*long), kinds(*short)
+    query = [0] * len(long[0])
+    for kind, members in of_long.items():
+        twins = of_short.get(kind)
+        if not twins:
+            raise UserError(
+                f"'{task.name}' has steps at the longer scale that have no counterpart at the shorter one, "
+                f"so that there are no codes to borrow: such as the one at position {members[0]}"
+            )
+        for rank, i in enumerate(members):
+            query[i] = twins[spread(rank, len(members), len(twins))]
+    return query
+
+
+class Borrowed(Derived):
+    """The ideal relation with the values that another scheme has in range; see the top of this file.
+
+    `most` is the scale whose codes are borrowed; shorter inputs keep their own. `temperature` gives what scores of each
+    query are multiplied by, at a length (None: nothing), which matters for ``other="one"``. `inputs` is filled by
+    whoever runs the model: what each layer's attention is made from, before its norm, [row, pos, d_model].
+    """
+
+    def __init__(
+        self,
+        inner: PositionScheme,
+        most: int,
+        blocks: list[Any],
+        other: Literal["each", "one"] = "each",
+        temperature: Callable[[int], Tensor] | None = None,
+        displaced: bool = False,
+    ) -> None:
+        super().__init__(inner)
+        self.other, self.temperature, self.displaced = other, temperature, displaced
+        self.refuse_content("codes that the ideal relation could take the place of")
+        if inner.task is None:
+            raise UserError("the ideal relation is derived from the circuit of a task: build the model for a task")
+        self.most, self.blocks = most, tuple(blocks)
+        self.inputs: dict[int, Tensor] = {}
+        own = inner.acts()
+        self.idle = False  # whether the last input keeps its own codes, so that nothing is to be changed
+        self.by_pair = [act for act in own if act in ("embed", "embed_qk", "rotate")] or inner.weighs_content
+
+    def acts(self) -> list[str]:  # type: ignore[override]
+        own = self.inner.acts()
+        return own if self.idle else [*dict.fromkeys([*(act for act in own if act != "rotate"), "score"])]
+
+    def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
+        assert self.task is not None
+        scales = torch.unique(self.task.scale_of(tokens) if scale is None else scale)
+        if len(scales) > 1:
+            raise UserError(f"the ideal relation is given to inputs of one scale at a time, not {scales.tolist()}")
+        long = int(scales)
+        short = min(long, self.most)
+        found = counterparts(self.task, long, short, self.displaced)
+        length = tokens.shape[1]
+        if length > len(found.query):
+            raise UserError(f"an input of scale {long} has {len(found.query)} tokens, not {length}")
+        device = tokens.device
+        instance = self.task.sample(short, 1, torch.Generator().manual_seed(0)).tokens.to(device)
+        codes = self.inner.positions(instance, torch.tensor([short], device=device))
+        self.idle = long == short and not self.displaced
+        cache: dict[Hashable, Any] = {
+            "short": codes,
+            "query": found.query[:length].to(device),
+            "key": found.key[:length, :length].to(device),
+            "number": found.number[:length, :length].to(device),
+        }
+        return Positions(tokens, codes.position[:, cache["query"]], codes.scale, cache=cache)
+
+    def embed(self, positions: Positions) -> Tensor | None:
+        return self._of_query(self.inner.embed(positions.cache["short"]), positions)
+
+    def embed_qk(self, positions: Positions) -> Tensor | None:
+        return self._of_query(self.inner.embed_qk(positions.cache["short"]), positions)
+
+    @staticmethod
+    def _of_query(vectors: Tensor | None, positions: Positions) -> Tensor | None:
+        return None if vectors is None else vectors[:, positions.cache["query"]]
+
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions) -> Tensor:
+        """Done pair by pair in `score`, but where codes stay."""
+        return self.inner.rotate_in(layer, x, positions.cache["short"]) if self.idle else x
+
+    def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
+        short = positions.cache["short"]
+        return self._gathered(self.inner.factor(layer, short, slice(0, short.tokens.shape[1])), positions, queries)
+
+    @staticmethod
+    def _gathered(values: Tensor | None, positions: Positions, queries: slice) -> Tensor | None:
+        """From values of all pairs of the short instance, those of the counterparts. [*, query, key]"""
+        if values is None:
+            return None
+        key = positions.cache["key"][queries, : queries.stop]
+        return values[..., positions.cache["query"][queries, None], key]
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        short = positions.cache["short"]
+        if self.idle:
+            return self.inner.score(layer, short, queries, q, k)
+        plain = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
+        if self.by_pair:
+            wanted = self._pair_by_pair(layer, positions, queries, q, k)
+        else:
+            bias = self.inner.score(layer, short, slice(0, short.tokens.shape[1]), q, k)
+            found = self._gathered(bias, positions, queries)
+            if self.other == "each":
+                return found
+            wanted = plain if found is None else plain + found
+        return (wanted if self.other == "each" else self._as_one(wanted, positions, queries)) - plain
+
+    def _as_one(self, wanted: Tensor, positions: Positions, queries: slice) -> Tensor:
+        """Scores with which keys of one counterpart weigh as one, as sharp as there, whatever multiplies them later."""
+        number: Tensor = positions.cache["number"][queries, : queries.stop]
+        if self.temperature is None:
+            return wanted - number.log()
+        own = self.temperature(positions.tokens.shape[1])[queries, None]
+        there = self.temperature(positions.cache["short"].tokens.shape[1])[positions.cache["query"][queries], None]
+        return (wanted * there - number.log()) / own
+
+    def _pair_by_pair(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor:
+        """The score of each query and key at their counterparts. [row, head, query, key]
+
+        For each position of the short instance, all keys are tried there; each pair takes the one it needs.
+        """
+        short, key = positions.cache["short"], positions.cache["key"][queries, : queries.stop]
+        wanted = torch.zeros(len(q), q.shape[2], *key.shape, dtype=q.dtype, device=q.device)
+        at_query = self._ids(short, positions.cache["query"][queries])
+        turned = self.inner.rotate_in(layer, q, at_query)
+        for place in torch.unique(key).tolist():
+            moved = self._keys_at(layer, positions, place, k)
+            scores = turned.transpose(1, 2) @ moved.permute(0, 2, 3, 1)
+            if (bias := self._bias_at(layer, short, place, at_query.position, q, k)) is not None:
+                scores = scores + bias
+            wanted = torch.where(key == place, scores, wanted)
+        return wanted
+
+    def _ids(self, short: Positions, place: Tensor) -> Positions:
+        """Positions [1, *] that have the ids of these places of the short instance."""
+        return Positions(
+            short.tokens, short.position[:, place], short.scale, limit=short.limit or short.tokens.shape[1]
+        )
+
+    def _keys_at(self, layer: int, positions: Positions, place: int, k: Tensor) -> Tensor:
+        """All keys as if they stood at one place of the short instance. [row, key, head, d_head]"""
+        short, block, number = positions.cache["short"], self.blocks[layer], k.shape[1]
+        added, added_qk = self.inner.embed(short), self.inner.embed_qk(short)
+        if added is not None:
+            x = self.inputs[layer][:, :number] + added[:, place, None] - positions.cache["added"][:, :number]
+            k = per_head(block.ln1.forward(x), block.attn.W_K, block.attn.b_K)
+        if added_qk is not None:
+            there = added_qk[:, place, None] - added_qk[:, positions.cache["query"][:number]]
+            k = k + per_head(there, block.attn.W_K, torch.zeros_like(block.attn.b_K))
+        ids = self._ids(short, torch.full((number,), place, device=k.device))
+        return self.inner.rotate_in(layer, k, ids)
+
+    def _bias_at(self, layer: int, short: Positions, place: int, ids: Tensor, q: Tensor, k: Tensor) -> Tensor | None:
+        """What the scheme adds to scores with all keys at one place of the short instance. [row, head, query, key]
+
+        Keys and queries form one sequence of given position ids, keys first.
+        """
+        if "score" not in self.inner.acts():
+            return None
+        number, asked = k.shape[1], q.shape[1]
+        ids = torch.cat([short.position[:, place, None].expand(len(ids), number), ids], 1)
+        tokens = short.tokens.new_zeros(1, number + asked)
+        where = Positions(tokens, ids, short.scale, limit=short.limit or short.tokens.shape[1])
+        keys = torch.nn.functional.pad(k, (0, 0, 0, 0, 0, asked))
+        bias = self.inner.score(layer, where, slice(number, number + asked), q, keys)
+        return None if bias is None else bias[..., :number]

@@ -1,0 +1,392 @@
+"""Position surgery: at inference, replace what the position embedding contributes, in all layers and heads or in some.
+
+`surgery` is a context manager. Inside it the model is the same but for its position codes, so that any difference in
+what it answers is owed to them. What can be put in their place:
+
+=====================  ===================================================================================
+``"ideal"``            the ideal relation, filled with the codes of the training range (`inside/codes.py`)
+``"displaced"``        a control: the same with the key beside each source taken for it
+a model or a run       the position embedding of that one
+a scheme's name        that scheme, untrained: ``"none"`` takes positions away, ``"alibi"`` gives fixed slopes
+``scale=40``           the same scheme, told another scale
+``shift=5``            every token 5 positions later
+``clamp=20``           no token later than position 20
+``shuffle=0``          positions permuted among the tokens behind the first, by a seed
+``stretch=40``         the codes of a long input: tokens at positions of an input of scale 40
+``places=[…]``         any positions
+=====================  ===================================================================================
+
+In some layers and heads only: biases, factors and rotations belong to heads and are replaced there. Vectors that are
+added to the embedding are replaced in what these heads read (queries, keys and values), and stay in the residual stream
+for all others; in later layers, what earlier ones made of them stays.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from lengthlens.errors import UserError
+from lengthlens.inside.codes import Borrowed, Moved, Places
+from lengthlens.inside.subject import Head, all_heads, head_named
+from lengthlens.models.attention import log_temperature
+from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, scheme_of
+from lengthlens.models.schemes.spec import SchemeSpec
+from lengthlens.probes.stretch import placements
+from lengthlens.runs.run import Run
+from lengthlens.tasks import Task
+
+
+@contextmanager
+def surgery(
+    model: Any,
+    codes: Any = None,
+    *,
+    scale: int | None = None,
+    shift: int = 0,
+    clamp: int | None = None,
+    shuffle: int | None = None,
+    stretch: int | None = None,
+    places: Sequence[int] | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int | str | Head] | None = None,
+    codes_of: int | None = None,
+    other: Literal["each", "one"] = "each",
+) -> Iterator[PositionScheme]:
+    """Inside the block, the position embedding of `model` contributes something else.
+
+    Arguments:
+        model: a model of this project; it is itself again after the block.
+        codes: whose codes: ``"ideal"``, a scheme's name, a model, a run, a `PositionScheme`; its own if None.
+        scale: the scale that the scheme is told.
+        shift, clamp, shuffle, places: where tokens stand, in the order stretch, places, shift, clamp, shuffle.
+        stretch: the scale of a longer input at whose positions the tokens stand.
+        layers: the layers in which; all if None.
+        heads: the heads in which: numbers, or names such as ``L0H3`` whatever `layers` says; all if None.
+        codes_of: for ``"ideal"``, the scale whose codes are borrowed; the largest of training if None.
+        other: for ``"ideal"``, whether keys that share a counterpart weigh each, or together as one.
+
+    Result: the position embedding that acts inside the block.
+
+    Errors: UserError for a model without a position embedding of this project, a layer or head that it does not have,
+    sizes that do not fit, and where what is asked for has no meaning for the scheme.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> model = copy_by_hand("lbpe")
+    >>> with surgery(model, scale=1):  # it attends to i−j = n, and now believes that n is 1
+    ...     model.task.render(model("^ 7 3 5 =").argmax(-1)[0, 3:])
+    '5'
+    """
+    own = scheme_of(model)
+    if own is None:
+        raise UserError("the model has no position embedding of this project, so that there is nothing to replace")
+    cfg = model.cfg
+    at = _Where(chosen_heads(model, layers, heads), cfg.n_heads, layers is heads is None)
+    new = _replacement(model, own, codes, codes_of, other)
+    stand_in = None
+    if stretch is not None:
+        scale, stand_in = stretch, _task(own).sample(stretch, 1, torch.Generator().manual_seed(0)).tokens
+    moves = _moves(own.task, stretch, places, shift, clamp, shuffle)
+    if moves is not None or scale is not None:
+        new = Moved(new, moves, scale, stand_in)
+    operated = Operated(own, new, at)
+    with ExitStack() as stack:
+        for act in operated.acts():
+            stack.enter_context(_hook_points(model, act))
+        for layer, block in enumerate(model.blocks):
+            stack.enter_context(_Inputs(operated, layer, block))
+        model.pos_embed = operated
+        stack.callback(setattr, model, "pos_embed", own)
+        yield operated
+
+
+class _Where:
+    """The heads in which codes are replaced, by layer; `whole` where that is everywhere, the residual stream too."""
+
+    def __init__(self, heads: list[Head], number: int, whole: bool) -> None:
+        self.number, self.whole = number, whole
+        self.heads: dict[int, list[int]] = {}
+        for layer, head in heads:
+            self.heads.setdefault(layer, []).append(head)
+
+    def mixed(self, layer: int, new: Tensor, own: Tensor, behind: int) -> Tensor:
+        """`new` in the chosen heads of a layer and `own` in the others; heads are `behind` places before the last."""
+        if len(self.heads[layer]) == self.number:
+            return new
+        mask = torch.zeros(self.number, dtype=torch.bool, device=new.device)
+        mask[self.heads[layer]] = True
+        return torch.where(mask.view(-1, *[1] * behind), new, own)
+
+
+class Operated(PositionScheme):
+    """A scheme, `own`, in whose place another, `new`, acts in some layers and heads."""
+
+    name = "operated"
+    summary = "another scheme in some layers and heads"
+
+    def __init__(self, own: PositionScheme, new: PositionScheme, at: _Where) -> None:
+        super().__init__(own.sizes, own.options, own.task)
+        self.own, self.at = own, at
+        self.other = (new,)  # a tuple: its parameters are not this model's
+        self.family, self.uses_scale = own.family, own.uses_scale or new.uses_scale
+        self.relation_in_words = own.relation_in_words
+
+    @property
+    def new(self) -> PositionScheme:
+        return self.other[0]
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return self.own.phi(query_pos, key_pos, scale)
+
+    def acts(self) -> list[str]:  # type: ignore[override]
+        return list(dict.fromkeys([*self.own.acts(), *self.new.acts()]))
+
+    def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
+        own, new = self.own.positions(tokens, scale), self.new.positions(tokens, scale)
+        known = own.scale if own.scale is not None else new.scale
+        return Positions(tokens, own.position, known, own.limit, cache={"own": own, "new": new})
+
+    def embed(self, positions: Positions) -> Tensor | None:
+        whole, new = self.at.whole, positions.cache["new"]
+        added = self.new.embed(new) if whole else self.own.embed(positions.cache["own"])
+        new.cache["added"] = added
+        return added
+
+    def embed_qk(self, positions: Positions) -> Tensor | None:
+        whole = self.at.whole
+        return self.new.embed_qk(positions.cache["new"]) if whole else self.own.embed_qk(positions.cache["own"])
+
+    def difference(self, act: str, positions: Positions) -> Tensor | None:
+        """What the new scheme adds more than the own one in a place; None if that is nothing. [1|row, pos, d_model]"""
+        own, new = (getattr(getattr(self, part), act)(positions.cache[part]) for part in ("own", "new"))
+        if own is None and new is None:
+            return None
+        difference = torch.as_tensor(0 if new is None else new) - (0 if own is None else own)
+        return difference if bool(difference.any()) else None
+
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions) -> Tensor:
+        own = self.own.rotate_in(layer, x, positions.cache["own"])
+        if layer not in self.at.heads:
+            return own
+        return self.at.mixed(layer, self.new.rotate_in(layer, x, positions.cache["new"]), own, 1)
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return self._mixed(layer, 0.0, lambda part, where: part.score(layer, where, queries, q, k), positions)
+
+    def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
+        return self._mixed(layer, 1.0, lambda part, where: part.factor(layer, where, queries), positions)
+
+    def _mixed(
+        self,
+        layer: int,
+        nothing: float,
+        give: Callable[[PositionScheme, Positions], Tensor | None],
+        positions: Positions,
+    ) -> Tensor | None:
+        """What the new scheme gives in the chosen heads of a chosen layer, and the own one elsewhere."""
+        here = self.at.heads.get(layer, [])
+        new = give(self.new, positions.cache["new"]) if here else None
+        if len(here) == self.at.number:
+            return new
+        own = give(self.own, positions.cache["own"])
+        if not here or (new is None and own is None):
+            return own
+        empty = torch.full((), nothing, device=positions.tokens.device)
+        return self.at.mixed(layer, empty if new is None else new, empty if own is None else own, 2)
+
+
+class _Inputs:
+    """What attention of one layer reads, under surgery: registers hooks on entering, removes them on leaving."""
+
+    def __init__(self, operated: Operated, layer: int, block: Any) -> None:
+        self.operated, self.layer, self.block = operated, layer, block
+        self.read: Tensor | None = None  # the residual stream before the norm
+
+    def __enter__(self) -> None:
+        here = self.layer in self.operated.at.heads
+        self.handles = (
+            [
+                self.block.ln1.register_forward_hook(self._keep),
+                self.block.attn.register_forward_pre_hook(self._replaced),
+            ]
+            if here
+            else []
+        )
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def _keep(self, norm: Any, args: tuple[Tensor, ...], out: Tensor) -> None:
+        self.read = args[0]
+        keep = getattr(self.operated.new, "inputs", None)
+        if keep is not None:
+            keep[self.layer] = args[0]
+
+    def _replaced(self, attention: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Queries, keys and values of the chosen heads made from the stream with other vectors in it."""
+        query, key, value, placement = args
+        operated, positions = self.operated, placement.positions
+        if operated.at.whole:
+            return None
+        added, added_qk = (operated.difference(act, positions) for act in ("embed", "embed_qk"))
+        if added is None and added_qk is None:
+            return None
+        if query.dim() == 4:
+            raise UserError("surgery on added vectors needs set_use_attn_in and set_use_split_qkv_input to be off")
+        heads, changed = self.block.cfg.n_heads, (query, key, value)
+        if added is not None:
+            assert self.read is not None
+            other = self.block.ln1.forward(self.read + added)
+            own = operated.own.embed_qk(positions.cache["own"])
+            changed = (other, other, other) if own is None else (other + own, other + own, other)
+        if added_qk is not None:
+            changed = changed[0] + added_qk, changed[1] + added_qk, changed[2]
+        pairs = ((new[:, :, None], own[:, :, None]) for new, own in zip(changed, args))
+        mixed = [operated.at.mixed(self.layer, new, own, 1) for new, own in pairs]
+        return (*(x.expand(-1, -1, heads, -1) for x in mixed), placement)
+
+
+@contextmanager
+def _hook_points(model: Any, act: str) -> Iterator[None]:
+    """The hook points of a place in which the model's own scheme does not act, for a while."""
+    places = {
+        "embed": [(model, "hook_pos_embed")],
+        "embed_qk": [(model, "hook_qk_embed")],
+        "score": [(block.attn, "hook_pos_score") for block in model.blocks],
+        "rotate": [(block.attn, name) for block in model.blocks for name in ("hook_rot_q", "hook_rot_k")],
+    }.get(act, [])
+    missing = [(module, name) for module, name in places if not hasattr(module, name)]
+    for module, name in missing:
+        setattr(module, name, HookPoint())
+    if missing:
+        model.setup()
+    try:
+        yield
+    finally:
+        for module, name in missing:
+            delattr(module, name)
+        if missing:
+            model.setup()
+
+
+def chosen_heads(model: Any, layers: Sequence[int] | None, heads: Sequence[int | str | Head] | None) -> list[Head]:
+    """The heads meant: numbers count in each of the layers, names and pairs (layer, head) for themselves.
+
+    >>> from lengthlens.probes.controls import induction_by_hand
+    >>> chosen_heads(induction_by_hand(), [1], None), chosen_heads(induction_by_hand(), None, ["L0H1"])
+    ([(1, 0), (1, 1)], [(0, 1)])
+    """
+    every = all_heads(model)
+    within = dict.fromkeys(layer for layer, _ in every) if layers is None else layers
+    last, width = every[-1][0], every[-1][1] + 1
+    for layer in within:
+        if not 0 <= layer <= last:
+            raise UserError(f"there is no layer {layer}: the nearest is {min(max(layer, 0), last)}, of 0 to {last}")
+    found: list[Head] = []
+    for each in range(width) if heads is None else heads:
+        numbered = isinstance(each, int)
+        found += [head_named(model, (layer, each)) for layer in within] if numbered else [head_named(model, each)]  # type: ignore[arg-type]
+    return sorted(dict.fromkeys(found))
+
+
+# -- what is put in place ----------------------------------------------------------------------------------------
+
+
+def _replacement(model: Any, own: PositionScheme, codes: Any, codes_of: int | None, other: Any) -> PositionScheme:
+    """The scheme whose codes are taken."""
+    if codes is None:
+        return own
+    if isinstance(codes, str):
+        if codes in RELATIONS:
+            trained, device = model.config.train_ctx, model.cfg.device
+            scaled = model.config.score_scaling == "log"
+            temperature = (lambda length: log_temperature(length, trained, device)) if scaled else None
+            return Borrowed(
+                own, codes_of or trained_to(model), list(model.blocks), other, temperature, RELATIONS[codes]
+            )
+        spec = SchemeSpec.parse(codes)
+        return _fitting(spec.build(own.task, own.sizes).to(model.cfg.device).eval(), own.sizes, spec.label)
+    donor = (
+        codes if isinstance(codes, PositionScheme) else scheme_of(codes.model() if isinstance(codes, Run) else codes)
+    )
+    if donor is None:
+        kinds = f"{', '.join(RELATIONS)}, a scheme's name, a model, a run or a position embedding"
+        raise UserError(f"codes come from {kinds}, not from {type(codes).__name__} {codes!r}"[:300])
+    donated = copy.deepcopy(donor).to(model.cfg.device).eval()  # a copy, which no other model's mode changes
+    return _fitting(donated, own.sizes, donor.name)
+
+
+RELATIONS = {"ideal": False, "displaced": True}  # whether the key beside each source is taken for it
+
+
+def _fitting(scheme: PositionScheme, sizes: Sizes, name: str) -> PositionScheme:
+    """The scheme, if it was made for a network of the same sizes."""
+    wanted = {size: getattr(sizes, size) for size in ("n_layers", "n_heads", "d_head", "d_model")}
+    given = {size: getattr(scheme.sizes, size) for size in wanted}
+    for size, number in wanted.items():
+        if given[size] != number:
+            raise UserError(f"codes of '{name}' are made for {size}={given[size]}, and this model has {size}={number}")
+    return scheme
+
+
+def trained_to(model: Any) -> int:
+    """The largest scale of training, by the longest training sequence that the model's config names."""
+    task, length = _task(model.pos_embed), model.config.train_ctx
+    scale = task.min_scale
+    if task.length(scale) > length:
+        raise UserError(f"no input of task '{task.name}' is as short as the {length} tokens of training")
+    while task.length(scale + 1) <= length:
+        scale += 1
+    return int(scale)
+
+
+def _task(scheme: PositionScheme) -> Task:
+    if scheme.task is None:
+        raise UserError("the model was built without a task, which this surgery needs")
+    return scheme.task
+
+
+def _moves(
+    task: Task | None,
+    stretch: int | None,
+    places: Sequence[int] | None,
+    shift: int,
+    clamp: int | None,
+    shuffle: int | None,
+) -> Places | None:
+    """Where tokens stand, from what was asked for; None if they stay."""
+    if stretch is None and places is None and not shift and clamp is None and shuffle is None:
+        return None
+
+    def moved(tokens: Tensor) -> Tensor:
+        place = torch.arange(tokens.shape[1])
+        if stretch is not None:
+            place = _stretched(task, tokens, stretch)
+        if places is not None:
+            if len(places) != len(place):
+                raise UserError(f"{len(places)} places were given for {len(place)} tokens: one for each is needed")
+            place = torch.as_tensor(places)
+        place = place + shift
+        if clamp is not None:
+            place = place.clamp(max=clamp)
+        if shuffle is not None:  # the first token stays, as the mark at which heads rest
+            order = torch.randperm(len(place) - 1, generator=torch.Generator().manual_seed(shuffle))
+            place = torch.cat([place[:1], place[1:][order]])
+        return place
+
+    return moved
+
+
+def _stretched(task: Task | None, tokens: Tensor, long: int) -> Tensor:
+    assert task is not None
+    short = torch.unique(task.scale_of(tokens))
+    if len(short) > 1:
+        raise UserError(f"inputs of one scale at a time are stretched, not {short.tolist()}")
+    if long < int(short):
+        raise UserError(f"an input of scale {int(short)} does not fit into one of scale {long}")
+    return next(iter(placements(task, int(short), long)))[: tokens.shape[1]]
