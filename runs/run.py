@@ -1,19 +1,35 @@
 """One run on disk: files that are whole and listed with their checksums, written by one process at a time."""
 
 import json
+import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
 from lengthlens import files
 from lengthlens.errors import UserError
 from lengthlens.runs.config import RunConfig
+from lengthlens.values import (
+    LARGEST,
+    Rule,
+    list_of,
+    map_of,
+    one_of,
+    optional,
+    parse_json,
+    real,
+    record,
+    shown,
+    text,
+    whole,
+)
 
 if TYPE_CHECKING:
     from lengthlens.models.transformer import HookedModel
@@ -22,13 +38,43 @@ FORMAT = 1  # of a run directory; raised when an older version of this code coul
 CONFIG, STATUS, MANIFEST, LOG, LOCK = "config.json", "status.json", "manifest.json", "log.jsonl", ".lock"
 MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
 METRICS, EVALUATION, VERSIONS = "metrics.jsonl", "evaluation.json", "versions.json"
-UNLISTED = (MANIFEST, LOG, LOCK)  # a manifest cannot list itself; a log that grows is not worth a checksum a line
+UNLISTED = (MANIFEST, LOG, LOCK)  # a manifest cannot list itself; the lines of a log have checksums of their own
+ASIDE = "damaged"  # the folder of a run into which what is damaged is moved; nothing reads it again
 LOCK_SECONDS = 0.2  # more than the moment for which someone who asks whether a run is busy holds its lock
 NOT_LISTED = "is not listed in the manifest"
 DIFFERS = "is not what was written (its checksum differs)"
 
 State = Literal["new", "running", "interrupted", "converged", "not-converged", "diverged", "failed"]
 FINISHED: tuple[State, ...] = ("converged", "not-converged", "diverged")
+
+# What must stand in the files of a run. Entries that a later version may add are let through.
+NUMBER = Rule("a number", lambda value: type(value) in (int, float))  # a loss may be infinite, or no number at all
+SHA256 = optional(
+    Rule("a checksum", lambda value: isinstance(value, str) and bool(re.fullmatch("[0-9a-f]{64}", value)))
+)
+WORDS = optional(text(1 << 20))
+MANIFEST_RULE = record("manifest", {"format": whole(1)}, loose=True)
+ENTRIES_RULE = map_of(record("manifest's entry", {"sha256": SHA256}, {"before": SHA256}, loose=True))
+STATUS_RULE = record(
+    "status",
+    {"status": one_of(*get_args(State))},
+    {"steps": whole(), "in_range_exact_match": optional(real(0, 1)), "seconds": real(0), "reason": WORDS},
+    loose=True,
+)
+SHARES = [f"{name}{end}" for name in ("exact_match", "exact_match_no_end") for end in ("", "_low", "_high")]
+SCORES_RULE = list_of(
+    record(
+        "score",
+        {"length": whole(), "samples": whole(-LARGEST), "seed": whole(0, 2**63 - 1)},
+        {**dict.fromkeys([*SHARES, "token_accuracy"], optional(real(0, 1))), "reason": WORDS},
+        loose=True,
+    )
+)
+METRICS_RULE = record(
+    "line of metrics", {"step": whole()}, {"loss": NUMBER, "margin": NUMBER, "lr": NUMBER}, loose=True
+)
+EVENT_RULE = record("event", {"time": text(), "event": text()}, loose=True)
+CHECKED = re.compile(rb'(\{.*), "check": "([0-9a-f]{16})"\}')  # how a line of the log ends
 
 
 @dataclass(frozen=True)
@@ -68,6 +114,7 @@ class Run:
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
         """Be the only one who writes; if someone else is, wait or refuse."""
+        self._own()
         files.make_directory(self.path)
         lock = FileLock(self.path / LOCK)
         with files.attempt("write in", self.path):
@@ -82,6 +129,12 @@ class Run:
         finally:
             lock.release()
 
+    def _own(self, name: str = "") -> Path:
+        """The path of a file of this run. Neither its name nor a link leads elsewhere."""
+        if self.path.is_symlink():
+            raise files.StorageError(f"run '{self.id}' is a link, and links in a store are not followed")
+        return self.path / files.plain_name(name) if name else self.path
+
     def busy(self) -> bool:
         """Whether a process holds the lock at this moment."""
         return files.is_locked(self.path / LOCK)
@@ -94,7 +147,7 @@ class Run:
         """
         manifest, entry = self.manifest(), {"sha256": files.sha256(data)}
         self._list({**manifest, name: {**entry, "before": self._before(name, manifest)}})
-        files.write_whole(self.path / name, data)
+        files.write_whole(self._own(name), data)
         self._list({**manifest, name: entry})
 
     def remove(self, name: str) -> None:
@@ -102,9 +155,19 @@ class Run:
         manifest = self.manifest()
         if name in manifest:
             self._list({**manifest, name: {"sha256": None, "before": self._before(name, manifest)}})
-            with files.attempt("remove", self.path / name):
-                (self.path / name).unlink(missing_ok=True)
+            with files.attempt("remove", self._own(name)):
+                self._own(name).unlink(missing_ok=True)
             self._list({key: entry for key, entry in manifest.items() if key != name})
+
+    def set_aside(self, name: str) -> Path:
+        """Move a damaged file, and with it whatever has its name, out of the way; where to. Needs the lock."""
+        listed = name != MANIFEST and name in (manifest := self.manifest())
+        if listed:
+            self._list({**manifest, name: {"sha256": None}})
+        moved = files.set_aside(self._own(name), self.path / ASIDE) if self.has(name) else self.path / name
+        if listed:
+            self._list({key: entry for key, entry in manifest.items() if key != name})
+        return moved
 
     def _before(self, name: str, manifest: dict[str, Any]) -> str | None:
         """The checksum of what is about to be replaced, None for no file.
@@ -116,76 +179,88 @@ class Run:
         return found if found in listed else listed[0]
 
     def _checksum(self, name: str) -> str | None:
-        return files.sha256(files.read_whole(self.path / name)) if self.has(name) else None
+        return files.sha256(self._bytes(name)) if self.has(name) else None
+
+    def _bytes(self, name: str) -> bytes:
+        return files.read_whole(self._own(name), follow=False)
 
     def _list(self, entries: dict[str, Any]) -> None:
-        text = json.dumps({"format": FORMAT, "files": entries}, indent=1, sort_keys=True)
-        files.write_whole(self.path / MANIFEST, text.encode())
+        written = json.dumps({"format": FORMAT, "files": entries}, indent=1, sort_keys=True)
+        files.write_whole(self._own(MANIFEST), written.encode())
 
     def manifest(self) -> dict[str, Any]:
         """The entry of each file: its checksum, and what it was before if a write was cut off."""
         if not self.has(MANIFEST):
             return {}
-        listed = self._json(MANIFEST, files.read_whole(self.path / MANIFEST))
-        known = listed.get("format") if isinstance(listed, dict) else None
-        if not isinstance(known, int) or not isinstance(listed.get("files"), dict):
-            raise self._damaged(MANIFEST, "is not a manifest")
-        if known > FORMAT:
+        listed = self._json(MANIFEST, self._bytes(MANIFEST), MANIFEST_RULE)
+        if (known := listed["format"]) > FORMAT:
             newer = f"it has format {known}, and this version knows formats up to {FORMAT}"
             raise UserError(f"run '{self.id}' was made by a newer version of lengthlens: {newer}")
-        entries: dict[str, Any] = listed["files"]
+        entries: dict[str, Any] = self._ruled(MANIFEST, listed.get("files"), ENTRIES_RULE)
+        for name in entries:
+            if "/" in name or name in (".", ".."):
+                raise self._damaged(MANIFEST, f"names a file outside of the run: {shown(name)}")
         return entries
 
     def has(self, name: str) -> bool:
-        return (self.path / name).exists()
+        with files.attempt("look at", self.path):
+            return os.path.lexists(self._own(name))
 
     def read(self, name: str) -> bytes:
         """A file's bytes, if they are the ones that were written."""
         while True:
-            entry, data = self.manifest().get(name), files.read_whole(self.path / name)
+            entry, data = self.manifest().get(name), self._bytes(name)
             if entry is not None and files.sha256(data) in acceptable(entry):
                 return data
             if self.manifest().get(name) == entry:  # else someone wrote it meanwhile
                 raise self._damaged(name, NOT_LISTED if entry is None else DIFFERS)
 
-    def read_json(self, name: str) -> Any:
-        return self._json(name, self.read(name))
+    def read_json(self, name: str, rule: Rule | None = None) -> Any:
+        """What a JSON file holds, if it is what was written and follows the rule."""
+        return self._json(name, self.read(name), rule)
 
     def write_json(self, name: str, value: Any) -> None:
         self.write(name, json.dumps(value, indent=1).encode())
 
-    def _json(self, name: str, data: bytes) -> Any:
+    def _json(self, name: str, data: bytes, rule: Rule | None = None) -> Any:
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
-            raise self._damaged(name, "is not JSON") from None
+            return parse_json(data, "it", rule)
+        except UserError as error:
+            raise self._damaged(name, f"cannot be understood: {error}") from None
+
+    def _ruled(self, name: str, value: Any, rule: Rule) -> Any:
+        try:
+            return rule(value, "it")
+        except UserError as error:
+            raise self._damaged(name, f"cannot be understood: {error}") from None
 
     def _damaged(self, name: str, how: str) -> files.StorageError:
         return files.StorageError(f"run '{self.id}' is damaged: {name} {how}")
 
     def log(self, event: str, **facts: Any) -> None:
-        """Note an event, with the time; the log only ever grows."""
+        """Note an event, with the time; the log only ever grows. A line has its number and a checksum."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = json.dumps({"time": moment, "event": event, **facts})
-        with files.attempt("write", self.path / LOG), (self.path / LOG).open("ab", buffering=0) as log:
-            log.write(f"{line}\n".encode())  # in a single write, so that lines of several processes never mix
+        number = len(self._log_lines())
+        body = json.dumps({"time": moment, "event": event, **facts, "line": number})[:-1]
+        files.append_line(self._own(LOG), f'{body}, "check": "{line_check(body.encode())}"}}'.encode())
+
+    def _log_lines(self) -> list[bytes]:
+        return self._bytes(LOG).splitlines() if self.has(LOG) else []
 
     def events(self) -> list[dict[str, Any]]:
-        """The log; a last line that a power cut tore is left out."""
-        if not self.has(LOG):
-            return []
-        lines = files.read_whole(self.path / LOG).decode(errors="replace").splitlines()
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        """The log; lines that cannot be read are left out (`problems` counts them)."""
+        found = [read_line(line, k) for k, line in enumerate(self._log_lines())]
+        return [event for event in found if event is not None]
 
     @cached_property
     def config(self) -> RunConfig:
-        return RunConfig.from_json(self.read(CONFIG).decode())
+        return RunConfig.from_json(self.read(CONFIG))
 
     def status(self) -> Status:
         """How far the run is; one that says "running" and is not has been interrupted."""
         if not self.has(STATUS):
             return Status()
-        stored = self.read_json(STATUS)
+        stored = self.read_json(STATUS, STATUS_RULE)
         if stored["status"] == "running" and not self.busy():
             stored["status"] = "interrupted"
         return Status(**{field.name: stored[field.name] for field in fields(Status) if field.name in stored})
@@ -197,12 +272,12 @@ class Run:
         """What was noted in training: step, loss, in_range_exact_match, …"""
         if not self.has(METRICS):
             return []
-        return [json.loads(line) for line in self.read(METRICS).decode().splitlines()]
+        return [self._json(METRICS, line, METRICS_RULE) for line in self.read(METRICS).splitlines()]
 
     def evaluation(self) -> list[dict[str, Any]]:
         """One row for each length evaluated so far."""
-        rows: list[dict[str, Any]] = self.read_json(EVALUATION) if self.has(EVALUATION) else []
-        return rows
+        rows: list[dict[str, Any]] = self.read_json(EVALUATION, SCORES_RULE) if self.has(EVALUATION) else []
+        return [row for row in rows if row["samples"] > 0]  # an earlier version kept rows of no instances
 
     def add_evaluation(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows, each in place of one of the same length, samples and seed if there is one. Needs the lock."""
@@ -222,22 +297,16 @@ class Run:
         """Everything there is to say about the run, in plain values."""
         about: dict[str, Any] = {"run": self.id, "config": self.config.to_dict(), "status": asdict(self.status())}
         about |= {"metrics": self.metrics(), "evaluation": self.evaluation()}
-        return about | {"versions": self.read_json(VERSIONS) if self.has(VERSIONS) else {}, "log": self.events()}
+        versions = self.read_json(VERSIONS, map_of(text())) if self.has(VERSIONS) else {}
+        return about | {"versions": versions, "log": self.events()}
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the files, a sentence each; nothing for a run that is sound."""
         try:
-            manifest = self.manifest()
+            damage = self.damage()
         except UserError as error:
             return [str(error)]
-        found = []
-        for name, entry in sorted(manifest.items()):
-            if (checksum := self._checksum(name)) not in acceptable(entry):
-                found.append(f"run '{self.id}': {name} {'is missing' if checksum is None else DIFFERS}")
-        for path in sorted(self.path.rglob("*")):
-            name = str(path.relative_to(self.path))
-            if path.is_file() and name not in (*manifest, *UNLISTED) and not name.endswith(files.PARTIAL):
-                found.append(f"run '{self.id}': {name} {NOT_LISTED}")
+        found = [f"run '{self.id}': {name} {how}" for name, how in damage.items()]
         if found or not self.has(CONFIG):  # without it, killed before anything was written: as good as new
             return found
         try:  # the files, each sound in itself, may contradict each other
@@ -248,6 +317,60 @@ class Run:
         except UserError as error:
             found.append(str(error))
         return found
+
+    def damage(self) -> dict[str, str]:
+        """What is wrong with each file that is not as it was written. A manifest that cannot be read is an error."""
+        manifest, found = self.manifest(), dict[str, str]()
+        for name, entry in sorted(manifest.items()):
+            try:
+                if (checksum := self._checksum(name)) not in acceptable(entry):
+                    found[name] = "is missing" if checksum is None else DIFFERS
+            except files.StorageError as error:
+                found[name] = f"cannot be read ({error})"
+        if torn := sum(read_line(line, k) is None for k, line in enumerate(self._lines_if_readable(found))):
+            found[LOG] = f"has {torn} line{'s' if torn > 1 else ''} that cannot be read"
+        if CONFIG not in manifest and manifest:
+            found.setdefault(CONFIG, "is missing")
+        with files.attempt("look at", self.path):
+            paths = sorted(self.path.rglob("*"))
+        for path in paths:
+            name = str(path.relative_to(self.path))
+            known = name in (*manifest, *UNLISTED, ASIDE) or name.startswith(f"{ASIDE}{os.sep}")
+            if not known and not name.endswith(files.PARTIAL) and (path.is_symlink() or not path.is_dir()):
+                found[name] = NOT_LISTED
+        return found
+
+    def _lines_if_readable(self, found: dict[str, str]) -> list[bytes]:
+        try:
+            return self._log_lines()
+        except files.StorageError as error:
+            found[LOG] = f"cannot be read ({error})"
+            return []
+
+
+def line_check(body: bytes) -> str:
+    return files.sha256(body)[:16]
+
+
+def read_line(line: bytes, number: int) -> dict[str, Any] | None:
+    """An event from its line in the log, if it is as it was written, and where it was written.
+
+    >>> body = '{"time": "2030-01-31T00:00:00Z", "event": "start", "line": 0'
+    >>> line = f'{body}, "check": "{line_check(body.encode())}"}}'.encode()
+    >>> read_line(line, 0), read_line(line, 1), read_line(line[:-1], 0)
+    ({'time': '2030-01-31T00:00:00Z', 'event': 'start'}, None, None)
+    """
+    checked = CHECKED.fullmatch(line)
+    if checked and line_check(checked[1]).encode() != checked[2]:
+        return None
+    try:
+        event: dict[str, Any] = parse_json(line, "the line", EVENT_RULE)
+    except UserError:
+        return None
+    event.pop("check", None)
+    if checked and event.pop("line", None) != number:
+        return None
+    return event if checked or "line" not in event else None  # lines of an earlier version have neither
 
 
 def acceptable(entry: Mapping[str, Any] | None) -> list[str | None]:
