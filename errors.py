@@ -17,6 +17,10 @@ class UnknownNameError(UserError, KeyError):
     __str__ = Exception.__str__  # KeyError would print the repr of the message
 
 
+class TooLongError(UserError):
+    """A scheme cannot process a sequence of this length; the one failure that is kept as a result of an evaluation."""
+
+
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among the choices.
 

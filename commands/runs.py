@@ -9,6 +9,8 @@ import click
 from lengthlens.commands import options, terminal
 from lengthlens.commands.options import Whole, as_json, config_options, given_fields, own_store, plot_file, store_option
 from lengthlens.commands.terminal import print_json, print_table, progress, stoppable
+from lengthlens.errors import UserError
+from lengthlens.values import anything, map_of, real
 
 if TYPE_CHECKING:
     from lengthlens.runs.store import RunStore
@@ -46,9 +48,8 @@ def train_command(
     from lengthlens.runs.training import tensorboard_report, train, wandb_report
 
     given = given_fields(**fields)
-    config = RunConfig.from_dict(
-        {**given, "scheme_options": {**given.get("scheme_options", {}), **given_fields(scheme_options)}}
-    )
+    stated = map_of(anything())(given.get("scheme_options", {}), "scheme_options")
+    config = RunConfig.from_dict({**given, "scheme_options": {**stated, **given_fields(scheme_options)}})
     with stoppable(f"run '{config.id}'"):
         reports = [wandb_report(config)] if wandb else []
         if tensorboard:
@@ -157,7 +158,7 @@ def sweep_command(
     if dry_run:
         show_plan(grid, store, where["workers"], as_json)
         return
-    held = {name: float(value) for name, value in resources.items()}
+    held = {name: float(real(above=0)(options.plain_value(value), name)) for name, value in resources.items()}
     tell = None if quiet or as_json else print_outcome
     with stoppable("the sweep"):
         outcomes = sweep(grid, store, **where, resources=held or None, report=tell)
@@ -247,7 +248,7 @@ def show(run: str, store: "RunStore", as_json: bool) -> None:
 @as_json
 def check(store: "RunStore", as_json: bool) -> None:
     """Verify every checksum of every run."""
-    problems, count = store.check(), len(list(store.runs()))
+    problems, count = store.must_exist().check(), len(list(store.runs()))
     if as_json:
         print_json({"runs": count, "problems": problems})
     else:
@@ -261,8 +262,49 @@ def check(store: "RunStore", as_json: bool) -> None:
 @own_store
 def table(file: Path, store: "RunStore") -> None:
     """One row for each run and length, into FILE as parquet and, beside it, as csv."""
-    for path in store.write_table(file):
-        click.echo(path)
+    with terminal.leaving_out("the table") as left_out:
+        for path in store.must_exist().write_table(file, left_out):
+            click.echo(path)
+
+
+@runs.command()
+@click.argument("names", nargs=-1, metavar="[RUN...]")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@own_store
+@as_json
+def repair(names: tuple[str, ...], dry_run: bool, store: "RunStore", as_json: bool) -> None:
+    """Heal each RUN, or all: set damaged files aside, make again what follows from sound ones, say what is lost.
+
+    Nothing is deleted: damaged files go into the folder "damaged" of their run. Exit code 1 says that something is
+    lost or left to do.
+    """
+    from dataclasses import asdict
+
+    from lengthlens.probes.table import FILE, probe_run
+    from lengthlens.runs.repair import repair
+
+    chosen = [store.find(name) for name in names] if names else list(store.must_exist().runs())
+    makers = {FILE: lambda run: probe_run(run, force=True)}
+    done = []
+    with stoppable("the repair"), terminal.leaving_out("the repair") as left_out, progress("repairing") as report:
+        for run in chosen:
+            report(run.id)
+            try:
+                done += repair(run, store, dry_run=dry_run, makers=makers)
+            except UserError as error:
+                left_out(run.id, str(error))
+        rows = [asdict(each) for each in done]
+        if as_json:
+            print_json({"runs": len(chosen), "repairs": rows})
+        elif rows:
+            print_table(rows)
+            open_ends = sum(not each.healed for each in done)
+            verb = "would be" if dry_run else "were"
+            click.echo(f"{len(rows) - open_ends} files {verb} healed, {open_ends} not")
+        else:
+            click.echo(f"{len(chosen)} runs, nothing to repair")
+    if any(not each.healed for each in done) or (dry_run and done):
+        sys.exit(1)
 
 
 RUN_COMMANDS = (train_command, evaluate, sweep_command, runs)

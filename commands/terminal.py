@@ -212,6 +212,21 @@ def counted(statuses: list[str]) -> str:
     return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
 
 
+@contextmanager
+def leaving_out(what: str) -> "Iterator[Callable[[str, str], None]]":
+    """What is told of each run that is damaged, which is named and left out; if there was one, the exit code is 1."""
+    found: list[str] = []
+
+    def tell(run: str, reason: str) -> None:
+        found.append(run)
+        click.echo(f"left out: {reason if run in reason else f'{run}: {reason}'}", err=True)
+
+    yield tell
+    if found:
+        click.echo(f"{len(found)} damaged run{'s are' if len(found) > 1 else ' is'} not in {what}", err=True)
+        sys.exit(1)
+
+
 def say_unkept(error: UserError) -> None:
     click.echo(f"not kept with the run: {error}", err=True)
 

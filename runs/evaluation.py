@@ -17,10 +17,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lengthlens.errors import UserError
+from lengthlens.errors import TooLongError, UserError
+from lengthlens.files import StorageError
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.run import Run
+from lengthlens.runs.run import EVALUATION, Run
 from lengthlens.tasks import Batch, Task
+from lengthlens.values import whole
 
 MEMORY = 1 << 30  # bytes that one block may take by default: safe beside whatever else a laptop runs
 SAMPLES = 1000  # of each length; all right then says "above 0.996" with 95 % confidence
@@ -28,6 +30,8 @@ Z = 1.96  # of a 95 % interval
 FLOAT = 4  # bytes
 CPU_ROWS = 64  # more sequences at a time leave the processor's cache, and gain nothing
 ACCURATE = 0.9  # least exact match, at every scale in range, of a run whose complexity means something
+
+FINAL_SAMPLES = 200  # of each scale in range, for the figure that a run ends with
 
 Model = Callable[..., Any]  # a HookedModel, or any function from ids [row, pos] to logits [row, pos, token]
 Row = dict[str, Any]  # a score as a run keeps it
@@ -81,8 +85,7 @@ def exact_match(
     >>> [(score.length, score.samples, score.exact_match) for score in scores]
     [(3, 10, 0.0), (5, 10, 0.0)]
     """
-    if samples < 1:
-        raise UserError(f"samples must be at least 1, not {samples}")
+    whole(1)(samples, "samples")
     for length in lengths:
         task.checked_scale(length)
     scores = []
@@ -235,6 +238,8 @@ def evaluate(
     store cannot be written, or another process has the run in hand, `unkept` is told, if given, and the rows are
     returned all the same.
     """
+    whole(1)(samples, "samples")
+    damaged = again and evaluation_is_damaged(run)
     known = {} if again else {(row["length"], row["samples"], row["seed"]): row for row in run.evaluation()}
     missing = [n for n in dict.fromkeys(lengths) if (n, samples, seed) not in known]
     if missing:
@@ -244,17 +249,34 @@ def evaluate(
             try:
                 (score,) = exact_match(model, task, [length], samples=samples, seed=seed, memory=memory, report=report)
                 row = asdict(score)
-            except UserError as error:
+            except TooLongError as error:  # and nothing else: any other error is no result
                 row = {"length": length, "samples": samples, "seed": seed, "reason": str(error)}
             known[length, samples, seed] = row
         try:
             with run.locked(wait):
+                if damaged:  # what followed from the model is made again, and asked for
+                    run.set_aside(EVALUATION)
+                    run.add_evaluation(in_range_rows(model, run.config))
                 run.add_evaluation([known[n, samples, seed] for n in missing])
         except UserError as error:
             if unkept is None:
                 raise
             unkept(error)
     return [known[n, samples, seed] for n in lengths]
+
+
+def evaluation_is_damaged(run: Run) -> bool:
+    try:
+        run.evaluation()
+    except StorageError:
+        return True
+    return False
+
+
+def in_range_rows(model: Model, config: RunConfig) -> list[Row]:
+    """The scores that a run ends with: at each scale of its training range."""
+    scales = range(config.task_object.min_scale, config.train_max + 1)
+    return [asdict(score) for score in exact_match(model, config.task_object, scales, samples=FINAL_SAMPLES)]
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:

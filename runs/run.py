@@ -146,27 +146,27 @@ class Run:
         as it was ("before") or as it should be ("sha256").
         """
         manifest, entry = self.manifest(), {"sha256": files.sha256(data)}
-        self._list({**manifest, name: {**entry, "before": self._before(name, manifest)}})
+        self.write_manifest({**manifest, name: {**entry, "before": self._before(name, manifest)}})
         files.write_whole(self._own(name), data)
-        self._list({**manifest, name: entry})
+        self.write_manifest({**manifest, name: entry})
 
     def remove(self, name: str) -> None:
         """Remove a file and its entry in the manifest."""
         manifest = self.manifest()
         if name in manifest:
-            self._list({**manifest, name: {"sha256": None, "before": self._before(name, manifest)}})
+            self.write_manifest({**manifest, name: {"sha256": None, "before": self._before(name, manifest)}})
             with files.attempt("remove", self._own(name)):
                 self._own(name).unlink(missing_ok=True)
-            self._list({key: entry for key, entry in manifest.items() if key != name})
+            self.write_manifest({key: entry for key, entry in manifest.items() if key != name})
 
     def set_aside(self, name: str) -> Path:
         """Move a damaged file, and with it whatever has its name, out of the way; where to. Needs the lock."""
         listed = name != MANIFEST and name in (manifest := self.manifest())
         if listed:
-            self._list({**manifest, name: {"sha256": None}})
+            self.write_manifest({**manifest, name: {"sha256": None}})
         moved = files.set_aside(self._own(name), self.path / ASIDE) if self.has(name) else self.path / name
         if listed:
-            self._list({key: entry for key, entry in manifest.items() if key != name})
+            self.write_manifest({key: entry for key, entry in manifest.items() if key != name})
         return moved
 
     def _before(self, name: str, manifest: dict[str, Any]) -> str | None:
@@ -184,7 +184,8 @@ class Run:
     def _bytes(self, name: str) -> bytes:
         return files.read_whole(self._own(name), follow=False)
 
-    def _list(self, entries: dict[str, Any]) -> None:
+    def write_manifest(self, entries: Mapping[str, Any]) -> None:
+        """List exactly these files. Needs the lock."""
         written = json.dumps({"format": FORMAT, "files": entries}, indent=1, sort_keys=True)
         files.write_whole(self._own(MANIFEST), written.encode())
 
@@ -235,14 +236,13 @@ class Run:
             raise self._damaged(name, f"cannot be understood: {error}") from None
 
     def _damaged(self, name: str, how: str) -> files.StorageError:
-        return files.StorageError(f"run '{self.id}' is damaged: {name} {how}")
+        return files.StorageError(f"run '{self.id}' is damaged: {name} {how}; see `lengthlens runs repair`")
 
     def log(self, event: str, **facts: Any) -> None:
         """Note an event, with the time; the log only ever grows. A line has its number and a checksum."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        number = len(self._log_lines())
-        body = json.dumps({"time": moment, "event": event, **facts, "line": number})[:-1]
-        files.append_line(self._own(LOG), f'{body}, "check": "{line_check(body.encode())}"}}'.encode())
+        line = written_line({"time": moment, "event": event, **facts}, len(self._log_lines()))
+        files.append_line(self._own(LOG), line)
 
     def _log_lines(self) -> list[bytes]:
         return self._bytes(LOG).splitlines() if self.has(LOG) else []
@@ -322,11 +322,8 @@ class Run:
         """What is wrong with each file that is not as it was written. A manifest that cannot be read is an error."""
         manifest, found = self.manifest(), dict[str, str]()
         for name, entry in sorted(manifest.items()):
-            try:
-                if (checksum := self._checksum(name)) not in acceptable(entry):
-                    found[name] = "is missing" if checksum is None else DIFFERS
-            except files.StorageError as error:
-                found[name] = f"cannot be read ({error})"
+            if wrong := self._wrong(name, entry):
+                found[name] = wrong
         if torn := sum(read_line(line, k) is None for k, line in enumerate(self._lines_if_readable(found))):
             found[LOG] = f"has {torn} line{'s' if torn > 1 else ''} that cannot be read"
         if CONFIG not in manifest and manifest:
@@ -340,6 +337,19 @@ class Run:
                 found[name] = NOT_LISTED
         return found
 
+    def _wrong(self, name: str, entry: Mapping[str, Any] | None) -> str:
+        """What is wrong with a file that has this entry in the manifest; nothing, if it is as listed."""
+        while True:
+            try:
+                checksum = self._checksum(name)
+            except files.StorageError as error:
+                return f"cannot be read ({error})"
+            if checksum in acceptable(entry):
+                return ""
+            if (now := self.manifest().get(name)) == entry:  # else someone wrote it meanwhile
+                return "is missing" if checksum is None else DIFFERS
+            entry = now
+
     def _lines_if_readable(self, found: dict[str, str]) -> list[bytes]:
         try:
             return self._log_lines()
@@ -348,20 +358,26 @@ class Run:
             return []
 
 
-def line_check(body: bytes) -> str:
-    return files.sha256(body)[:16]
+def written_line(event: Mapping[str, Any], number: int) -> bytes:
+    """An event as a line of the log, with the number of the line and a checksum."""
+    body = json.dumps({**event, "line": number})[:-1].encode()
+    return body + f', "check": "{files.sha256(body)[:16]}"}}'.encode()
+
+
+def rewritten(events: Sequence[Mapping[str, Any]]) -> bytes:
+    """A log of these events."""
+    return b"".join(written_line(event, k) + b"\n" for k, event in enumerate(events))
 
 
 def read_line(line: bytes, number: int) -> dict[str, Any] | None:
     """An event from its line in the log, if it is as it was written, and where it was written.
 
-    >>> body = '{"time": "2030-01-31T00:00:00Z", "event": "start", "line": 0'
-    >>> line = f'{body}, "check": "{line_check(body.encode())}"}}'.encode()
+    >>> line = written_line({"time": "2030-01-31T00:00:00Z", "event": "start"}, 0)
     >>> read_line(line, 0), read_line(line, 1), read_line(line[:-1], 0)
     ({'time': '2030-01-31T00:00:00Z', 'event': 'start'}, None, None)
     """
     checked = CHECKED.fullmatch(line)
-    if checked and line_check(checked[1]).encode() != checked[2]:
+    if checked and files.sha256(checked[1])[:16].encode() != checked[2]:
         return None
     try:
         event: dict[str, Any] = parse_json(line, "the line", EVENT_RULE)

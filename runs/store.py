@@ -1,18 +1,21 @@
 """All runs in one directory: find, list, check, and put into one table."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields
+from os.path import lexists
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.files import make_directory, write_whole
+from lengthlens.files import attempt, make_directory, printable, write_whole
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import Score, best_rows
 from lengthlens.runs.run import CONFIG, LOG, MANIFEST, Run, Status
+from lengthlens.values import text
 
 COLUMNS = [
     "run",
@@ -21,6 +24,9 @@ COLUMNS = [
     *(f.name for f in fields(Score) if f.name != "seed"),
     *("evaluation_seed", "reason"),
 ]
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that spreadsheets run
+LeftOut = Callable[[str, str], None]  # told the name of a run, and what is wrong with it
+Result = TypeVar("Result")
 INTEGERS = ("length", "samples", "d_mlp")  # columns that may be empty and are whole numbers otherwise
 
 
@@ -70,15 +76,27 @@ class RunStore:
 
     def runs(self) -> Iterator[Run]:
         """Every run, by name."""
-        if self.path.is_dir():
-            for path in sorted(self.path.iterdir()):
-                if path.is_dir() and any((path / name).exists() for name in (CONFIG, MANIFEST, LOG)):
-                    yield Run(path)
+        with attempt("read", self.path):
+            paths = sorted(self.path.iterdir()) if self.path.is_dir() else []
+        for path in paths:
+            with attempt("look at", path):
+                known = path.is_dir() and any(lexists(path / name) for name in (CONFIG, MANIFEST, LOG))
+            if known:
+                yield Run(path)
+
+    def must_exist(self) -> "RunStore":
+        """The store itself, if there is one: a slip of the hand in its name is not an empty store."""
+        if not self.path.is_dir():
+            raise UserError(f"there is no store at '{printable(self.path)}'")
+        return self
 
     def find(self, name: str) -> Run:
         """The run of this name, or whose name alone begins so, or whose directory it is."""
-        if (Path(name) / CONFIG).exists():
-            return Run(Path(name).resolve())
+        if not text()(name, "the name of a run"):
+            raise UserError("the name of a run is empty")
+        with attempt("look at", Path(name)):
+            if (Path(name) / CONFIG).exists():
+                return Run(Path(name).resolve())
         names = [run.id for run in self.runs()]
         matching = [known for known in names if known.startswith(name)] if name not in names else [name]
         if len(matching) == 1:
@@ -101,23 +119,51 @@ class RunStore:
         wanted = {"task": task, "scheme": scheme, "status": status}
         return [row for row in rows if all(value is None or row[key] == value for key, value in wanted.items())]
 
-    def table(self) -> pd.DataFrame:
+    def table(self, left_out: LeftOut | None = None) -> pd.DataFrame:
         """One row for each run and length: the run's choices, how it ended, and its scores.
 
         A run that was not evaluated has one row without a length. Nothing in it depends on when or how often the
-        run was interrupted.
+        run was interrupted. A damaged run is told to `left_out`, with the reason; without that, it is an error.
         """
-        frame = pd.DataFrame([row for run in self.runs() for row in rows_of(run)], columns=COLUMNS)
-        return frame.astype(dict.fromkeys(INTEGERS, "Int64"))
+        rows = [row for _, own in each_sound(self.runs(), rows_of, left_out) for row in own]
+        return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(INTEGERS, "Int64"))
 
-    def write_table(self, path: Path) -> list[Path]:
+    def write_table(self, path: Path, left_out: LeftOut | None = None) -> list[Path]:
         """The table as parquet and csv, beside each other under one name; the files written."""
-        table, stem = self.table(), path.with_suffix("") if path.suffix in (".parquet", ".csv") else path
+        table, stem = self.table(left_out), path.with_suffix("") if path.suffix in (".parquet", ".csv") else path
         make_directory(stem.parent)
         parquet, csv = stem.with_name(f"{stem.name}.parquet"), stem.with_name(f"{stem.name}.csv")
         write_whole(parquet, table.to_parquet(None, index=False))
-        write_whole(csv, table.to_csv(index=False).encode())
+        write_whole(csv, harmless(table).to_csv(index=False).encode())
         return [parquet, csv]
+
+
+def each_sound(
+    runs: Iterable[Run], look: Callable[[Run], Result], left_out: LeftOut | None
+) -> Iterator[tuple[Run, Result]]:
+    """Each run with what is seen in it; one that is damaged is told to `left_out`, or is an error without it."""
+    for run in runs:
+        try:
+            found = look(run)
+        except UserError as error:
+            if left_out is None:
+                raise
+            left_out(run.id, str(error))
+            continue
+        yield run, found
+
+
+def harmless(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with no text that a spreadsheet would take for a formula: those get an apostrophe in front.
+
+    >>> harmless(pd.DataFrame({"reason": ["=1+1", "fine"], "value": [-1.0, 2.0]})).values.tolist()
+    [["'=1+1", -1.0], ['fine', 2.0]]
+    """
+
+    def cell(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+    return table.assign(**{name: table[name].map(cell) for name in table.columns if not is_numeric_dtype(table[name])})
 
 
 def listed(run: Run) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 import math
 import os
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,6 +15,7 @@ from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from lengthlens.errors import UserError, unknown
+from lengthlens.files import read_whole
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.processes import end_with
 from lengthlens.runs.config import RunConfig
@@ -24,7 +24,8 @@ from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Trainer
 from lengthlens.runs.training import CHECKPOINT_SECONDS, train
-from lengthlens.values import optional, whole
+from lengthlens.tasks import TASKS
+from lengthlens.values import anything, list_of, map_of, optional, parse_toml, record, text, whole
 
 ENGINES = ("local", "dask")
 BUSY = "busy"  # the status of a run that another process has in hand
@@ -67,6 +68,21 @@ class Planned:
             return False  # let the attempt say what is wrong with it
 
 
+# What a sweep may say, in a file or by options.
+GRID_RULE = record(
+    "sweep",
+    {},
+    {
+        "tasks": list_of(text()),
+        "schemes": list_of(anything()),
+        "seeds": list_of(whole(0, 2**63 - 1)),
+        "lengths": list_of(whole(1)),
+        "samples": whole(1),
+        "settings": map_of(anything()),
+    },
+)
+
+
 @dataclass(frozen=True)
 class Grid:
     """Tasks × schemes × seeds, and what all runs have in common.
@@ -85,8 +101,13 @@ class Grid:
 
     def configs(self) -> list[RunConfig]:
         """One config for each cell, each once."""
+        GRID_RULE(vars(self), "the sweep")
         if not (self.tasks and self.schemes and self.seeds):
             raise UserError("a sweep needs at least one task, one scheme and one seed")
+        for name in {"task", "scheme", "scheme_options", "seed"} & set(self.settings):
+            raise UserError(f"{name} differs between the runs of a sweep: give it by tasks, schemes or seeds")
+        for task in map(TASKS.__getitem__, self.tasks):
+            task.checked_scale(min(self.lengths, default=task.min_scale))  # before any training
         cells = [
             RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": seed})
             for task, scheme, seed in product(self.tasks, map(SchemeSpec.from_entry, self.schemes), self.seeds)
@@ -108,16 +129,7 @@ def read_grid(path: Path) -> Grid:
     [settings]
     steps = 2000
     """
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"cannot read '{path}': {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"'{path}' is not TOML: {error}") from None
-    known = [f.name for f in fields(Grid)]
-    for name in values:
-        if name not in known:
-            raise unknown(f"entry of '{path}'", name, known)
+    values = parse_toml(read_whole(path), f"'{path}'", GRID_RULE)
     schemes = [SchemeSpec.from_entry(entry) for entry in values.get("schemes", [])]
     return Grid(**{"tasks": [], **values, "schemes": schemes})
 

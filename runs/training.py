@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import safetensors
 from safetensors.torch import load, save
 
 from lengthlens.errors import UserError
@@ -18,14 +17,15 @@ from lengthlens.files import StorageError
 from lengthlens.models.pretrained import weights_of
 from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluation import cpu_threads, exact_match
-from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, VERSIONS, Run, Status
+from lengthlens.runs.evaluation import cpu_threads, in_range_rows
+from lengthlens.runs.run import CHECKPOINT, CONFIG, METRICS, MODEL, VERSIONS, Run, Status
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics, Trainer
+from lengthlens.values import parse_json, parsed
 
 CONVERGED = 0.99  # in-range exact match from which a run counts as converged
-FINAL_SAMPLES = 200  # of each scale in range, for the figure that a run ends with
 CHECKPOINT_SECONDS = 10.0  # at most that much work is lost to a kill; writing takes a few milliseconds
+FINISH = "finish"  # what the log calls the end of training
 LIBRARIES = ("lengthlens", "torch", "numpy", "safetensors", "transformer-lens")
 
 
@@ -102,6 +102,8 @@ def train(
     with run.locked(wait), cpu_threads(config.threads):
         if not run.status().finished:
             Session(run, checkpoint_seconds).train(config, listeners)
+        elif not any(event["event"] == FINISH for event in run.events()):
+            note_finish(run)  # the last session was killed before it could
         if run.has(CHECKPOINT):
             run.remove(CHECKPOINT)
     status = run.status()
@@ -124,13 +126,23 @@ def outcome(trainer: Trainer) -> tuple[Status, list[dict[str, Any]]]:
     if trainer.diverged:
         loss = trainer.history[-1].loss
         return Status("diverged", trainer.step, None, 0.0, f"the loss became {loss:.4g}"), []
-    scales = range(trainer.task.min_scale, trainer.config.train_max + 1)
-    rows = [asdict(score) for score in exact_match(trainer.model, trainer.task, scales, samples=FINAL_SAMPLES)]
+    rows = in_range_rows(trainer.model, trainer.config)
+    return judged(rows, trainer.step), rows
+
+
+def judged(rows: list[dict[str, Any]], steps: int) -> Status:
+    """How a run with a model ended, by its scores at each scale in range."""
     mean = sum(row["exact_match"] for row in rows) / len(rows)
     if mean >= CONVERGED:
-        return Status("converged", trainer.step, mean), rows
-    reason = f"in-range exact match is {mean:.3f} after {trainer.step} steps, below {CONVERGED}"
-    return Status("not-converged", trainer.step, mean, 0.0, reason), rows
+        return Status("converged", steps, mean)
+    reason = f"in-range exact match is {mean:.3f} after {steps} steps, below {CONVERGED}"
+    return Status("not-converged", steps, mean, 0.0, reason)
+
+
+def note_finish(run: Run) -> None:
+    """Note the end in the log, with status and checksums: from these a run can be repaired."""
+    sums = {name: run.manifest()[name]["sha256"] for name in (CONFIG, METRICS, MODEL, VERSIONS) if run.has(name)}
+    run.log(FINISH, step=run.status().steps, status=asdict(run.status()), files=sums)
 
 
 class Session:
@@ -148,8 +160,7 @@ class Session:
     def train(self, config: RunConfig, reports: list[Report]) -> None:
         """Train to the end. What happens to the run is written into its status."""
         try:
-            trainer = Trainer(config)
-            self._resume(trainer)
+            trainer = self._resumed(config)
             self.run.set_status(self.status())
             self.run.write_json(VERSIONS, library_versions())
             self.run.log("start", step=trainer.step, host=platform.node(), pid=os.getpid())
@@ -168,17 +179,20 @@ class Session:
             self.run.log("failed", reason=reason)
             raise
 
-    def _resume(self, trainer: Trainer) -> None:
-        """Take up the last checkpoint. A damaged one is put aside, and the run starts again, with the same result."""
+    def _resumed(self, config: RunConfig) -> Trainer:
+        """Take up the last checkpoint. A damaged one is set aside, and the run starts again, with the same result."""
+        trainer = Trainer(config)
         if not self.run.has(CHECKPOINT):
-            return
+            return trainer
         try:
-            trainer.load(*decode_checkpoint(self.run.read(CHECKPOINT)))
-        except (StorageError, safetensors.SafetensorError) as error:
+            data = self.run.read(CHECKPOINT)
+            parsed(lambda: trainer.load(*decode_checkpoint(data)), CHECKPOINT, "the checkpoint of this run")
+        except UserError as error:
             self.run.log("damaged checkpoint", reason=str(error))
-            self.run.write(f"{CHECKPOINT}.damaged", (self.run.path / CHECKPOINT).read_bytes())
-            self.run.remove(CHECKPOINT)
+            self.run.set_aside(CHECKPOINT)
+            trainer = Trainer(config)
         self.step = trainer.step
+        return trainer
 
     def _checkpoint(self, trainer: Trainer) -> None:
         self.step = trainer.step
@@ -196,7 +210,7 @@ class Session:
             self.run.write(MODEL, weights_of(trainer.model))
             self.run.add_evaluation(scores)
         self.run.set_status(replace(status, seconds=self.status().seconds))
-        self.run.log("finish", step=trainer.step, status=status.status)
+        note_finish(self.run)
 
 
 def encode_checkpoint(trainer: Trainer) -> bytes:
@@ -209,8 +223,8 @@ def encode_checkpoint(trainer: Trainer) -> bytes:
 def decode_checkpoint(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `encode_checkpoint` was given."""
     tensors = load(data)
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return tensors, json.loads(header["__metadata__"]["facts"])
+    header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")], "its header")
+    return tensors, parse_json(header["__metadata__"]["facts"], "its state")
 
 
 def metrics_lines(history: list[Metrics]) -> bytes:

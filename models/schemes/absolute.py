@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lengthlens.errors import UserError
+from lengthlens.errors import TooLongError
 from lengthlens.models.schemes.relation import Code
 from lengthlens.models.schemes.scheme import Anchorable, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
@@ -68,7 +68,7 @@ class _Table(Anchorable):
         length = positions.limit or positions.tokens.shape[1]
         n_ctx = self.sizes.n_ctx
         if length > n_ctx:
-            raise UserError(f"scheme '{self.name}' has {n_ctx} positions and cannot process a sequence of {length}")
+            raise TooLongError(f"scheme '{self.name}' has {n_ctx} positions and cannot process a sequence of {length}")
         if not self.anchored:
             return self.W_pos[positions.position]
         assert positions.scale is not None

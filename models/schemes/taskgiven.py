@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lengthlens.errors import UserError
+from lengthlens.errors import TooLongError, UserError
 from lengthlens.models.schemes.relation import Code
 from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Recent, Sizes, option
 from lengthlens.tasks import Task
@@ -81,7 +81,7 @@ class _TaskGiven(PositionScheme):
             largest = int(ids.max())
             if largest >= len(self.W_pos):
                 needed = f"and this sequence needs {largest}: raise its option max_id"
-                raise UserError(f"scheme '{self.name}' has position ids up to {len(self.W_pos) - 1}, {needed}")
+                raise TooLongError(f"scheme '{self.name}' has position ids up to {len(self.W_pos) - 1}, {needed}")
         return self.W_pos[ids]
 
 

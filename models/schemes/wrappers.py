@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lengthlens.errors import UserError
+from lengthlens.errors import TooLongError
 from lengthlens.models.schemes.relation import Code, CodeTable
 from lengthlens.models.schemes.scheme import (
     LARGEST,
@@ -130,7 +130,7 @@ class Randomized(Wrapper):
         length = tokens.shape[1]
         if length > self.options.range:
             drawn_from = f"draws positions from a range of {self.options.range}"
-            raise UserError(f"scheme '{self.name}' {drawn_from} and cannot place a sequence of {length}")
+            raise TooLongError(f"scheme '{self.name}' {drawn_from} and cannot place a sequence of {length}")
         generator = self.generator
         if not self.training:
             generator = torch.Generator(device="cpu").manual_seed(self.options.seed * 2**31 + length)
