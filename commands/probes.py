@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lengthlens.commands.options import Whole, as_json, names, numbers, store_option
-from lengthlens.commands.terminal import print_json, print_table, progress, say_unkept, stoppable
+from lengthlens.commands.terminal import leaving_out, print_json, print_table, progress, say_unkept, stoppable
 from lengthlens.errors import UserError
+from lengthlens.files import StorageError
 from lengthlens.probes.probe import PROBES
 
 if TYPE_CHECKING:
@@ -45,27 +46,35 @@ def probe(
 ) -> None:
     """Parse, measure, print; what is measured is said in `HELP`."""
     from lengthlens.probes.table import plain_rows, probe_run
+    from lengthlens.runs.run import Run
+    from lengthlens.runs.store import each_sound
 
     if every == bool(runs):
         raise UserError("name the runs to probe, or say --all")
-    chosen = [run for run in store.runs() if run.status().has_model] if every else list(map(store.find, runs))
 
     def measure(run: "Run", report: Callable[[str], None]) -> "pd.DataFrame":
         return probe_run(run, measures or None, **how, report=report, unkept=say_unkept)
 
-    with stoppable("the probing"):
-        tables = probed(chosen, measure, every)
-    if as_json:
-        print_json([row for table in tables for row in plain_rows(table)])
-        return
-    for table in tables:
-        show(plain_rows(table))
+    with leaving_out("what was probed") as left_out:
+        with stoppable("the probing"):
+            if every:
+                states = each_sound(store.must_exist().runs(), Run.status, left_out)
+                tables = probed([run for run, status in states if status.has_model], measure, left_out)
+            else:
+                tables = probed(list(map(store.find, runs)), measure)
+        for table in tables if not as_json else ():
+            show(plain_rows(table))
+        if as_json:
+            print_json([row for table in tables for row in plain_rows(table)])
 
 
 def probed(
-    runs: "list[Run]", measure: "Callable[[Run, Callable[[str], None]], pd.DataFrame]", skip: bool
+    runs: "list[Run]",
+    measure: "Callable[[Run, Callable[[str], None]], pd.DataFrame]",
+    left_out: Callable[[str, str], None] | None = None,
 ) -> "list[pd.DataFrame]":
-    """The table of each run; where `skip`, a run that cannot be probed is named and left out."""
+    """The table of each run. A run that is damaged is told to `left_out`, if given, and then one that is not accurate
+    is named and left out, too."""
     tables = []
     with progress("probing") as report:
         for k, run in enumerate(runs):
@@ -73,9 +82,12 @@ def probed(
             try:
                 tables.append(measure(run, lambda text, where=where: report(f"{where}: {text}")))  # type: ignore[misc]
             except UserError as error:
-                if not skip:
+                if left_out is None:
                     raise
-                click.echo(f"left out: {error}", err=True)
+                if isinstance(error, StorageError):
+                    left_out(run.id, str(error))
+                else:
+                    click.echo(f"left out: {error}", err=True)
     return tables
 
 

@@ -1,5 +1,6 @@
 """Commands about studies of many runs: make one from nothing, redraw its figures and tables, make its page."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from lengthlens.commands.terminal import counted, minutes, print_json, progress,
 if TYPE_CHECKING:
     from lengthlens.analyses.study import Study
     from lengthlens.runs.store import RunStore
+    from lengthlens.studies.reproduce import Reproduced
 
 table_file = click.option(
     "--table",
@@ -54,8 +56,16 @@ def reproduce_command(
     if as_json:
         outcomes = {"runs": list(map(vars, done.runs)), "probed": [each._asdict() for each in done.probed]}
         paths = {"study": str(done.study), "figures": str(done.figures), "page": str(done.page)}
-        print_json({"preset": done.preset, **outcomes, **paths, "seconds": done.seconds})
-        return
+        print_json({"preset": done.preset, **outcomes, **paths, "seconds": done.seconds, "damaged": done.damaged})
+    else:
+        show_reproduced(done)
+    if done.damaged:
+        click.echo(f"{len(done.damaged)} damaged, not in the study: see `lengthlens runs repair`", err=True)
+        sys.exit(1)
+
+
+def show_reproduced(done: "Reproduced") -> None:
+    """What became of all runs, and where everything is."""
     click.echo(f"runs: {counted([run.status for run in done.runs])}")
     if done.probed:
         click.echo(f"probes: {counted([run.status for run in done.probed])}")

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pandas as pd
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import torch
 
 from lengthlens.errors import UserError
+from lengthlens.files import StorageError
 from lengthlens.models.schemes.relation import Relation, read_forms
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike
@@ -27,8 +29,10 @@ from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accu
 from lengthlens.runs.run import Run
 from lengthlens.runs.sweep import in_parallel
 from lengthlens.tasks import Task
+from lengthlens.values import anything, list_of, map_of, parsed
 
 FILE = "probes.parquet"
+MOST_CELLS = 200_000_000  # of a table that is read: more than a year of runs would fill
 EARLIER_RELATION = "relation.json"  # where the learned relation of a run was kept before it was a probe
 
 COLUMNS = (
@@ -141,7 +145,7 @@ def probe_run(
     cannot be written, `unkept` is told, if given.
     """
     probes, default = chosen(measures), layers is None and beyond is None
-    kept = stored(run) if default else None
+    kept, damaged = (kept_table(run, again) if default else None), default and again and is_damaged(run)
     known = [] if kept is None else kept_probes(kept)
     left = [probe for probe in probes if again or probe not in known]
     if kept is not None and not left:
@@ -164,6 +168,8 @@ def probe_run(
         found.attrs["probes"] = [name for name, probe in PROBES.items() if probe in left or probe in known]
         try:
             with run.locked(wait=True):
+                if damaged:
+                    run.set_aside(FILE)
                 run.write(FILE, found.to_parquet(None, index=False))
         except UserError as error:
             if unkept is None:
@@ -191,8 +197,34 @@ def stored(run: Run) -> pd.DataFrame | None:
     """The table kept with a run, if there is one; one of an earlier version with the columns of today."""
     if not run.has(FILE):
         return None
-    table = pd.read_parquet(io.BytesIO(run.read(FILE)))
-    return table if "reason" in table else _converted(table)
+    data = run.read(FILE)
+    try:
+        table = parsed(lambda: read_parquet(data), FILE, "a table")
+        return table if "reason" in table else parsed(lambda: _converted(table), FILE, "a table of an earlier version")
+    except UserError as error:
+        raise run.damaged(FILE, f"cannot be understood: {error}") from None
+
+
+def read_parquet(data: bytes) -> pd.DataFrame:
+    """A table of bounded size: a few bytes can say that there are billions of rows."""
+    about = pq.ParquetFile(io.BytesIO(data)).metadata
+    if about.num_rows * max(1, about.num_columns) > MOST_CELLS:
+        raise UserError(f"it says that it has {about.num_rows} rows")
+    table = pd.read_parquet(io.BytesIO(data))
+    return table.astype({name: COLUMNS[name] for name in ("measure", "scale", "value")})
+
+
+def kept_table(run: Run, again: bool) -> pd.DataFrame | None:
+    """The table kept with a run; a damaged one counts as none if everything is measured again."""
+    return None if again and is_damaged(run) else stored(run)
+
+
+def is_damaged(run: Run) -> bool:
+    try:
+        stored(run)
+    except StorageError:
+        return True
+    return False
 
 
 def kept_probes(table: pd.DataFrame) -> list[Probe]:
@@ -218,11 +250,14 @@ def earlier_relation(run: Run) -> list[Row]:
     options = run.config.scheme_options
     values = range(-options["window"], options["window"] + 1)
     known = {form.says(value): (str(form), value) for form in read_forms(options["forms"]) for value in values}
-    rows: list[Row] = run.read_json(EARLIER_RELATION)
-    for row in rows:
+    rows: list[Row] = run.read_json(EARLIER_RELATION, list_of(map_of(anything())))
+
+    def with_form(row: Row) -> Row:
         if "text" in row:
             row["form"], row["form_value"] = known[row.pop("text").split(" ", 5)[5]]  # layer 0 head 1 reads i−j = n
-    return rows
+        return row
+
+    return parsed(lambda: list(map(with_form, rows)), f"run '{run.id}': {EARLIER_RELATION}", "a learned relation")
 
 
 class Probed(NamedTuple):
@@ -249,9 +284,7 @@ def probe_all(
     for run in runs:
         if is_probed(run):
             found[run.id] = Probed(run.id)
-        elif not is_ready(run):
-            status = run.status()
-            reason = "it is not accurate in range" if status.has_model else f"it is {status.status}"
+        elif reason := unready(run):
             found[run.id] = Probed(run.id, "left out", reason)
     paths = {run.id: run.path.resolve() for run in runs if run.id not in found}
     measured = in_parallel(_probe_one, paths, engine=engine, workers=workers, address=address)
@@ -273,7 +306,19 @@ def is_probed(run: Run) -> bool:
 
 def is_ready(run: Run) -> bool:
     """Whether a run has a model that is accurate in range, by its own evaluation."""
-    return run.status().has_model and is_accurate(run.config, best_rows(run.evaluation()))
+    return not unready(run)
+
+
+def unready(run: Run) -> str:
+    """Why a run cannot be probed: it has no model, is not accurate in range, or is damaged; nothing if it can."""
+    try:
+        status = run.status()
+        if not status.has_model:
+            return f"it is {status.status}"
+        accurate = is_accurate(run.config, best_rows(run.evaluation()))
+        return "" if accurate else "it is not accurate in range"
+    except UserError as error:
+        return str(error)
 
 
 def _probe_one(path: Path) -> Probed:

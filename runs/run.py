@@ -200,7 +200,7 @@ class Run:
         entries: dict[str, Any] = self._ruled(MANIFEST, listed.get("files"), ENTRIES_RULE)
         for name in entries:
             if "/" in name or name in (".", ".."):
-                raise self._damaged(MANIFEST, f"names a file outside of the run: {shown(name)}")
+                raise self.damaged(MANIFEST, f"names a file outside of the run: {shown(name)}")
         return entries
 
     def has(self, name: str) -> bool:
@@ -214,7 +214,7 @@ class Run:
             if entry is not None and files.sha256(data) in acceptable(entry):
                 return data
             if self.manifest().get(name) == entry:  # else someone wrote it meanwhile
-                raise self._damaged(name, NOT_LISTED if entry is None else DIFFERS)
+                raise self.damaged(name, NOT_LISTED if entry is None else DIFFERS)
 
     def read_json(self, name: str, rule: Rule | None = None) -> Any:
         """What a JSON file holds, if it is what was written and follows the rule."""
@@ -227,15 +227,16 @@ class Run:
         try:
             return parse_json(data, "it", rule)
         except UserError as error:
-            raise self._damaged(name, f"cannot be understood: {error}") from None
+            raise self.damaged(name, f"cannot be understood: {error}") from None
 
     def _ruled(self, name: str, value: Any, rule: Rule) -> Any:
         try:
             return rule(value, "it")
         except UserError as error:
-            raise self._damaged(name, f"cannot be understood: {error}") from None
+            raise self.damaged(name, f"cannot be understood: {error}") from None
 
-    def _damaged(self, name: str, how: str) -> files.StorageError:
+    def damaged(self, name: str, how: str) -> files.StorageError:
+        """The error that says so."""
         return files.StorageError(f"run '{self.id}' is damaged: {name} {how}; see `lengthlens runs repair`")
 
     def log(self, event: str, **facts: Any) -> None:
@@ -299,6 +300,13 @@ class Run:
         about |= {"metrics": self.metrics(), "evaluation": self.evaluation()}
         versions = self.read_json(VERSIONS, map_of(text())) if self.has(VERSIONS) else {}
         return about | {"versions": versions, "log": self.events()}
+
+    def verified(self) -> dict[str, Any]:
+        """The `facts`, if every file is as it was written; else an error that says which is not."""
+        for name, entry in self.manifest().items():
+            if wrong := self._wrong(name, entry):
+                raise self.damaged(name, wrong)
+        return self.facts()
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the files, a sentence each; nothing for a run that is sound."""

@@ -31,7 +31,7 @@ from lengthlens.models.schemes import SchemeSpec
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import best_rows, is_accurate
 from lengthlens.runs.run import Run
-from lengthlens.runs.store import RunStore
+from lengthlens.runs.store import LeftOut, RunStore, each_sound
 from lengthlens.tasks import Task
 from lengthlens.tasks.complexity import src_curve
 from lengthlens.theory.pola import pola_table
@@ -59,6 +59,7 @@ def study(
     test_max: int | None = None,
     pola_targets: Sequence[str] = POLA_TARGETS,
     report: Report | None = None,
+    left_out: LeftOut | None = None,
 ) -> pd.DataFrame:
     """Everything that a store knows, as one tidy table: a row for each measurement, the columns `COLUMNS`.
 
@@ -67,17 +68,19 @@ def study(
     `report` is told what is being looked at. Nothing is written. The same store gives the same table: runs come by
     name, then the cells in the order of the runs, then POLA.
 
-    A store in which no run has ended, an unknown name or a damaged run is a `UserError`.
+    A store in which no run has ended, an unknown name or a damaged run is a `UserError`; where `left_out` is given,
+    it is told the name of each damaged run and what is wrong with it, and the run is not in the table.
 
         table = ll.study(ll.RunStore("out/runs"))
         table[table["measure"] == "exact_match"].groupby(["task", "scheme", "scale"])["value"].mean()
     """
     tell = report or (lambda text: None)
-    chosen = ended(store, runs)
     rows: list[Row] = []
-    for run in chosen:
+    chosen: list[Run] = []
+    for run, own in each_sound(ended(store, runs, left_out), run_rows, left_out):
         tell(run.id)
-        rows += run_rows(run)
+        rows += own
+        chosen.append(run)
     cells = {tuple(cell_of(c).values()): c for c in (run.config for run in chosen)}
     cases: dict[tuple[str, int], Case] = {}
     for config in cells.values():
@@ -89,11 +92,12 @@ def study(
     return as_study(pd.DataFrame(rows, columns=list(COLUMNS)))
 
 
-def ended(store: RunStore, runs: Iterable[Run | str] | None = None) -> list[Run]:
+def ended(store: RunStore, runs: Iterable[Run | str] | None = None, left_out: LeftOut | None = None) -> list[Run]:
     """The runs asked for, or all in the store, that are no longer under way; by name."""
     found = store.runs() if runs is None else [r if isinstance(r, Run) else store.find(r) for r in runs]
     by_name = sorted({run.id: run for run in found}.items())
-    over = [run for _, run in by_name if (status := run.status()).finished or status.status == "failed"]
+    states = each_sound((run for _, run in by_name), Run.status, left_out)
+    over = [run for run, status in states if status.finished or status.status == "failed"]
     if not over:
         raise UserError(f"no run in '{store.path}' has ended yet: train some with `lengthlens train` or `sweep`")
     return over

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,17 +15,20 @@ from typing import Any, NamedTuple
 from lengthlens.analyses.page import page as make_page
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import write_study
+from lengthlens.errors import UserError
 from lengthlens.files import read_whole, remove_quietly, sha256, write_whole
 from lengthlens.probes.table import Probed, is_probed, is_ready, probe_all
 from lengthlens.runs.run import Run
-from lengthlens.runs.store import RunStore
+from lengthlens.runs.store import RunStore, each_sound
 from lengthlens.runs.sweep import Planned, RunOutcome, pending, sweep
 from lengthlens.studies.build import provenance, study
 from lengthlens.studies.drawing import draw
 from lengthlens.studies.presets import PRESETS, Preset
+from lengthlens.values import map_of, parse_json, record, text
 
 STUDY, PROVENANCE, PAGE, FIGURES = "study.parquet", "provenance.json", "index.html", "figures"
 STAMP = ".shown"  # what study, figures and page were made of, and their checksums
+STAMP_RULE = record("stamp", {"made_of": text(), "files": map_of(text())})
 ROOMS = ("tasks", "models", "theory", "runs", "probes", "analyses", "studies")  # whose code decides what a study shows
 
 # Seconds on one core, for the time left: of a step of training, of probing a run, of the rest. As measured, roughly.
@@ -61,12 +64,13 @@ class Reproduced:
     page: Path
     made: bool
     seconds: float
+    damaged: dict[str, str] = field(default_factory=dict)  # runs that are not in the study, and what is wrong
 
     @property
     def failures(self) -> dict[str, str]:
-        """Why runs failed, in training or when they were probed, by run."""
+        """Why runs failed, in training or when they were probed, or are damaged, by run."""
         probing = {each.run: each.reason for each in self.probed if each.status == "failed"}
-        return {each.run: each.reason or "" for each in self.runs if each.failed} | probing
+        return {each.run: each.reason or "" for each in self.runs if each.failed} | probing | self.damaged
 
 
 def reproduce(
@@ -105,10 +109,12 @@ def reproduce(
     if chosen.probed:
         work.begin("probing", len(runs), free=sum(is_probed(run) or not is_ready(run) for run in runs))
         probed = probe_all(runs, **place, report=work.ended)
-    made = show(preset, store, runs, out, work)
+    damaged: dict[str, str] = {}
+    sound = [run for run, _ in each_sound(runs, Run.verified, damaged.__setitem__)]
+    made = show(preset, store, sound, out, work)
 
     seconds = round(time.monotonic() - start, 1)
-    return Reproduced(preset, trained, probed, out / STUDY, out / FIGURES, out / PAGE, made, seconds)
+    return Reproduced(preset, trained, probed, out / STUDY, out / FIGURES, out / PAGE, made, seconds, damaged)
 
 
 def show(preset: str, store: RunStore, runs: Sequence[Run], out: Path, work: "Work") -> bool:
@@ -157,19 +163,26 @@ def write_stamp(out: Path, made_of: str, paths: Iterable[Path]) -> None:
 def is_shown(out: Path, made_of: str) -> bool:
     """Whether every file that was made of this is there, whole."""
     try:
-        stamp = json.loads((out / STAMP).read_bytes())
+        stamp = parse_json(read_whole(out / STAMP), STAMP, STAMP_RULE)
         return stamp["made_of"] == made_of and all(
-            sha256((out / name).read_bytes()) == known for name, known in stamp["files"].items()
+            sha256(read_whole(out / name)) == known for name, known in stamp["files"].items()
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except UserError:
         return False
 
 
 def costs(preset: Preset, plans: Sequence[Planned], store: RunStore) -> dict[str, float]:
     """What each stage may cost, in seconds: training by the steps that are left, probing by the runs that are left."""
-    steps = sum(config.steps - store.run(config).status().steps for config in pending(plans, store))
+    steps = sum(config.steps - steps_taken(store.run(config)) for config in pending(plans, store))
     unprobed = sum(not is_probed(store.run(plan.config)) for plan in plans) if preset.probed else 0
     return {"training": STEP_COST * steps, "probing": PROBE_COST * unprobed, **REST_COST}
+
+
+def steps_taken(run: Run) -> int:
+    try:
+        return run.status().steps
+    except UserError:  # damaged: what will be tried with it says so
+        return 0
 
 
 class Work:
