@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lengthlens.errors import TooLongError
+from lengthlens.errors import TooLongError, UserError
 from lengthlens.models.schemes.relation import Code, CodeTable
 from lengthlens.models.schemes.scheme import (
     LARGEST,
