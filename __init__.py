@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lengthlens.models.pretrained import load
     from lengthlens.models.schemes.spec import SCHEMES
     from lengthlens.models.transformer import HookedModel, build
+    from lengthlens.plugins.registry import register
     from lengthlens.probes.certificate.certify import certify
     from lengthlens.probes.interchange import interchange_src
     from lengthlens.probes.invariance import invariance_index
@@ -40,6 +41,7 @@ HOMES = {
     "ModelConfig": "models.config",
     "build": "models.transformer",
     "load": "models.pretrained",
+    "register": "plugins.registry",
     "RunConfig": "runs.config",
     "train": "runs.training",
     "RunStore": "runs.store",
@@ -63,7 +65,7 @@ HOMES = {
 __all__ = [
     "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "certify",
     "draw", "exact_match", "interchange_src", "invariance_index", "load", "measured_lrc", "measured_src", "prune",
-    "readout_transfer", "reproduce", "stretched_match", "study", "surgery", "sweep", "train", "verdict",
+    "readout_transfer", "register", "reproduce", "stretched_match", "study", "surgery", "sweep", "train", "verdict",
 ]  # fmt: skip
 
 

@@ -21,13 +21,13 @@ from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import indices
 from lengthlens.analyses.tables import Table
 from lengthlens.analyses.transfer import ReadoutTransfer
-from lengthlens.errors import Registry
+from lengthlens.plugins.registry import Extensible
 
 OURS: tuple[Finding, ...] = (
     Front(), Extrapolation(), Indices(), Sensitivity(), VerdictAndOutcome(), PrunedRuns(), ReadoutTransfer(),
     LearnedRelations(), LinearAttention(), Records(),
 )  # fmt: skip
-FINDINGS: Registry[Finding] = Registry("figure", {finding.name: finding for finding in OURS})
+FINDINGS: Extensible[Finding] = Extensible("figure", {finding.name: finding for finding in OURS})
 
 
 def findings(study: Study | None = None) -> dict[str, Finding]:

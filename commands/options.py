@@ -102,6 +102,27 @@ def read_bytes(text: str) -> int:
     return int(amount)
 
 
+def load_plugins(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> None:
+    """Load plug-ins before anything else is looked at."""
+    from lengthlens.plugins.registry import load_plugin
+
+    for plugin in given:
+        load_plugin(plugin)
+
+
+def plugin_option() -> click.Option:
+    """A new ``--plugin``; every command has one."""
+    return click.Option(
+        ["--plugin", "plugins"],
+        multiple=True,
+        metavar="FILE.py|MODULE",
+        is_eager=True,
+        expose_value=False,
+        callback=load_plugins,
+        help="Load tasks, schemes, probes and figures of your own from there; may be given again.",
+    )
+
+
 names, numbers = reading(read_names), reading(read_numbers)
 
 

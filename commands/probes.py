@@ -9,7 +9,7 @@ from lengthlens.commands.options import Whole, as_json, names, numbers, store_op
 from lengthlens.commands.terminal import leaving_out, print_json, print_table, progress, say_unkept, stoppable
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
-from lengthlens.probes.probe import PROBES
+from lengthlens.probes.probe import OURS, PROBES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HELP = (
     "Measure each RUN from inputs of its training range, and keep what is measured with the run.\n\n\b\n"
-    + "\n".join(f"{name}: {probe.words}" for name, probe in PROBES.items())
+    + "\n".join(f"{probe.name}: {probe.words}" for probe in OURS)
 )
 
 
@@ -29,8 +29,8 @@ HELP = (
 @click.option(
     "--measure",
     "measures",
-    default=",".join(PROBES),
-    show_default=True,
+    default=lambda: ",".join(PROBES),
+    show_default="all",
     callback=names,
     help="What to measure, with commas.",
 )

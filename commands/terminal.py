@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lengthlens.commands.options import plugin_option
 from lengthlens.errors import UserError, unknown
 from lengthlens.values import text
 
@@ -30,6 +31,12 @@ class Group(click.Group):
     """Commands that turn a `UserError` into one line and exit code 2, and a misspelt command into a suggestion."""
 
     sections: Mapping[str, Sequence[click.Command]] = {}
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Every command takes ``--plugin``."""
+        if not any(parameter.name == "plugins" for parameter in cmd.params):
+            cmd.params.append(plugin_option())
+        super().add_command(cmd, name)
 
     def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
         """Add commands under headings, which is how the help lists them."""
@@ -62,6 +69,17 @@ class Group(click.Group):
             click.echo(f"Error: {error}", err=True)
             sys.exit(2)
         return super().main(args, *rest, **options)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except UserError as error:  # in an option before the command's name; the group above says it, if there is one
+            if parent is not None:
+                raise
+            click.echo(f"Error: {error}", err=True)
+            raise click.exceptions.Exit(2) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Self
 import torch
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.models.schemes import SchemeSpec
+from lengthlens.models.schemes import SCHEMES, SchemeSpec
+from lengthlens.plugins.registry import Origin
 from lengthlens.tasks import TASKS, Task
-from lengthlens.values import anything, map_of, one_of, parse_json, parsed, real, text, truth, whole
+from lengthlens.values import anything, map_of, one_of, parse_json, parsed, real, record, text, truth, whole
 
 # Bounds that no sensible model reaches; a damaged or hostile config is refused before memory is asked for.
 SIZES = ("d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "train_ctx")
@@ -28,6 +29,7 @@ RULES = {
     "seed": whole(0, 2**63 - 1),
     **dict.fromkeys(("eps", "attn_scale", "initializer_range"), real(above=0)),
 }  # what each field must be; None, where it is the default, needs no rule, and SchemeSpec knows its own options
+ORIGIN = record("plug-in", dict.fromkeys(("name", *Origin._fields), text()))
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,27 @@ class JsonConfig:
         return SchemeSpec.of(stored.scheme, stored.scheme_options)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by field."""
-        return dataclasses.asdict(self)
+        """Plain values by field; `plugins` only where there are any, as in configs from before there were."""
+        values = dataclasses.asdict(self)
+        return values if values["plugins"] else {name: own for name, own in values.items() if name != "plugins"}
+
+    def note_plugins(self) -> None:
+        """Fill `plugins` in: where the task and the scheme come from, if from outside.
+
+        What is there already was stored. If the same definition is not loaded now, `PluginError` says what to load.
+        """
+        own: Any = self
+        bare = own.scheme.rpartition(":")[2] if isinstance(own.scheme, str) else None
+        noted = {}
+        for kind, registry, name in (("task", TASKS, own.task), ("scheme", SCHEMES, bare)):
+            stored = _stored_origin(own.plugins, kind)
+            origin = registry.origin(name) if isinstance(name, str) else None
+            if stored is not None and stored[0] == name:
+                registry.same(name, stored[1])
+                noted[kind] = dict(own.plugins[kind])
+            elif origin is not None:
+                noted[kind] = {"name": name, **origin._asdict()}
+        object.__setattr__(self, "plugins", noted)
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
@@ -65,6 +86,12 @@ class JsonConfig:
     @classmethod
     def from_json(cls, data: str | bytes) -> Self:
         return cls.from_dict(parse_json(data, f"the {cls.KIND}"))
+
+
+def _stored_origin(plugins: Any, kind: str) -> tuple[str, Origin] | None:
+    """The name of the task or scheme that is on record as one from outside, and where it came from."""
+    entry = map_of(ORIGIN)(plugins, "plugins").get(kind)
+    return entry and (entry["name"], Origin(*(entry[key] for key in Origin._fields)))
 
 
 @dataclass(frozen=True)
@@ -105,8 +132,10 @@ class ModelConfig(JsonConfig):
     score_scaling: str = "none"  # "log" keeps heads sharp on long inputs, at a price in comparability
     initializer_range: float | None = None  # 0.8 / sqrt(d_model) if None, as in HookedTransformer
     seed: int = 0  # of the initial weights; the same seed gives the same weights, bit for bit
+    plugins: Mapping[str, Any] = field(default_factory=dict)  # filled in: where a task or scheme from outside is from
 
     def __post_init__(self) -> None:
+        self.note_plugins()
         # As JSON will give them back (tuples become lists), so that a saved config equals the original.
         options = map_of(anything())(self.scheme_options, "scheme_options")
         plain = parsed(lambda: json.loads(json.dumps(dict(options))), "scheme_options", "plain values by name")

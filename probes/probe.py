@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lengthlens.errors import Registry
+from lengthlens.plugins.registry import Extensible
 
 if TYPE_CHECKING:
     from lengthlens.probes.table import Context
@@ -276,7 +276,7 @@ OURS = (
     *(LrcProbe(), SrcProbe(), TransferProbe(), PrunedProbe(), RelationProbe()),
     *(InterchangeProbe(), StretchProbe()),
 )
-PROBES: Registry[Probe] = Registry("measure", {probe.name: probe for probe in OURS})
+PROBES: Extensible[Probe] = Extensible("measure", {probe.name: probe for probe in OURS})
 
 
 def chosen(names: Iterable[str] | None = None) -> list[Probe]:

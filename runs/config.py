@@ -80,10 +80,12 @@ class RunConfig(JsonConfig):
     device: str = "auto"  # cuda where there is one, else cpu; mps only if asked for
     threads: int = 1  # of the CPU; these matrices are too small for more, and one gives the same bits everywhere
     compile: bool = False  # compiling takes longer than most runs here
+    plugins: Mapping[str, Any] = field(default_factory=dict)  # filled in: where a task or scheme from outside is from
 
     def __post_init__(self) -> None:
         for name, rule in RULES.items():
             rule(getattr(self, name), name)
+        self.note_plugins()
         object.__setattr__(self, "scheme_options", dict(self.spec.options))
         for each in dataclasses.fields(self):
             if each.type is float:
@@ -102,8 +104,10 @@ class RunConfig(JsonConfig):
         return ModelConfig(**own, train_ctx=self.task_object.length(self.train_max))
 
     def identity(self) -> dict[str, Any]:
-        """The choices that decide the result: all but `EXECUTION`."""
+        """The choices that decide the result: all but `EXECUTION`; of plug-ins what they define, not where they are."""
         values = {**self.to_dict(), "scheme_options": self.spec.identity()}
+        if self.plugins:
+            values["plugins"] = {kind: origin["fingerprint"] for kind, origin in self.plugins.items()}
         return {name: value for name, value in values.items() if name not in EXECUTION}
 
     @property

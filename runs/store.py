@@ -12,6 +12,7 @@ from pandas.api.types import is_numeric_dtype
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import attempt, make_directory, printable, write_whole
+from lengthlens.plugins.registry import PluginError
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import Score, best_rows
 from lengthlens.runs.run import CONFIG, LOG, MANIFEST, Run, Status
@@ -19,7 +20,7 @@ from lengthlens.values import text
 
 COLUMNS = [
     "run",
-    *(f.name for f in fields(RunConfig) if f.name not in EXECUTION),
+    *(f.name for f in fields(RunConfig) if f.name not in (*EXECUTION, "plugins")),
     *("status", "trained_steps", "in_range_exact_match"),
     *(f.name for f in fields(Score) if f.name != "seed"),
     *("evaluation_seed", "reason"),
@@ -169,19 +170,28 @@ def harmless(table: pd.DataFrame) -> pd.DataFrame:
 def listed(run: Run) -> dict[str, Any]:
     """The row of a run in a listing."""
     try:
-        config = run.config
-        about, status = {"task": config.task, "scheme": config.scheme, "seed": config.seed}, asdict(run.status())
+        (choices, lacking), status = stored_choices(run), asdict(run.status())
+        about = {name: choices[name] for name in ("task", "scheme", "seed")}
+        status["reason"] = lacking or status["reason"]
     except UserError as error:
         about, status = dict.fromkeys(("task", "scheme", "seed")), dict.fromkeys(f.name for f in fields(Status))
         status |= {"status": "unreadable", "reason": str(error)}
     return {"run": run.id, **about, **status}
 
 
+def stored_choices(run: Run) -> tuple[dict[str, Any], str | None]:
+    """A run's config as plain values; where its plug-in is not loaded as they were stored, and what to load."""
+    try:
+        return run.config.to_dict(), None
+    except PluginError as error:
+        return run.read_json(CONFIG), str(error)
+
+
 def rows_of(run: Run) -> list[dict[str, Any]]:
     """The rows of one run in the table."""
-    config, status = run.config, asdict(run.status())
-    options = json.dumps(config.scheme_options, sort_keys=True)
-    about = {"run": run.id, **config.identity(), "scheme_options": options}
+    choices, status = stored_choices(run)[0], asdict(run.status())
+    options = json.dumps(choices["scheme_options"], sort_keys=True)
+    about = {"run": run.id, **choices, "scheme_options": options}
     outcome = {**status, "trained_steps": status["steps"]}
     scores = [{**row, "evaluation_seed": row["seed"]} for row in best_rows(run.evaluation())] or [{}]
     return [{**outcome, **row, **about} for row in scores]

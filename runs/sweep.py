@@ -17,6 +17,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import read_whole
 from lengthlens.models.schemes import SchemeSpec
+from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate
@@ -251,20 +252,20 @@ def in_parallel(
 
     Engine "local" takes `workers` processes (as many as there are cores); "dask" takes the workers of the Dask
     scheduler at `address`, each with `resources` such as {"GPU": 1}. A worker that dies is replaced, and its item is
-    begun again. Function and items must be such that they can be pickled.
+    begun again. Function and items must be such that they can be pickled. Workers load the plug-ins of this process.
 
     >>> sorted(in_parallel(len, {"a": [1, 2], "b": []}, workers=1))
     [('a', 2), ('b', 0)]
     """
     if not items:
         return
-    left, deaths = dict(items), 0
+    left, deaths, worn = dict(items), 0, outfit()
     most = max(2, len(items))  # two at least, so that the death of a worker is not this process's
     with _engine(engine, workers, address, resources, most):
         while left:
             try:
                 parallel = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
-                for name, result in parallel(delayed(_named)(function, *each) for each in list(left.items())):
+                for name, result in parallel(delayed(_named)(function, worn, *each) for each in list(left.items())):
                     del left[name]
                     deaths = 0
                     yield name, result
@@ -275,7 +276,8 @@ def in_parallel(
                     raise UserError(f"{DEATHS} workers in a row were killed, {why}") from None
 
 
-def _named(function: Callable[[Item], Result], name: str, item: Item) -> tuple[str, Result]:
+def _named(function: Callable[[Item], Result], worn: Outfit, name: str, item: Item) -> tuple[str, Result]:
+    wear(worn)
     return name, function(item)
 
 

@@ -39,7 +39,7 @@ from lengthlens.theory.verdict import Case, RefusedError
 
 VERDICT_REACH = 4  # times the training range: as far as `lengthlens verdict` looks when nothing is said
 SCORES = ("exact_match", "exact_match_no_end", "token_accuracy")
-NAMED = ("task", "scheme", "scheme_options", "score_scaling", "train_max", "seed")  # columns of their own
+NAMED = ("task", "scheme", "scheme_options", "score_scaling", "train_max", "seed", "plugins")  # columns of their own
 
 # The worked values of the theory: one target of each kind, under the schemes that tell them apart.
 POLA_TARGETS = ("shift-by-one", "prefix-sum", "alternating-sign", "running-mean", "first-token")

@@ -13,7 +13,7 @@ False
 '^ 7 3 5 = 5 7 3 $'
 """
 
-from lengthlens.errors import Registry
+from lengthlens.plugins.registry import Extensible
 from lengthlens.tasks.arithmetic import Addition, AdditionMsb, Multiplication, MultiplicationByDigit
 from lengthlens.tasks.complexity import search_src, src_curve, src_declared, src_searched
 from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift
@@ -27,6 +27,6 @@ _POSITION_ADDRESSED: tuple[Task, ...] = (
 )
 _GROWING: tuple[Task, ...] = (Parity(), ModularSum(), AdditionMsb(), Multiplication())
 _CONTENT_ADDRESSED: tuple[Task, ...] = (Sort(), Count(), Majority(), Mode(), Induction(), AntiInduction())
-TASKS = Registry("task", {task.name: task for task in (*_POSITION_ADDRESSED, *_GROWING, *_CONTENT_ADDRESSED)})
+TASKS = Extensible("task", {task.name: task for task in (*_POSITION_ADDRESSED, *_GROWING, *_CONTENT_ADDRESSED)})
 
 __all__ = ["TASKS", "Batch", "Circuit", "Operator", "Task", "search_src", "src_curve", "src_declared", "src_searched"]

@@ -50,6 +50,7 @@ import torch
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
 from lengthlens.models.schemes.spec import scheme_for
+from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.complexity import src_curve
@@ -388,15 +389,20 @@ def _one_by_one(
         return
     spawn, jobs = get_context("spawn"), min(jobs, len(tasks))  # spawned: torch's threads do not survive a fork
     with ProcessPoolExecutor(jobs, spawn, initializer=end_with, initargs=(os.getpid(),)) as pool:
-        parts = [pool.submit(rows_of, task, schemes, train_max, test_max) for task in tasks]
+        named = [task.name if TASKS.get(task.name) is task else task for task in tasks]  # a plug-in's class by name
+        parts = [pool.submit(rows_of, task, schemes, train_max, test_max, outfit()) for task in named]
         for part in parts:
             yield from part.result()
 
 
-def rows_of(task: Task, schemes: Sequence[Scheme], train_max: int, test_max: int) -> list[dict[str, Any]]:
+def rows_of(
+    task: str | Task, schemes: Sequence[Scheme], train_max: int, test_max: int, worn: Outfit
+) -> list[dict[str, Any]]:
     """All rows of one task, in a process of its own."""
+    wear(worn)
     torch.set_num_threads(1)  # the other processes have their own
-    return list(_one_by_one([task], schemes, train_max, test_max, jobs=1))
+    chosen = TASKS[task] if isinstance(task, str) else task
+    return list(_one_by_one([chosen], schemes, train_max, test_max, jobs=1))
 
 
 def row_of(case: Case, scheme: Scheme) -> dict[str, Any]:

@@ -27,9 +27,10 @@ from lengthlens.models.schemes import absolute, contextual, distance, ideal, lbp
 from lengthlens.models.schemes.relation import Phi, Relation
 from lengthlens.models.schemes.scheme import PositionScheme, Sizes
 from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Shifted, Wrapper
+from lengthlens.plugins.registry import Extensible
 from lengthlens.tasks import TASKS, Task
 
-SCHEMES: Registry[type[PositionScheme]] = Registry(
+SCHEMES: Extensible[type[PositionScheme]] = Extensible(
     "scheme",
     {
         scheme.name: scheme
@@ -42,6 +43,7 @@ SCHEMES: Registry[type[PositionScheme]] = Registry(
             *(ideal.Ideal, lbpe.LearnedRelation, lbpe.FreeRelation),
         )
     },
+    classes=True,
 )
 
 WRAPPERS: Registry[type[Wrapper]] = Registry(

@@ -1,0 +1,349 @@
+"""Registries that classes from outside may join, and where such classes are loaded from.
+
+A plug-in is a file (``mine.py``) or a module (``package.module``) that registers classes when it is imported. It is
+loaded by name (`load_plugin`, the option ``--plugin``); those that the variable LENGTHLENS_PLUGINS lists, and those
+that installed packages offer as entry points ``lengthlens.plugins``, are loaded when a name is first not found, or all
+names are listed. Code is run because the user named it or installed it, never because a stored run asks for it.
+"""
+
+import hashlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from lengthlens.errors import Registry, UserError
+from lengthlens.plugins.fingerprint import fingerprint
+
+Value = TypeVar("Value")
+Thing = TypeVar("Thing")
+VARIABLE, GROUP = "LENGTHLENS_PLUGINS", "lengthlens.plugins"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # such that it can be part of a directory's name
+
+# The class that one derives from, by where it is defined; the registry that then is meant, and its module. Texts,
+# since the rooms named here import this one.
+CONTRACTS = {
+    "lengthlens.tasks.task.Task": ("lengthlens.tasks", "TASKS"),
+    "lengthlens.models.schemes.scheme.PositionScheme": ("lengthlens.models.schemes.spec", "SCHEMES"),
+    "lengthlens.probes.probe.Probe": ("lengthlens.probes.probe", "PROBES"),
+    "lengthlens.analyses.study.Finding": ("lengthlens.analyses.findings", "FINDINGS"),
+}
+
+
+class Origin(NamedTuple):
+    """Where something from outside comes from, and what its definition is."""
+
+    plugin: str  # what to load; "" where it was defined by hand, in a notebook or at a prompt
+    fingerprint: str
+
+
+class PluginError(UserError):
+    """Something from outside is asked for, and it is not loaded, or not as it was."""
+
+
+class Extensible(Registry[Value]):
+    """A registry that outside classes may join; it knows where each of them comes from.
+
+    Arguments: as those of a `Registry`; `classes` says that the entries are classes, not objects of them.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, Value], classes: bool = False) -> None:
+        super().__init__(kind, entries)
+        self.kind, self.classes = kind, classes
+        self._origins: dict[str, Origin] = {}
+
+    def add(self, name: str, value: Value) -> None:
+        """Add an entry from outside; a name that is taken is refused."""
+        super().add(name, value)
+        self._origins[name] = Origin(place_of(value), fingerprint(value))
+
+    def put(self, name: str, value: Value, origin: Origin) -> None:
+        """Add an entry, in place of what the same plug-in had under the name; other names that are taken are refused.
+
+        A cell of a notebook that is run again, or a worker that gets a changed class, replaces its own class.
+        """
+        known, before = self._origins.get(name), self._entries.get(name)
+        if before is not None and (known is None or (known.plugin, called(before)) != (origin.plugin, called(value))):
+            owner = "lengthlens" if known is None else f"{called(before)} in '{known.plugin}'"
+            raise UserError(f"there is a {self.kind} '{name}' already, from {owner}: use another name")
+        self._entries[name], self._origins[name] = value, origin
+
+    def remove(self, name: str) -> None:
+        super().remove(name)
+        self._origins.pop(name, None)
+
+    def origin(self, name: str) -> Origin | None:
+        """Where an entry comes from; None for one of this project, and for a name that is not there."""
+        return self._origins.get(name) if name in self else None
+
+    def same(self, name: str, stored: Origin) -> None:
+        """Refuse, with a sentence that says what to load, if an entry is not the one that was stored."""
+        what, load_it = f"{self.kind} '{name}'", f"load it with --plugin {stored.plugin}, or name it in {VARIABLE}"
+        now = self.origin(name)
+        if name not in self and not stored.plugin:
+            raise PluginError(f"{what} was defined in a session, not in a file: define and register it again first")
+        if name not in self:
+            raise PluginError(f"{what} comes from plug-in '{stored.plugin}', which is not loaded: {load_it}")
+        if now is None or now.fingerprint != stored.fingerprint:
+            held = "lengthlens" if now is None else f"'{now.plugin}'" if now.plugin else "this session"
+            raise PluginError(
+                f"{what} has changed: this was made with definition {stored.fingerprint}, and {held} has "
+                f"{now.fingerprint if now else 'one of its own'} now: bring the earlier one back to go on with it"
+            )
+
+    def outside(self) -> dict[str, Origin]:
+        """The entries that came from outside, by name."""
+        return dict(self._origins)
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self._entries:
+            load_named()
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        if name not in self._entries:
+            load_named()
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        load_named()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        load_named()
+        return super().__len__()
+
+
+# -- registering -----------------------------------------------------------------------------------------------------
+
+
+def register(thing: Thing) -> Thing:
+    """Make a task, a scheme, a probe or a figure of your own known by its `name`, everywhere a name is asked for.
+
+    Arguments:
+        thing: a subclass of `Task`, `PositionScheme`, `Probe` or `Finding`; also, but for schemes, an object of one.
+
+    Returns what it was given, so that it can be a decorator. The same class registered again, as when a cell of a
+    notebook is run twice, replaces the earlier one.
+
+    Errors: UserError for what is none of these, for a name that is taken or cannot be one, and for a class that lacks
+    a method.
+
+    >>> from lengthlens.tasks import TASKS
+    >>> from lengthlens.tasks.copying import Copy
+    >>> @register
+    ... class Echo(Copy):
+    ...     name = "echo"
+    >>> TASKS["echo"].render(TASKS["echo"].parse("^ 7 3 =").tokens[0])
+    '^ 7 3 = 7 3 $'
+    >>> TASKS.remove("echo")
+    """
+    kind: Any = thing if isinstance(thing, type) else type(thing)
+    registry, name = registry_for(kind), getattr(thing, "name", None)
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise UserError(f"{kind.__name__} needs a name of letters, digits, '-', '_' and '.', not {name!r}")
+    if registry.classes and kind is not thing:
+        raise UserError(f"register the class of {registry.kind} '{name}', not an object of it")
+    if missing := sorted(getattr(kind, "__abstractmethods__", ())):
+        raise UserError(f"{registry.kind} '{name}' lacks the method{'s' * (len(missing) > 1)} {', '.join(missing)}")
+    value: Any = thing
+    if isinstance(thing, type) and not registry.classes:
+        value = thing()
+    registry.put(name, value, Origin(place_of(value), fingerprint(value)))
+    return thing
+
+
+def registry_for(kind: type) -> Extensible[Any]:
+    """The registry that a class belongs into."""
+    for base in kind.__mro__:
+        if (home := CONTRACTS.get(f"{base.__module__}.{base.__qualname__}")) is not None:
+            found: Extensible[Any] = getattr(importlib.import_module(home[0]), home[1])
+            return found
+    bases = ", ".join(name.rpartition(".")[2] for name in CONTRACTS)
+    raise UserError(f"{kind.__name__} cannot be registered: it must be a subclass of one of {bases}")
+
+
+def called(value: Any) -> str:
+    """The name of a class, or of the class of an object."""
+    return (value if isinstance(value, type) else type(value)).__qualname__
+
+
+def registries() -> dict[str, Extensible[Any]]:
+    """Those that have been imported so far, by name."""
+    homes = [(sys.modules.get(module), name) for module, name in CONTRACTS.values()]
+    return {name: getattr(module, name) for module, name in homes if hasattr(module, name)}
+
+
+def place_of(value: Any) -> str:
+    """What to load to get a class: the plug-in that is being loaded now, else the file or module it is defined in."""
+    if _state.loading:
+        return _state.loading[-1]
+    kind = value if isinstance(value, type) else type(value)
+    if kind.__module__ != "__main__":
+        return kind.__module__
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return spelt(Path(file)) if file and Path(file).exists() else ""
+
+
+def spelt(path: Path) -> str:
+    """A path as one would type it here."""
+    whole, here = path.resolve(), Path.cwd()
+    return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)
+
+
+# -- loading -----------------------------------------------------------------------------------------------------------
+
+
+class _State:
+    """What this process has loaded."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, str] = {}  # plug-ins, by file or module: what they are called
+        self.loading: list[str] = []  # those that are being loaded, outermost first
+        self.named: str | None = None  # the value of LENGTHLENS_PLUGINS that has been seen to
+
+
+_state = _State()
+
+
+def load_plugin(plugin: str) -> str:
+    """Load a plug-in, a file or a module, unless it is loaded already. Returns its name, which is kept with runs.
+
+    Errors: UserError, in one sentence with file and line, if there is none or its code fails.
+    """
+    path = Path(plugin).expanduser()
+    is_file = path.suffix == ".py" or len(path.parts) > 1
+    key = str(path.resolve()) if is_file else plugin
+    if key not in _state.loaded:
+        if is_file and not path.is_file():
+            raise UserError(f"there is no plug-in '{plugin}': no such file")
+        name = spelt(path) if is_file else plugin
+        with _as_plugin(name):
+            _run_file(path.resolve()) if is_file else _import(plugin)
+        _state.loaded[key] = name
+    return _state.loaded[key]
+
+
+@contextmanager
+def _as_plugin(name: str) -> Iterator[None]:
+    """What is registered meanwhile belongs to this plug-in; if its code fails, nothing of it stays."""
+    before = {kind: set(registry.outside()) for kind, registry in registries().items()}
+    _state.loading.append(name)
+    try:
+        yield
+    except BaseException as error:
+        for kind, registry in registries().items():
+            for new in set(registry.outside()) - before.get(kind, set()):
+                registry.remove(new)
+        if isinstance(error, UserError) or not isinstance(error, Exception | SystemExit):
+            raise
+        raise UserError(f"plug-in '{name}' cannot be loaded: {_where(error)}{_what(error)}") from error
+    finally:
+        _state.loading.pop()
+
+
+def _run_file(path: Path) -> None:
+    """Import a file under a name of its own. Modules beside it can be imported, as if it were run as a program."""
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    name = f"lengthlens_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"plug-in '{path}' is no Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _import(module: str) -> None:
+    """Import a module by name, also from the directory in which the user is."""
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 (a text is compared)
+        sys.path.append(os.getcwd())  # noqa: PTH109
+    importlib.invalidate_caches()
+    importlib.import_module(module)
+
+
+def _where(error: BaseException) -> str:
+    """The file and line of the plug-in at which it failed."""
+    frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
+    own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}: " if own else ""
+
+
+def _what(error: BaseException) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+def load_named() -> None:
+    """Load what LENGTHLENS_PLUGINS names (with commas), and once what installed packages offer."""
+    wanted = os.environ.get(VARIABLE, "")
+    if _state.named == wanted:
+        return
+    first, _state.named = _state.named is None, wanted  # before the work: what is loaded looks up names itself
+    try:
+        for name in filter(None, map(str.strip, wanted.split(","))):
+            load_plugin(name)
+    except UserError:
+        _state.named = None
+        raise
+    for entry in entry_points(group=GROUP) if first else ():
+        try:
+            with _as_plugin(entry.module):
+                found = entry.load()
+                if isinstance(found, type):
+                    register(found)
+            _state.loaded[entry.module] = entry.module
+        except UserError as error:  # someone else's package must not stop everything
+            warnings.warn(f"entry point '{entry.name}' is left out: {error}", stacklevel=2)
+
+
+def named_anywhere() -> bool:
+    """Whether there is any plug-in to load or loaded, found out without loading one."""
+    return bool(_state.loaded or os.environ.get(VARIABLE) or entry_points(group=GROUP))
+
+
+# -- other processes ---------------------------------------------------------------------------------------------------
+
+
+class Outfit(NamedTuple):
+    """What a worker needs to know the names that this process knows."""
+
+    plugins: tuple[str, ...]  # files and modules to load
+    objects: bytes  # what was registered otherwise, pickled; by value where no module has it, as in a notebook
+
+
+def outfit() -> Outfit:
+    """The plug-ins of this process, for `wear` in another one."""
+    import cloudpickle  # slow to import, and only for work on several processes
+
+    objects = [
+        (name, entry, registry[entry], origin)
+        for name, registry in registries().items()
+        for entry, origin in registry.outside().items()
+        if origin.plugin not in _state.loaded.values()
+    ]
+    return Outfit(tuple(_state.loaded), cloudpickle.dumps(objects) if objects else b"")
+
+
+def wear(outfit: Outfit) -> None:
+    """Load in a worker what the process that sent it work has loaded."""
+    for plugin in outfit.plugins:
+        load_plugin(plugin)
+    if outfit.objects:
+        import cloudpickle
+
+        for kind, name, value, origin in cloudpickle.loads(outfit.objects):  # of our own process, never of a file
+            module, own = next(home for home in CONTRACTS.values() if home[1] == kind)
+            registry: Extensible[Any] = getattr(importlib.import_module(module), own)
+            if registry.outside().get(name) != origin:
+                registry.put(name, value, origin)
