@@ -6,6 +6,7 @@ raises a `UserError` such as "--samples must be a whole number from 1 to 9, not 
 bound size and depth, and turn whatever goes wrong in a parser into a sentence.
 """
 
+import io
 import json
 import math
 import tomllib
@@ -20,6 +21,7 @@ MOST_TEXT = 4096  # characters of a text: the longest path of the system
 MOST_ITEMS = 100_000  # of a list or a range
 MOST_DEPTH = 32  # of lists in lists; what this project writes has five levels
 MOST_BYTES = 1 << 26  # of a text that is parsed; ours take kilobytes
+MOST_CELLS = 50_000_000  # of a table; the largest study here has two millions
 
 Parsed = TypeVar("Parsed")
 
@@ -221,6 +223,20 @@ def parse_toml(data: bytes | str, what: str, rule: Rule | None = None) -> dict[s
     """TOML of bounded size and depth, in UTF-8, that follows a rule."""
     found: dict[str, Any] = _plain(lambda: tomllib.loads(_decoded(data)), data, what, "TOML", rule)
     return found
+
+
+def parse_parquet(data: bytes, what: str) -> Any:
+    """A parquet file as an arrow table of bounded size: a few bytes can say that there are billions of rows."""
+
+    def parse() -> Any:
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]  # here, so that commands start quickly
+
+        about = pq.ParquetFile(io.BytesIO(data)).metadata
+        if about.num_rows * max(1, about.num_columns) > MOST_CELLS:
+            raise UserError(f"it says that it has {about.num_rows} rows")
+        return pq.read_table(io.BytesIO(data))
+
+    return parsed(parse, what, "a table in parquet")
 
 
 def _plain(parse: Callable[[], Any], data: bytes | str, what: str, kind: str, rule: Rule | None) -> Any:

@@ -7,6 +7,7 @@ has no `run` and no `seed`; position-only linear attention (POLA) has a `target`
 import io
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,10 +19,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from lengthlens.errors import UserError
-from lengthlens.files import make_directory, read_whole, write_whole
+from lengthlens.files import make_directory, printable, read_whole, sha256, write_whole
 from lengthlens.probes.invariance import THRESHOLD_COLUMNS
 from lengthlens.probes.probe import PROBES
 from lengthlens.runs.evaluation import ACCURATE
+from lengthlens.values import anything, list_of, map_of, parse_json, parse_parquet, parsed, record, text
 
 SCHEMA = 2  # version of the columns below
 COLUMNS = {
@@ -48,6 +50,20 @@ CELL = ["task", "scheme", "recipe", "train_max"]  # runs that share these differ
 REQUIRED = ("task", "scheme", "measure", "value")  # without these a row says nothing
 FIRST = ("threshold", "text")  # columns of schema version 1 alone
 METADATA, VERSION = b"lengthlens", b"lengthlens.schema"  # keys of the parquet file: provenance, and schema version
+
+CHECKSUM, BLANK = b"lengthlens.sha256", b"0" * 64  # its key in the metadata, and what stands there while it is made
+SIGNATURE = re.compile(rb"lengthlens\.sha256.{1,4}?([0-9a-f]{64})", re.DOTALL)
+PROVENANCE_RULE = record(
+    "provenance",
+    {},
+    {
+        **dict.fromkeys(("made", "command", "machine"), text(1 << 20)),
+        "versions": map_of(text()),
+        "held_out": list_of(text()),
+        "configs": map_of(map_of(anything())),
+    },
+    loose=True,
+)
 
 EXTRAPOLATES = 0.9  # least exact match beyond the training range of a run that is said to extrapolate
 FACTORS = (2, 10)  # times the training range; the first decides whether a run extrapolates
@@ -99,12 +115,30 @@ def write_study(table: Frame, provenance: Mapping[str, Any], path: str | Path) -
     """Write a study as parquet, whole or not at all. The same table and provenance are the same bytes."""
     arrow = pa.Table.from_pandas(as_study(table), preserve_index=False)
     about = json.dumps(provenance, sort_keys=True, ensure_ascii=False).encode()
-    ours = {METADATA: about, VERSION: str(SCHEMA).encode()}
+    ours = {METADATA: about, VERSION: str(SCHEMA).encode(), CHECKSUM: BLANK}
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **ours})
     data = io.BytesIO()
     pq.write_table(arrow, data)
     make_directory(Path(path).parent)
-    write_whole(Path(path), data.getvalue())
+    write_whole(Path(path), signed(data.getvalue()))
+
+
+def signed(data: bytes) -> bytes:
+    """A parquet file with its own checksum in its metadata: that of the same bytes with zeros in its place.
+
+    It stands in the file as it is, so that a damaged file is noticed before a parser looks at it.
+    """
+    place = SIGNATURE.search(data)
+    assert place is not None
+    return data[: place.start(1)] + sha256(data).encode() + data[place.end(1) :]
+
+
+def is_as_signed(data: bytes) -> bool | None:
+    """Whether a parquet file is as it was written; None if it has no checksum, as files of earlier versions."""
+    place = SIGNATURE.search(data)
+    if place is None:
+        return None
+    return sha256(data[: place.start(1)] + BLANK + data[place.end(1) :]).encode() == place[1]
 
 
 def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
@@ -112,19 +146,15 @@ def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
 
     The provenance of a file that carries none is empty.
     """
-    data, name = io.BytesIO(read_whole(Path(path))), Path(path).name
+    data, what = read_whole(Path(path)), f"'{printable(path)}'"
     metadata: Mapping[bytes, bytes] = {}
-    try:
-        if name.endswith(".csv"):
-            table = pd.read_csv(data, low_memory=False)
-        else:
-            arrow = pq.read_table(data)
-            table, metadata = arrow.to_pandas(), arrow.schema.metadata or {}
-        about: dict[str, Any] = json.loads(metadata.get(METADATA, b"{}"))
-    except (ValueError, pa.ArrowException) as error:
-        raise UserError(f"'{path}' is no table in parquet or csv: {str(error).splitlines()[0]}") from None
+    if str(path).endswith(".csv"):
+        table = parsed(lambda: pd.read_csv(io.BytesIO(data), low_memory=False), what, "a table in csv")
+    else:
+        table, metadata = _from_parquet(data, what)
+    about: dict[str, Any] = parse_json(metadata.get(METADATA, b"{}"), f"the provenance of {what}", PROVENANCE_RULE)
     assumed = "1" if any(name in table for name in FIRST) else str(SCHEMA)
-    version = metadata.get(VERSION, b"").decode() or assumed
+    version = metadata.get(VERSION, b"").decode(errors="replace") or assumed
     if version != str(SCHEMA):
         raise UserError(
             f"'{path}' is a study of schema version {version}, and this is a lengthlens for version {SCHEMA}: make it "
@@ -136,6 +166,19 @@ def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
             f"'{path}' is no study: it has no column {', '.join(missing)}; a study has at least {', '.join(REQUIRED)}"
         )
     return as_study(table, str(path)), about
+
+
+def _from_parquet(data: bytes, what: str) -> tuple[Frame, Mapping[bytes, bytes]]:
+    """Table and metadata. A checksum that does not fit, or that the file says it has and has not, is damage."""
+    whole = is_as_signed(data)
+    damaged = UserError(f"{what} is damaged: its checksum differs; make it again with `lengthlens reproduce`")
+    if whole is False:
+        raise damaged
+    arrow = parse_parquet(data, what)
+    metadata: Mapping[bytes, bytes] = arrow.schema.metadata or {}
+    if whole is None and CHECKSUM in metadata:
+        raise damaged
+    return parsed(arrow.to_pandas, what, "a table"), metadata
 
 
 def as_study(table: Frame, name: str = "the table") -> Frame:
@@ -156,7 +199,7 @@ def _typed(found: "pd.Series[Any]", column: str, kind: str, name: str) -> "pd.Se
         numbers: pd.Series[Any] = (
             found.astype("boolean") if kind == "boolean" else pd.to_numeric(found).astype(kind)  # type: ignore[call-overload]
         )
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, ArithmeticError):
         wrong = next((value for value in found if not _is_number(value)), found.iloc[0])
         raise UserError(f"column '{column}' of {name} has the value {wrong!r}, which is not {kind}") from None
     return numbers

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.files import make_directory, write_whole
+from lengthlens.files import make_directory, read_whole, write_whole
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import Task
+from lengthlens.values import parse_json, parsed
 
 FORMAT = "lengthlens model"
 VERSION = 1
@@ -83,10 +83,7 @@ def load(path: str | Path, task: Task | None = None) -> HookedModel:
 
 def with_weights(config: ModelConfig, weights: bytes, source: str | Path, task: Task | None = None) -> HookedModel:
     """The model of a config with weights that `weights_of` gave; `source` names them where they do not fit."""
-    try:
-        state = load_tensors(weights)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise UserError(f"the weights of '{source}' are not a safetensors file: {error}") from None
+    state = parsed(lambda: load_tensors(weights), f"what '{source}' has for weights", "a safetensors file")
     _check_shapes(config, task, state, source)
     model: HookedModel = HookedModel(config, task).to(state["embed.W_E"].dtype)
     model.load_state_dict(state)
@@ -113,21 +110,13 @@ def download(repo: str) -> str:
 
 
 def _read(path: Path, at_most: int) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > at_most:
-            raise UserError(f"'{path}' has {size} bytes and should have at most {at_most}")
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror}") from None
+    return read_whole(path, at_most)  # links are followed: the cache of the Hub is made of them
 
 
 def _read_config(path: Path) -> tuple[str, dict[str, Any], ModelConfig]:
     data = _read(path, LARGEST_CONFIG)
-    try:
-        header = json.loads(text := data.decode())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"'{path}' is not JSON: {str(error) or 'nested too deeply'}") from None
+    header = parse_json(data, f"'{path}'")
+    text = data.decode()
     if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("config"), dict):
         raise UserError(f"'{path}' is not the config of a {FORMAT}")
     if header.get("version") != VERSION:

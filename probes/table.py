@@ -4,7 +4,6 @@ Columns are those of a study. Beside the rows of the probes there is exact_match
 training range: it says whether the rest means something.
 """
 
-import io
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pandas as pd
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import torch
 
 from lengthlens.errors import UserError
@@ -29,10 +27,9 @@ from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accu
 from lengthlens.runs.run import Run
 from lengthlens.runs.sweep import in_parallel
 from lengthlens.tasks import Task
-from lengthlens.values import anything, list_of, map_of, parsed
+from lengthlens.values import anything, list_of, map_of, parse_parquet, parsed
 
 FILE = "probes.parquet"
-MOST_CELLS = 200_000_000  # of a table that is read: more than a year of runs would fill
 EARLIER_RELATION = "relation.json"  # where the learned relation of a run was kept before it was a probe
 
 COLUMNS = (
@@ -41,6 +38,8 @@ COLUMNS = (
     | dict.fromkeys(THRESHOLD_COLUMNS, "float64")
     | {"accurate": "bool", "relation": "str", "form": "str", "form_value": "Int64", "reason": "str"}
 )
+
+NEEDED = {name: COLUMNS[name] for name in ("measure", "scale", "value", "relation")}  # of a table that was kept
 
 Report = Callable[[str], None]
 
@@ -199,19 +198,11 @@ def stored(run: Run) -> pd.DataFrame | None:
         return None
     data = run.read(FILE)
     try:
-        table = parsed(lambda: read_parquet(data), FILE, "a table")
+        arrow = parse_parquet(data, FILE)
+        table = parsed(lambda: arrow.to_pandas().astype(NEEDED), FILE, "a table of measurements")
         return table if "reason" in table else parsed(lambda: _converted(table), FILE, "a table of an earlier version")
     except UserError as error:
         raise run.damaged(FILE, f"cannot be understood: {error}") from None
-
-
-def read_parquet(data: bytes) -> pd.DataFrame:
-    """A table of bounded size: a few bytes can say that there are billions of rows."""
-    about = pq.ParquetFile(io.BytesIO(data)).metadata
-    if about.num_rows * max(1, about.num_columns) > MOST_CELLS:
-        raise UserError(f"it says that it has {about.num_rows} rows")
-    table = pd.read_parquet(io.BytesIO(data))
-    return table.astype({name: COLUMNS[name] for name in ("measure", "scale", "value")})
 
 
 def kept_table(run: Run, again: bool) -> pd.DataFrame | None:

@@ -62,7 +62,7 @@ class Repair:
 
 
 @dataclass(frozen=True)
-class Step:
+class Remedy:
     """A repair, and how it is done."""
 
     file: str
@@ -103,13 +103,13 @@ def repair(
     return done
 
 
-def planned(run: Run, store: RunStore, makers: Makers) -> Iterator[Step]:
+def planned(run: Run, store: RunStore, makers: Makers) -> Iterator[Remedy]:
     """What is to be done, in order; each step sees what those before it left, if they were taken."""
     try:
         damage, entries = run.damage(), run.manifest()
     except files.StorageError as error:
         entries = surely(run)
-        yield Step(MANIFEST, str(error), f"made again for {len(entries)} files", partial(relist, run, entries))
+        yield Remedy(MANIFEST, str(error), f"made again for {len(entries)} files", partial(relist, run, entries))
         names = sorted(path.name for path in run.path.iterdir() if path.name not in UNLISTED and not path.is_dir())
         damage = {name: UNSURE for name in names if name not in entries}
     config, how = known_config(run, store, damage)
@@ -117,7 +117,7 @@ def planned(run: Run, store: RunStore, makers: Makers) -> Iterator[Step]:
         yield config_step(run, damage.pop(CONFIG, "belongs to another run"), config, how)
     for name in (LOG, CHECKPOINT, VERSIONS, METRICS):
         if name in damage:
-            yield Step(name, damage.pop(name), *REMEDIES[name](run))
+            yield Remedy(name, damage.pop(name), *REMEDIES[name](run))
     follow = [name for name in entries if name not in (*KEPT, *UNLISTED)]
     if MODEL in damage or (MODEL not in follow and says_model(run, damage)):
         yield from lost_model(run, damage, [*follow, *damage], config)
@@ -128,12 +128,12 @@ def planned(run: Run, store: RunStore, makers: Makers) -> Iterator[Step]:
         yield status_step(run, damage.pop(STATUS, "is missing"), model)
     for name, wrong in damage.items():
         if name == EVALUATION and config is not None and sound:
-            yield Step(name, wrong, scores_remedy(run, config), partial(score_again, run))
+            yield Remedy(name, wrong, scores_remedy(run, config), partial(score_again, run))
         elif name in makers and sound:
-            yield Step(name, wrong, "measured again", partial(make_again, run, name, makers[name]))
+            yield Remedy(name, wrong, "measured again", partial(make_again, run, name, makers[name]))
         else:
             stray = name not in follow
-            yield Step(name, wrong, "set aside", partial(run.set_aside, name), healed=stray and wrong != UNSURE)
+            yield Remedy(name, wrong, "set aside", partial(run.set_aside, name), healed=stray and wrong != UNSURE)
 
 
 def says_model(run: Run, damage: Mapping[str, str]) -> bool:
@@ -202,14 +202,14 @@ def relatives(name: str, config: RunConfig) -> Iterator[RunConfig]:
                 yield RunConfig.from_dict({**values, "seed": int(seed)})
 
 
-def config_step(run: Run, wrong: str, config: RunConfig | None, how: str) -> Step:
+def config_step(run: Run, wrong: str, config: RunConfig | None, how: str) -> Remedy:
     def act() -> None:
         run.set_aside(CONFIG)
         if config is not None:
             run.write(CONFIG, config.to_json().encode())
 
     left = "set aside: give the command again that trained the run, and nothing sound is trained again"
-    return Step(CONFIG, wrong, how if config else left, act, healed=config is not None)
+    return Remedy(CONFIG, wrong, how if config else left, act, healed=config is not None)
 
 
 def mend_log(run: Run) -> None:
@@ -233,25 +233,27 @@ REMEDIES: dict[str, Callable[[Run], tuple[str, Callable[[], object], bool]]] = {
 # -- the model, and what follows from it -------------------------------------------------------------------------
 
 
-def lost_model(run: Run, damage: Mapping[str, str], follow: Iterable[str], config: RunConfig | None) -> Iterator[Step]:
+def lost_model(
+    run: Run, damage: Mapping[str, str], follow: Iterable[str], config: RunConfig | None
+) -> Iterator[Remedy]:
     again = f"train it again: {command_of(config)}" if config else "train it again"
     wrong = damage.get(MODEL, "is missing")
-    yield Step(MODEL, wrong, f"set aside; {again}", partial(run.set_aside, MODEL), healed=False)
+    yield Remedy(MODEL, wrong, f"set aside; {again}", partial(run.set_aside, MODEL), healed=False)
     for name in dict.fromkeys(follow):
         if name != MODEL:
             wrong = damage.get(name, "was made with the model that is lost")
-            yield Step(name, wrong, "set aside", partial(run.set_aside, name), healed=name in damage)
+            yield Remedy(name, wrong, "set aside", partial(run.set_aside, name), healed=name in damage)
 
 
-def status_step(run: Run, wrong: str, model: str | None) -> Step:
+def status_step(run: Run, wrong: str, model: str | None) -> Remedy:
     """`model` is the checksum of a model that is sound."""
     if model is None:
         remedy = "set aside: training goes on at its last checkpoint, or begins"
-        return Step(STATUS, wrong, remedy, partial(run.set_aside, STATUS), healed=run.has(CHECKPOINT))
+        return Remedy(STATUS, wrong, remedy, partial(run.set_aside, STATUS), healed=run.has(CHECKPOINT))
     noted = finished(run)
     if noted.get("files", {}).get(MODEL) == model:
-        return Step(STATUS, wrong, "made again as the log says", partial(set_status, run, noted.get("status")))
-    return Step(STATUS, wrong, "judged again by the model; the seconds it took are lost", partial(judge_again, run))
+        return Remedy(STATUS, wrong, "made again as the log says", partial(set_status, run, noted.get("status")))
+    return Remedy(STATUS, wrong, "judged again by the model; the seconds it took are lost", partial(judge_again, run))
 
 
 def set_status(run: Run, noted: Any) -> None:

@@ -195,8 +195,8 @@ def test_a_table_by_hand_needs_little(tmp_path: Path) -> None:
         ("a.csv", "task,value\ncopy,1\n", "no column scheme, measure"),
         ("a.csv", "task,scheme,measure,value\ncopy,rope,src,many\n", "'value' of .* has the value 'many'"),
         ("a.csv", "task,scheme,measure,value,scale\ncopy,rope,src,1,1.5\n", "'scale' of .* has the value 1.5"),
-        ("a.parquet", "no parquet", "is no table in parquet or csv"),
-        ("a.csv", "", "is no table in parquet or csv"),
+        ("a.parquet", "no parquet", "is not a table in parquet"),
+        ("a.csv", "", "is not a table in csv"),
         ("b.csv", None, "cannot read"),
     ],
 )
