@@ -187,16 +187,23 @@ class Block(nn.Module):
         if not cfg.attn_only:
             self.ln2 = make_norm(cfg)
             self.mlp = MLP(cfg)
-            self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint(), HookPoint()
+            self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint()
+            if not cfg.parallel_attn_mlp:
+                self.hook_resid_mid = HookPoint()  # [row, pos, d_model], between attention and MLP
 
     def forward(self, resid_pre: Tensor, placement: Placement, embed_qk: Tensor | None) -> Tensor:
         resid_pre = self.hook_resid_pre(resid_pre)
         inputs = self._attention_inputs(resid_pre, embed_qk)
         residual = resid_pre + self.hook_attn_out(self.attn(*inputs, placement))
-        if not self.cfg.attn_only:
-            resid_mid = self.hook_resid_mid(residual)
-            mlp_in = self.hook_mlp_in(resid_mid.clone()) if self.cfg.use_hook_mlp_in else resid_mid
-            residual = resid_mid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
+        if self.cfg.attn_only:
+            mlp_in = None
+        elif self.cfg.parallel_attn_mlp:
+            mlp_in = resid_pre
+        else:
+            mlp_in = residual = self.hook_resid_mid(residual)
+        if mlp_in is not None:
+            mlp_in = self.hook_mlp_in(mlp_in.clone()) if self.cfg.use_hook_mlp_in else mlp_in
+            residual = residual + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
         resid_post: Tensor = self.hook_resid_post(residual)
         return resid_post
 

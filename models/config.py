@@ -25,11 +25,19 @@ RULES = {
     "act_fn": one_of("gelu", "gelu_new", "gelu_fast", "relu", "silu", "solu"),
     "normalization_type": one_of("LN", "LNPre", "RMS", "RMSPre", None),
     "score_scaling": one_of("none", "log"),
-    "attn_only": truth(),
+    **dict.fromkeys(("attn_only", "gated_mlp", "parallel_attn_mlp"), truth()),
     "seed": whole(0, 2**63 - 1),
     **dict.fromkeys(("eps", "attn_scale", "initializer_range"), real(above=0)),
 }  # what each field must be; None, where it is the default, needs no rule, and SchemeSpec knows its own options
 ORIGIN = record("plug-in", dict.fromkeys(("name", *Origin._fields), text()))
+
+
+def later(default: Any = dataclasses.MISSING, factory: Any = dataclasses.MISSING) -> Any:
+    """A field that was added when configs had been stored without it; its default means what they did.
+
+    At that value it is not written, so that ids and checksums of what was stored before stay as they are.
+    """
+    return field(default=default, default_factory=factory, metadata={"later": True})
 
 
 @dataclass(frozen=True)
@@ -45,9 +53,13 @@ class JsonConfig:
         return SchemeSpec.of(stored.scheme, stored.scheme_options)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by field; `plugins` only where there are any, as in configs from before there were."""
+        """Plain values by field, without those that were added later and are at their default."""
         values = dataclasses.asdict(self)
-        return values if values["plugins"] else {name: own for name, own in values.items() if name != "plugins"}
+        return {each.name: values[each.name] for each in dataclasses.fields(self) if not self._unsaid(each)}
+
+    def _unsaid(self, each: "dataclasses.Field[Any]") -> bool:
+        made = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
+        return bool(each.metadata.get("later")) and getattr(self, each.name) == made
 
     def note_plugins(self) -> None:
         """Fill `plugins` in: where the task and the scheme come from, if from outside.
@@ -132,7 +144,9 @@ class ModelConfig(JsonConfig):
     score_scaling: str = "none"  # "log" keeps heads sharp on long inputs, at a price in comparability
     initializer_range: float | None = None  # 0.8 / sqrt(d_model) if None, as in HookedTransformer
     seed: int = 0  # of the initial weights; the same seed gives the same weights, bit for bit
-    plugins: Mapping[str, Any] = field(default_factory=dict)  # filled in: where a task or scheme from outside is from
+    plugins: Mapping[str, Any] = later(factory=dict)  # filled in: where a task or scheme from outside is from
+    gated_mlp: bool = later(False)  # a second map times the activation, as in Llama
+    parallel_attn_mlp: bool = later(False)  # the MLP reads what attention reads, as in GPT-NeoX
 
     def __post_init__(self) -> None:
         self.note_plugins()

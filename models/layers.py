@@ -107,18 +107,24 @@ def make_norm(cfg: LensConfig) -> nn.Module:
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them."""
+    """Two linear maps with an activation between them; gated, a third map gives what the second is multiplied by."""
 
     def __init__(self, cfg: LensConfig) -> None:
         super().__init__()
         d_mlp = cfg.d_mlp or 4 * cfg.d_model
+        self.W_gate = nn.Parameter(torch.empty(cfg.d_model, d_mlp)) if cfg.gated_mlp else None
         self.W_in = nn.Parameter(torch.empty(cfg.d_model, d_mlp))
         self.b_in = nn.Parameter(torch.zeros(d_mlp))
         self.W_out = nn.Parameter(torch.empty(d_mlp, cfg.d_model))
         self.b_out = nn.Parameter(torch.zeros(cfg.d_model))
         self.act_fn = ACT_FN[cfg.act_fn]
         self.hook_pre, self.hook_post = HookPoint(), HookPoint()  # [row, pos, d_mlp]
+        if cfg.gated_mlp:
+            self.hook_pre_linear = HookPoint()  # [row, pos, d_mlp], what the activation of `hook_pre` is multiplied by
 
     def forward(self, x: Tensor) -> Tensor:
-        pre = self.hook_pre(affine(x, self.W_in, self.b_in))
-        return affine(self.hook_post(self.act_fn(pre)), self.W_out, self.b_out)
+        if self.W_gate is None:
+            post = self.act_fn(self.hook_pre(affine(x, self.W_in, self.b_in)))
+        else:  # the bias comes behind the product, as in HookedTransformer
+            post = self.act_fn(self.hook_pre(x @ self.W_gate)) * self.hook_pre_linear(x @ self.W_in) + self.b_in
+        return affine(self.hook_post(post), self.W_out, self.b_out)

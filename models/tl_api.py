@@ -56,6 +56,11 @@ class LensNames:
     W_in, b_in = Stacked("mlp", "W_in"), Stacked("mlp", "b_in")
     W_out, b_out = Stacked("mlp", "W_out"), Stacked("mlp", "b_out")
 
+    @property
+    def W_gate(self) -> Tensor | None:
+        """Of gated MLPs, [layer, d_model, d_mlp]; None without."""
+        return torch.stack([block.mlp.W_gate for block in self.layers]) if self.cfg.gated_mlp else None
+
     QK, OV = Attention.QK, Attention.OV  # of W_Q, W_K, W_V and W_O above: [layer, head, d_model, d_model]
 
     def all_head_labels(self) -> list[str]:
@@ -69,7 +74,9 @@ class LensNames:
             total = total + block.attn.b_O
             if include_mlp_biases and not self.cfg.attn_only:
                 total = total + block.mlp.b_out
-        return total + self.layers[layer].attn.b_O if mlp_input else total
+        if mlp_input and not self.cfg.parallel_attn_mlp:
+            total = total + self.layers[layer].attn.b_O
+        return total
 
     def _task(self) -> Task:
         if self.task is None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lengthlens.models.config import JsonConfig, ModelConfig
+from lengthlens.models.config import JsonConfig, ModelConfig, later
 from lengthlens.tasks import TASKS, Task
-from lengthlens.values import one_of, real, text, truth, whole
+from lengthlens.values import anything, map_of, one_of, real, record, text, truth, whole
 
 RULES = {
     **dict.fromkeys(("task", "scheme"), text()),
@@ -21,6 +21,9 @@ RULES = {
     "precision": one_of("float32", "bfloat16"),
     "lengths": one_of("one", "mixed"),
     "compile": truth(),
+    "imported": record("imported model", {}, {
+        **dict.fromkeys(("name", "kind", "sha256"), text()), "tokens": map_of(whole()), "model": map_of(anything()),
+    }),  # fmt: skip
     **dict.fromkeys(("lr", "pe_lr_factor", "weight_decay", "clip"), real(0)),
     **dict.fromkeys(("beta2", "cooldown", "label_smoothing"), real(0, below=1)),
 }  # what the fields about training must be; ModelConfig knows the others
@@ -80,7 +83,8 @@ class RunConfig(JsonConfig):
     device: str = "auto"  # cuda where there is one, else cpu; mps only if asked for
     threads: int = 1  # of the CPU; these matrices are too small for more, and one gives the same bits everywhere
     compile: bool = False  # compiling takes longer than most runs here
-    plugins: Mapping[str, Any] = field(default_factory=dict)  # filled in: where a task or scheme from outside is from
+    plugins: Mapping[str, Any] = later(factory=dict)  # filled in: where a task or scheme from outside is from
+    imported: Mapping[str, Any] = later(factory=dict)  # where the model comes from, if it was not trained here
 
     def __post_init__(self) -> None:
         for name, rule in RULES.items():
@@ -101,7 +105,8 @@ class RunConfig(JsonConfig):
     def model(self) -> ModelConfig:
         """The model that is trained."""
         own = {name: value for name, value in vars(self).items() if name in MODEL_FIELDS}
-        return ModelConfig(**own, train_ctx=self.task_object.length(self.train_max))
+        own["train_ctx"] = self.task_object.length(self.train_max)
+        return ModelConfig.from_dict({**self.imported.get("model", {}), **own})
 
     def identity(self) -> dict[str, Any]:
         """The choices that decide the result: all but `EXECUTION`; of plug-ins what they define, not where they are."""

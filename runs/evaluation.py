@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from lengthlens.errors import TooLongError, UserError
 from lengthlens.files import StorageError
+from lengthlens.models.schemes.scheme import schemes_in
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import EVALUATION, Run
 from lengthlens.tasks import Batch, Task
@@ -136,10 +138,30 @@ def right_answers(model: Model, task: Task, length: int, samples: int, seed: int
     device, named = device_of(model), {"scale": length} if takes_scale(model) else {}
     rows, right = rows_within(memory, model, task.length(length)), []
     with evaluating(model), torch.inference_mode():
-        for start in range(0, samples, rows):
-            block = Batch(*(x[start : start + rows] for x in (drawn.tokens, drawn.answer_mask, drawn.scale)))
-            right.append(right_tokens(model(block.tokens.to(device), **named), block))
+        for first, last in placed(model, samples):
+            for start in range(first, last, rows):
+                end = min(start + rows, last)
+                block = Batch(*(x[start:end] for x in (drawn.tokens, drawn.answer_mask, drawn.scale)))
+                right.append(right_tokens(model(block.tokens.to(device), **named), block))
     return torch.cat(right)
+
+
+def placed(model: Model, samples: int) -> Iterator[tuple[int, int]]:
+    """The instances, from first to last, that share a placement of positions; the model uses it meanwhile.
+
+    A scheme with several random placements is averaged over them: each has its share of the instances.
+    """
+    schemes = schemes_in(model) if isinstance(model, nn.Module) else []
+    count = max((scheme.placements for scheme in schemes), default=1)
+    bounds = [samples * k // count for k in range(count + 1)]
+    try:
+        for placement, (first, last) in enumerate(pairwise(bounds)):
+            for scheme in schemes:
+                scheme.placement = placement
+            yield first, last
+    finally:
+        for scheme in schemes:
+            scheme.placement = 0
 
 
 def instance_seed(seed: int, length: int) -> int:

@@ -191,7 +191,8 @@ def rows_of(run: Run) -> list[dict[str, Any]]:
     """The rows of one run in the table."""
     choices, status = stored_choices(run)[0], asdict(run.status())
     options = json.dumps(choices["scheme_options"], sort_keys=True)
-    about = {"run": run.id, **choices, "scheme_options": options}
+    source = str(choices.get("imported", {}).get("name", ""))
+    about = {"run": run.id, **choices, "scheme_options": options, "imported": source}
     outcome = {**status, "trained_steps": status["steps"]}
     scores = [{**row, "evaluation_seed": row["seed"]} for row in best_rows(run.evaluation())] or [{}]
     return [{**outcome, **row, **about} for row in scores]

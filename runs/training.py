@@ -91,6 +91,8 @@ def train(
     ('not-converged', 2)
     """
     listeners = list(reports)
+    if config.imported and (store is None or not store.run(config).status().finished):
+        raise UserError(f"run '{config.id}' is an imported model, which is not trained here: import it again")
     if store is None:
         with cpu_threads(config.threads):
             trainer, start = Trainer(config), time.monotonic()

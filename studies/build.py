@@ -121,6 +121,8 @@ def recipe_label(config: RunConfig) -> str:
     >>> recipe_label(RunConfig("copy", "rope", n_layers=4, steps=10, seed=3)), recipe_label(RunConfig("copy", "rope"))
     ('n_layers=4, steps=10', '')
     """
+    if config.imported:
+        return f"imported {config.imported.get('name')}"
     usual = {field.name: field.default for field in dataclasses.fields(RunConfig)}
     own = {name: value for name, value in config.to_dict().items() if name not in (*NAMED, *EXECUTION)}
     return ", ".join(f"{name}={value}" for name, value in own.items() if value != usual[name])

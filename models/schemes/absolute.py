@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lengthlens.errors import TooLongError
 from lengthlens.models.schemes.relation import Code
-from lengthlens.models.schemes.scheme import Anchorable, Positions, PositionScheme, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
 
@@ -46,13 +46,26 @@ class NoPosition(PositionScheme):
 
 
 class _Table(Anchorable):
-    """One learned vector for each position, up to n_ctx; in the anchored twin, for each of i−n."""
+    """One learned vector for each position, up to n_ctx; in the anchored twin, for each of i−n.
+
+    Positions begin at `start`. With a `spread` they begin at a random place from there on, up to `spread` further and
+    as far as the table goes: in training another one for each batch (Kiyono et al. 2021); in evaluation `draws` fixed
+    ones, over which exact match is averaged. The anchored twin counts from the scale and has no start.
+    """
+
+    @dataclass(frozen=True)
+    class Options:
+        start: int = option(0, at_least=0, at_most=LARGEST, later=True)
+        spread: int = option(0, at_least=0, at_most=LARGEST, later=True)
+        draws: int = option(8, at_least=1, at_most=1000, later=True)  # without a spread there is but one
+
+    options: Options
 
     family = "absolute"
     relation_in_words = "(i, j)"
     anchored_in_words = "(i−n, j−n)"
 
-    def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task, anchored)
         self.least = -sizes.n_ctx if anchored else 0
         self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx - self.least, sizes.d_model))
@@ -66,13 +79,28 @@ class _Table(Anchorable):
 
     def vectors(self, positions: Positions) -> Tensor:
         length = positions.limit or positions.tokens.shape[1]
-        n_ctx = self.sizes.n_ctx
-        if length > n_ctx:
-            raise TooLongError(f"scheme '{self.name}' has {n_ctx} positions and cannot process a sequence of {length}")
+        n_ctx, start = self.sizes.n_ctx, 0 if self.anchored else self.options.start
+        if start + length > n_ctx:
+            held = f"has {n_ctx} positions and cannot process a sequence of {length}"
+            raise TooLongError(f"scheme '{self.name}' {held}" + (f" that starts at {start}" if start else ""))
         if not self.anchored:
-            return self.W_pos[positions.position]
+            return self.W_pos[positions.position + self.begin(length)]
         assert positions.scale is not None
         return self.W_pos[(positions.position - positions.scale[:, None]).clamp(min=self.least) - self.least]
+
+
+    @property
+    def placements(self) -> int:
+        return self.options.draws if self.options.spread else 1
+
+    def begin(self, length: int) -> int:
+        """Where the positions of a sequence of this length begin in this pass."""
+        start, spread = self.options.start, self.options.spread
+        if not spread:
+            return start
+        room = min(spread, self.sizes.n_ctx - start - length)
+        generator = self.generator if self.training else torch.Generator(device="cpu").manual_seed(self.placement)
+        return start + int(torch.rand((), generator=generator, device="cpu") * (room + 1))
 
 
 class LearnedPositions(_Table):

@@ -156,6 +156,7 @@ class PositionScheme(nn.Module, ABC):
     remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
     no_random: str | None = None  # why `randomized:` makes no sense on it, if it does not
     no_hint: str | None = None  # why `hinted:` makes no sense on it, if it does not
+    placement: int = 0  # which of its random placements a pass in evaluation uses, for a scheme that has several
     Options: ClassVar[type] = NoOptions  # a frozen dataclass; its fields are the scheme's options
 
     def __init__(self, sizes: Sizes, options: object, task: Task | None) -> None:
@@ -212,6 +213,11 @@ class PositionScheme(nn.Module, ABC):
     def rotary_pairs(self, length: int) -> list[RotaryPair] | None:
         """The dimensions of a head that `rotate` turns together, in a sequence of this length; None if none."""
         return None
+
+    @property
+    def placements(self) -> int:
+        """Over how many random placements exact match is averaged; `placement` says which one is meant."""
+        return 1
 
     def option_values(self) -> dict[str, Any]:
         """The options by name, defaults included: what `SchemeSpec.of` needs to make the same scheme again."""

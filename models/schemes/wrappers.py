@@ -54,6 +54,10 @@ class Wrapper(PositionScheme):
     def parts(self) -> list[PositionScheme]:
         return [self.inner]
 
+    @property
+    def placements(self) -> int:
+        return self.inner.placements
+
     def option_values(self) -> dict[str, Any]:
         return {**self.inner.option_values(), **asdict(self.options)}  # type: ignore[call-overload]
 
