@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lengthlens.probes.transfer import readout_transfer
     from lengthlens.runs.config import RunConfig
     from lengthlens.runs.evaluation import exact_match
+    from lengthlens.runs.importing import import_checkpoint
     from lengthlens.runs.store import RunStore
     from lengthlens.runs.sweep import sweep
     from lengthlens.runs.training import train
@@ -46,6 +47,7 @@ HOMES = {
     "train": "runs.training",
     "RunStore": "runs.store",
     "exact_match": "runs.evaluation",
+    "import_checkpoint": "runs.importing",
     "sweep": "runs.sweep",
     "verdict": "theory.verdict",
     "measured_src": "probes.src",
@@ -64,8 +66,9 @@ HOMES = {
 
 __all__ = [
     "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "certify",
-    "draw", "exact_match", "interchange_src", "invariance_index", "load", "measured_lrc", "measured_src", "prune",
-    "readout_transfer", "register", "reproduce", "stretched_match", "study", "surgery", "sweep", "train", "verdict",
+    "draw", "exact_match", "import_checkpoint", "interchange_src", "invariance_index", "load", "measured_lrc",
+    "measured_src", "prune", "readout_transfer", "register", "reproduce", "stretched_match", "study", "surgery", "sweep",
+    "train", "verdict",
 ]  # fmt: skip
 
 

@@ -7,13 +7,14 @@ import click
 from lengthlens.commands.options import plugin_option
 from lengthlens.commands.probes import PROBE_COMMANDS
 from lengthlens.commands.runs import RUN_COMMANDS
+from lengthlens.commands.sharing import SHARING_COMMANDS
 from lengthlens.commands.studies import STUDY_COMMANDS
 from lengthlens.commands.terminal import Group
 from lengthlens.commands.theory import THEORY_COMMANDS
 
 SECTIONS = {
     "Before any training": THEORY_COMMANDS,
-    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS),
+    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *SHARING_COMMANDS),
     "Studies of many runs": STUDY_COMMANDS,
 }
 

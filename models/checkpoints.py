@@ -55,10 +55,11 @@ class Checkpoint:
 
     def model(self, task: Task | None = None) -> HookedModel:
         """The model, ready for evaluation: over its own ids, or (after `speaking`) over the tokens of a task."""
-        model = HookedModel(ModelConfig(**{**self.fields, "task": task.name if task else None}), task)
+        model: HookedModel = HookedModel(ModelConfig(**{**self.fields, "task": task.name if task else None}), task)
         check_weights(self.weights, model.state_dict(), f"'{self.name}'")
         model.load_state_dict(dict(self.weights))
-        return model.eval()
+        model.eval()
+        return model
 
     def speaking(self, task: Task, ids: Mapping[str, int]) -> "Checkpoint":
         """The same model over the tokens of a task: embedding and unembedding of these ids only, in the task's order.
@@ -195,15 +196,13 @@ def _guessed(checkpoint: Checkpoint, task: Task) -> dict[str, int]:
     known, payload = checkpoint.vocabulary, (*task.symbols, *task.marks)
     if not known and checkpoint.d_vocab == len(task.vocab):
         return dict(task.ids)
+    found = {token: number for token, number in checkpoint.ends.items() if number < checkpoint.d_vocab}
+    if BEGIN in known and END in known:
+        found |= {token: known[token] for token in ENDS if token in known}
     for space in SPACES:
         if all(space + token in known for token in payload):
-            found = {token: known[space + token] for token in payload}
-            break
-    else:
-        return {}
-    ends = {token: number for token, number in checkpoint.ends.items() if number < checkpoint.d_vocab}
-    literal = {token: known[token] for token in ENDS if token in known}
-    return found | ends | (literal if BEGIN in literal and END in literal else {})
+            return found | {token: known[space + token] for token in payload}
+    return found
 
 
 def _id_of(value: Any, token: str, checkpoint: Checkpoint) -> int:

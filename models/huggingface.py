@@ -1,7 +1,7 @@
-"""Models of Hugging Face in this project's terms: fields of a `ModelConfig`, and weights under HookedTransformer's names.
+"""Models of Hugging Face in this project's terms: fields of a `ModelConfig`, weights under HookedTransformer's names.
 
-One function for each kind of model (`model_type` in its config.json). It takes the weights it knows out of a dictionary;
-what is left over, or set in the config to something that this model does not have, is refused by name.
+One function for each kind of model (`model_type` in its config.json). It takes the weights it knows out of a
+dictionary; what is left over, or set in the config to something that this model does not have, is refused by name.
 
 Grouped keys and values are written out, one for each head, and a norm of the embedding is applied to the table once:
 both compute the same, and every hook then has the shape that it has in all other models.
@@ -22,7 +22,9 @@ Read = tuple[dict[str, Any], Weights]
 
 ACTIVATIONS = {
     **{name: name for name in ("gelu", "gelu_new", "gelu_fast", "relu", "silu")},
-    **{"gelu_pytorch_tanh": "gelu_new", "gelu_python": "gelu", "swish": "silu"},
+    "gelu_pytorch_tanh": "gelu_new",
+    "gelu_python": "gelu",
+    "swish": "silu",
 }
 # Features that this model does not have, each with the only values under which it is absent.
 ABSENT: dict[str, tuple[object, ...]] = {
@@ -72,7 +74,9 @@ def llama(config: Config, weights: Weights) -> Read:
         for name in "QKV":
             matrix = take(weights, f"{theirs}self_attn.{name.lower()}_proj.weight")
             shift = weights.pop(f"{theirs}self_attn.{name.lower()}_proj.bias", torch.zeros(len(matrix)))
-            matrix, shift = (written_out(x.view(-1, d_head, *x.shape[1:]), heads).flatten(0, 1) for x in (matrix, shift))
+            matrix, shift = (
+                written_out(x.view(-1, d_head, *x.shape[1:]), heads).flatten(0, 1) for x in (matrix, shift)
+            )
             found |= head_maps(f"{ours}attn", name, matrix, shift, heads)
         shift = weights.pop(f"{theirs}self_attn.o_proj.bias", torch.zeros(width))
         found |= attention_out(f"{ours}attn", take(weights, f"{theirs}self_attn.o_proj.weight"), shift, heads)
@@ -98,9 +102,7 @@ def gpt_neox(config: Config, weights: Weights) -> Read:
         found |= fused_layer(weights, f"layers.{layer}.", f"blocks.{layer}.", "attention", heads)
     found |= norm(weights, "final_layer_norm", "ln_final")
     found |= unembedding(config, weights, "embed_in.weight", tied=False, name="embed_out.weight")
-    fields = architecture(
-        config, layers, heads, width, "max_position_embeddings", config.get("hidden_act", "gelu")
-    )
+    fields = architecture(config, layers, heads, width, "max_position_embeddings", config.get("hidden_act", "gelu"))
     fields |= rotary(config, width // heads, config.get("rotary_pct", 0.25))
     fields |= {"d_mlp": size(config, "intermediate_size"), "eps": config.get("layer_norm_eps", 1e-5)}
     fields["parallel_attn_mlp"] = bool(config.get("use_parallel_residual", True))
@@ -122,7 +124,12 @@ def bloom(config: Config, weights: Weights) -> Read:
 
 
 ARCHITECTURES: dict[str, Callable[[Config, Weights], Read]] = {
-    **{"gpt2": gpt2, "llama": llama, "mistral": llama, "qwen2": llama, "gpt_neox": gpt_neox, "bloom": bloom}
+    "gpt2": gpt2,
+    "llama": llama,
+    "mistral": llama,
+    "qwen2": llama,
+    "gpt_neox": gpt_neox,
+    "bloom": bloom,
 }
 
 
@@ -245,7 +252,11 @@ def rotary(config: Config, d_head: int, share: float = 1.0) -> dict[str, Any]:
     options |= {"original_length": original, "scaling": told.get("factor")}
     if kind == "linear":
         return {"scheme": "rope-pi", "scheme_options": options}
-    if kind == "yarn" and not any(told.get(name) for name in ("mscale", "mscale_all_dim")) and told.get("truncate", True):
+    if (
+        kind == "yarn"
+        and not any(told.get(name) for name in ("mscale", "mscale_all_dim"))
+        and told.get("truncate", True)
+    ):
         ramp = {name: float(told[name]) for name in ("beta_fast", "beta_slow") if told.get(name)}
         options |= {**ramp, "attention_factor": told.get("attention_factor")}
         return {"scheme": "rope-yarn", "scheme_options": options}
@@ -255,5 +266,7 @@ def rotary(config: Config, d_head: int, share: float = 1.0) -> dict[str, Any]:
 def finished(config: Config, fields: dict[str, Any], found: Weights, left: Weights) -> Read:
     """Fields and weights, if nothing is left over that has no equivalent."""
     if left:
-        raise UserError(f"the {config.get('model_type')} model has weights '{min(left)}', which have no equivalent here")
+        raise UserError(
+            f"the {config.get('model_type')} model has weights '{min(left)}', which have no equivalent here"
+        )
     return {**fields, "d_vocab": len(found["embed.W_E"]), "d_vocab_out": found["unembed.W_U"].shape[1]}, found

@@ -59,7 +59,7 @@ class LensNames:
     @property
     def W_gate(self) -> Tensor | None:
         """Of gated MLPs, [layer, d_model, d_mlp]; None without."""
-        return torch.stack([block.mlp.W_gate for block in self.layers]) if self.cfg.gated_mlp else None
+        return torch.stack([cast(Tensor, block.mlp.W_gate) for block in self.layers]) if self.cfg.gated_mlp else None
 
     QK, OV = Attention.QK, Attention.OV  # of W_Q, W_K, W_V and W_O above: [layer, head, d_model, d_model]
 

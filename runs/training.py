@@ -137,8 +137,8 @@ def judged(rows: list[dict[str, Any]], steps: int) -> Status:
     mean = sum(row["exact_match"] for row in rows) / len(rows)
     if mean >= CONVERGED:
         return Status("converged", steps, mean)
-    reason = f"in-range exact match is {mean:.3f} after {steps} steps, below {CONVERGED}"
-    return Status("not-converged", steps, mean, 0.0, reason)
+    after = f" after {steps} steps" if steps else ""  # of a model that was trained elsewhere none are known
+    return Status("not-converged", steps, mean, 0.0, f"in-range exact match is {mean:.3f}{after}, below {CONVERGED}")
 
 
 def note_finish(run: Run) -> None:

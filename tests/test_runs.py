@@ -75,7 +75,7 @@ def test_every_choice_that_changes_the_result_changes_the_name() -> None:
     other = {
         "task": "reverse", "scheme": "rope", "scheme_options": {"max_distance": 3}, "score_scaling": "none",
         "lengths": "mixed", "precision": "bfloat16", "device": "cpu", "compile": True,
-        "d_mlp": 16, "initializer_range": 0.5,
+        "d_mlp": 16, "initializer_range": 0.5, "imported": {"name": "gpt2"},
     }  # fmt: skip
     for field in dataclasses.fields(config)[:-1]:  # the last, `plugins`, is not chosen but filled in
         value = getattr(config, field.name)

@@ -88,7 +88,6 @@ class _Table(Anchorable):
         assert positions.scale is not None
         return self.W_pos[(positions.position - positions.scale[:, None]).clamp(min=self.least) - self.least]
 
-
     @property
     def placements(self) -> int:
         return self.options.draws if self.options.spread else 1

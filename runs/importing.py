@@ -1,0 +1,138 @@
+"""Checkpoints of others as runs: evaluated, probed and drawn like those that were trained here."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.models.checkpoints import Checkpoint, read_checkpoint, read_json, token_ids
+from lengthlens.models.pretrained import check_weights, weights_of
+from lengthlens.models.schemes import SchemeSpec
+from lengthlens.models.transformer import HookedModel
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.evaluation import evaluating, exact_match
+from lengthlens.runs.run import MODEL, VERSIONS, Run
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.training import FINAL_SAMPLES, library_versions, status_of
+from lengthlens.tasks import TASKS, Task
+
+SOURCE = "import.json"  # what is known of where an imported model comes from
+OUTSIDE_ROWS = 64  # instances on which the source is asked for tokens outside of the task
+OWN = {f.name for f in fields(RunConfig)}  # of a model's fields, those that a run's config has itself
+
+
+def import_checkpoint(
+    path: str | Path,
+    task: str,
+    store: RunStore,
+    *,
+    vocab: Mapping[str, Any] | str | Path | None = None,
+    train_max: int = RunConfig.train_max,
+    start: int = 0,
+    spread: int = 0,
+    seed: int = 0,
+    name: str | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Run:
+    """A model that someone else trained, as a run in a store.
+
+    Arguments:
+        path: a local directory of Hugging Face (GPT-2, Llama, Mistral, Qwen2, GPT-NeoX, BLOOM) or of TransformerLens.
+        task: the name of the task that the model is to be asked; it is evaluated on scales up to `train_max` at once.
+        store: where the run is kept. A model that was imported before is given back.
+        vocab: the model's id, or the text of its token, for each token of the task; by name, or in a JSON file. What
+            it leaves out is looked up in the model's tokenizer.
+        train_max: the largest scale that the model was trained on, as far as is known.
+        start: for learned positions, the position of the first token.
+        spread: for learned positions, how much further the first token may stand: exact match is then averaged over
+            several random starts.
+        seed: tells apart models of one training recipe, as in runs of this project.
+        name: what the model is called in studies; the name of the directory if not given.
+        report: is told what is being done.
+
+    Result: a run. Its model has embeddings of the task's tokens only, so that an answer is the likeliest among them;
+    the run's import.json says how often the source would have preferred another token.
+
+    Errors: UserError for weights that are not safetensors, for what this model cannot represent (by name), and for
+    tokens whose ids are not known.
+
+        run = ll.import_checkpoint("my-gpt2", "copy", ll.RunStore("runs"), vocab={"^": 50256, "$": 198})
+        model = run.model()  # the hooks of any other model here
+    """
+    asked: Task = TASKS[task]
+    tell = report or (lambda text: None)
+    tell("reading the checkpoint")
+    source = read_checkpoint(path)
+    mapping = read_json(Path(vocab)) if isinstance(vocab, str | Path) else vocab
+    ids = token_ids(source, asked, mapping)
+    own = source.speaking(asked, ids)
+    about = {"task": task, "train_max": train_max, "seed": seed}
+    config = _config(own, ids, name or source.name, start, spread, about)
+    model = HookedModel(config.model, asked)
+    check_weights(own.weights, model.state_dict(), f"'{path}'")
+    model.load_state_dict(dict(own.weights))
+    run = store.create(config)
+    with run.locked():
+        if not run.status().finished:
+            _write(run, model.eval(), source, ids, tell)
+    return run
+
+
+def _config(
+    source: Checkpoint, ids: Mapping[str, int], name: str, start: int, spread: int, about: Mapping[str, Any]
+) -> RunConfig:
+    """The config of an imported model; what a run's config has no field for stands in `imported`."""
+    known: dict[str, Any] = {"score_scaling": "none", **source.fields, **about}
+    moved = {key: value for key, value in (("start", start), ("spread", spread)) if value}
+    if not moved.keys() <= SchemeSpec.of(known["scheme"]).options.keys():
+        raise UserError(
+            f"scheme '{known['scheme']}' counts by differences of positions: only learned positions have a "
+            f"{' and a '.join(moved)}"
+        )
+    options = {**known.pop("scheme_options", {}), **moved}
+    rest = {key: value for key, value in known.items() if key not in OWN}
+    told = {"name": name, "kind": source.kind, "sha256": source.sha256, "tokens": dict(ids), "model": rest}
+    mine = {key: value for key, value in known.items() if key in OWN}
+    return RunConfig.from_dict({**mine, "scheme_options": options, "imported": told})
+
+
+def _write(
+    run: Run, model: HookedModel, source: Checkpoint, ids: Mapping[str, int], tell: Callable[[str], None]
+) -> None:
+    """Weights, scores in range, versions; the status last, so that once it says so all else is there."""
+    config, task = run.config, run.config.task_object
+    scales = range(task.min_scale, config.train_max + 1)
+    rows = [asdict(score) for score in exact_match(model, task, scales, samples=FINAL_SAMPLES, report=tell)]
+    outside = share_outside(model, source, ids, config.train_max)
+    run.write(MODEL, weights_of(model))
+    run.write_json(SOURCE, {**config.imported, "outside": outside})
+    run.write_json(VERSIONS, library_versions())
+    run.add_evaluation(rows)
+    run.set_status(status_of(rows, steps=0))
+    run.log("import", kind=source.kind, sha256=source.sha256)
+
+
+def share_outside(model: HookedModel, source: Checkpoint, ids: Mapping[str, int], scale: int) -> float:
+    """How often, at answer tokens of one scale, the source finds a token likeliest that is none of the task's."""
+    task = model.task
+    assert task is not None
+    batch = task.sample(task.checked_scale(scale), OUTSIDE_ROWS, torch.Generator().manual_seed(0))
+    with evaluating(model):
+        _, cache = model.run_with_cache(batch.tokens, scale, names_filter="unembed.hook_in")
+    queries: Tensor = cache["unembed.hook_in"][:, :-1][batch.query_mask]  # [answer token, d_model]
+    logits = queries @ source.weights["unembed.W_U"] + source.weights["unembed.b_U"]
+    inside = torch.tensor(sorted(set(ids.values())))
+    return float((~torch.isin(logits.argmax(-1), inside)).double().mean())
+
+
+def source_of(run: Run) -> dict[str, Any]:
+    """What is known of where an imported model comes from; empty for a run that was trained here."""
+    if not run.has(SOURCE):
+        return {}
+    found: dict[str, Any] = json.loads(run.read(SOURCE))
+    return found

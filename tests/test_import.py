@@ -1,0 +1,438 @@
+"""Checkpoints of others compute here what they compute there, become runs, and what has no equivalent is refused."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from torch import Tensor
+
+import lengthlens as ll
+from lengthlens.cli import main
+from lengthlens.errors import UserError
+from lengthlens.models.checkpoints import Checkpoint, read_checkpoint, token_ids
+from lengthlens.runs.evaluation import instance_seed, right_tokens, score_of
+from lengthlens.runs.importing import source_of
+from lengthlens.tasks import TASKS
+
+HOOKED = Path(__file__).parent / "fixtures" / "hooked39"  # made with TransformerLens 3.9
+WEIGHTS = "model.safetensors"
+VOCAB = 23
+LLAMA = {
+    "vocab_size": VOCAB, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+NEOX = {
+    "vocab_size": VOCAB, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+GPT2 = {"vocab_size": VOCAB, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 64}
+BLOOM = {"vocab_size": VOCAB, "hidden_size": 20, "n_layer": 2, "n_head": 5}  # 5 is no power of two: two rules of slopes
+THETA = {"rope_theta": 500.0, "rope_type": "default"}
+LINEAR = {"rope_theta": 500.0, "rope_type": "linear", "factor": 4.0}
+YARN = {"rope_theta": 500.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2", GPT2),
+    "gpt2-untied": ("GPT2", {**GPT2, "tie_word_embeddings": False, "n_inner": 20, "activation_function": "gelu"}),
+    "gpt2-unscaled": ("GPT2", {**GPT2, "scale_attn_weights": False, "activation_function": "relu"}),
+    "llama": ("Llama", LLAMA),
+    "llama-tied": ("Llama", {**LLAMA, "tie_word_embeddings": True, "attention_bias": True, "rope_parameters": THETA}),
+    "llama-wide-heads": (
+        "Llama",
+        {**LLAMA, "head_dim": 8, "num_key_value_heads": 6, "hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "llama-linear": ("Llama", {**LLAMA, "head_dim": 8, "rope_parameters": LINEAR}),
+    "llama-yarn": ("Llama", {**LLAMA, "head_dim": 8, "rope_parameters": YARN}),
+    "mistral": ("Mistral", {**LLAMA, "sliding_window": None}),
+    "qwen2": ("Qwen2", LLAMA),
+    "neox": ("GPTNeoX", NEOX),
+    "neox-sequential": ("GPTNeoX", {**NEOX, "use_parallel_residual": False, "attention_bias": False}),
+    "neox-all-turns": ("GPTNeoX", {**NEOX, "rope_parameters": {**THETA, "partial_rotary_factor": 1.0}}),
+    "bloom": ("Bloom", BLOOM),
+    "bloom-untied": ("Bloom", {**BLOOM, "tie_word_embeddings": False}),
+}
+
+
+def source(kind: str, settings: Mapping[str, Any]) -> Any:
+    """A model of transformers whose parameters are all random: biases of zero would hide mistakes."""
+    config = getattr(transformers, f"{kind}Config")(**{"bos_token_id": None, "eos_token_id": None, **settings})
+    config._attn_implementation = "eager"  # the one that shows patterns
+    suffix = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
+    model = getattr(transformers, f"{kind}{suffix}")(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def saved(folder: Path, kind: str, settings: Mapping[str, Any], **how: Any) -> Any:
+    model = source(kind, settings)
+    model.save_pretrained(folder, **how)
+    return model
+
+
+def some_tokens(vocab: int = VOCAB, length: int = 40) -> Tensor:
+    return torch.randint(vocab, (2, length), generator=torch.Generator().manual_seed(2))
+
+
+# -- the same numbers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_residual_stream_and_patterns(case: str, tmp_path: Path) -> None:
+    theirs = saved(tmp_path, *CASES[case])
+    model = read_checkpoint(tmp_path).model()
+    tokens = some_tokens()
+    with torch.no_grad():
+        expected = theirs(tokens, output_hidden_states=True, output_attentions=True)
+    logits, cache = model.run_with_cache(tokens)
+    torch.testing.assert_close(logits, expected.logits, atol=1e-5, rtol=0)
+    torch.testing.assert_close(model(tokens), logits, atol=1e-5, rtol=0)  # the fused way, without hooks
+    for layer in range(model.cfg.n_layers):
+        torch.testing.assert_close(cache["resid_pre", layer], expected.hidden_states[layer], atol=1e-5, rtol=0)
+        torch.testing.assert_close(cache["pattern", layer], expected.attentions[layer], atol=1e-5, rtol=0)
+
+
+def test_names_of_hooks_are_those_of_hooked_transformer(tmp_path: Path) -> None:
+    saved(tmp_path, *CASES["llama"])
+    _, cache = read_checkpoint(tmp_path).model().run_with_cache(some_tokens())
+    gate, linear, post = (cache[f"blocks.0.mlp.hook_{name}"] for name in ("pre", "pre_linear", "post"))
+    torch.testing.assert_close(post, torch.nn.functional.silu(gate) * linear)
+    assert cache["k", 0].shape == (2, 40, 6, 4) and "blocks.0.hook_resid_mid" in cache
+    saved(tmp_path / "neox", *CASES["neox"])
+    _, cache = read_checkpoint(tmp_path / "neox").model().run_with_cache(some_tokens())
+    assert "blocks.0.hook_resid_mid" not in cache  # attention and MLP read the same
+    both = cache["resid_pre", 0] + cache["attn_out", 0] + cache["mlp_out", 0]
+    torch.testing.assert_close(cache["resid_post", 0], both)
+
+
+def test_several_files_and_half_precision(tmp_path: Path) -> None:
+    source(*CASES["llama"]).to(torch.bfloat16).save_pretrained(tmp_path, max_shard_size="5KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    assert_same(transformers.LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), tmp_path)
+
+
+def test_configs_of_earlier_versions_of_transformers(tmp_path: Path) -> None:
+    """rope_theta, rope_scaling, rotary_pct and the names without a prefix: as files on the Hub often have them."""
+    theirs = saved(tmp_path / "llama", "Llama", {**LLAMA, "head_dim": 8, "rope_parameters": LINEAR})
+    rewrite(tmp_path / "llama", rope_parameters=None, rope_theta=500.0, rope_scaling={"type": "linear", "factor": 4.0})
+    assert_same(theirs, tmp_path / "llama")
+    partial = {**THETA, "partial_rotary_factor": 0.5}
+    theirs = saved(tmp_path / "neox", "GPTNeoX", {**NEOX, "rope_parameters": partial})
+    rewrite(tmp_path / "neox", rope_parameters=None, rotary_emb_base=500, rotary_pct=0.5)
+    assert_same(theirs, tmp_path / "neox")
+    theirs = saved(tmp_path / "gpt2", "GPT2", GPT2)
+    weights = load_file(tmp_path / "gpt2" / "model.safetensors")
+    bare = {name.removeprefix("transformer."): value for name, value in weights.items()}
+    bare |= {"h.0.attn.bias": torch.ones(1, 1, 8, 8)}  # a mask that older files carry along
+    save_file(bare, tmp_path / "gpt2" / "model.safetensors")
+    assert_same(theirs, tmp_path / "gpt2")
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def assert_same(theirs: Any, folder: Path) -> None:
+    with torch.no_grad():
+        expected = theirs(some_tokens()).logits
+    torch.testing.assert_close(read_checkpoint(folder).model()(some_tokens()), expected, atol=1e-5, rtol=0)
+
+
+# -- TransformerLens ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", sorted(path.stem for path in HOOKED.glob("*.json")))
+def test_a_hooked_transformer_of_version_3_9(case: str, tmp_path: Path) -> None:
+    """Saved with safetensors and ``json.dump(model.cfg.to_dict())``."""
+    stored = load_file(HOOKED / f"{case}.safetensors")
+    weights = {key.removeprefix("weights/"): value for key, value in stored.items() if key.startswith("weights/")}
+    hooked_folder(tmp_path, weights, json.loads((HOOKED / f"{case}.json").read_text()))
+    model = read_checkpoint(tmp_path).model()
+    torch.testing.assert_close(model(stored["tokens"]), stored["logits"], atol=1e-5, rtol=0)
+
+
+def hooked_folder(folder: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    folder.mkdir(exist_ok=True)
+    save_file({name: value.detach().contiguous().clone() for name, value in weights.items()}, folder / WEIGHTS)
+    (folder / "config.json").write_text(json.dumps(dict(config), default=str))
+
+
+NATIVE = {
+    "learned": {},
+    "rotary": {"positional_embedding_type": "rotary", "rotary_dim": 4},
+    "gated": {"positional_embedding_type": "rotary", "gated_mlp": True, "n_key_value_heads": 2, "act_fn": "silu",
+              "normalization_type": "RMS", "final_rms": True},
+    "attention only": {"attn_only": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", ["tl_parameters", "state_dict"])
+@pytest.mark.parametrize("case", NATIVE)
+def test_a_native_bridge_of_version_4(case: str, names: str, tmp_path: Path) -> None:
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    sizes = {"n_layers": 2, "n_heads": 4, "d_head": 6, "d_model": 24, "d_mlp": 20, "d_vocab": VOCAB, "n_ctx": 64}
+    about = {"act_fn": "gelu", "normalization_type": "LN", "architecture": "TransformerLensNative", **NATIVE[case]}
+    bridge = TransformerBridge.boot_native(TransformerBridgeConfig(**sizes, **about)).eval()
+    with torch.no_grad():
+        for parameter in bridge.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    hooked_folder(tmp_path, getattr(bridge, names)(), bridge.cfg.to_dict())
+    with torch.no_grad():
+        expected = bridge(some_tokens())
+    torch.testing.assert_close(read_checkpoint(tmp_path).model()(some_tokens()), expected, atol=1e-5, rtol=0)
+
+
+def test_a_bridge_around_a_model_of_transformers(tmp_path: Path) -> None:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    theirs = saved(tmp_path / "gpt2", *CASES["gpt2"])
+    bridge = TransformerBridge.boot_transformers(str(tmp_path / "gpt2"), hf_model=theirs, device="cpu", tokenizer=None)
+    hooked_folder(tmp_path / "bridge", bridge.tl_parameters(), bridge.cfg.to_dict())
+    assert_same(theirs, tmp_path / "bridge")
+    hooked_folder(tmp_path / "state", bridge.state_dict(), bridge.cfg.to_dict())
+    with pytest.raises(UserError, match=r"GPT2LMHeadModel has its layout: save bridge.tl_parameters\(\) instead"):
+        read_checkpoint(tmp_path / "state")
+
+
+# -- what has no equivalent ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "sentence"),
+    [
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True has no equivalent"),
+        ("gpt2", {"activation_function": "quick_gelu"}, "activation='quick_gelu' has no equivalent"),
+        ("gpt2", {"model_type": "gemma2"}, "unknown kind of model 'gemma2'.*gpt2, llama"),
+        ("gpt2", {"model_type": "mixtral"}, "unknown kind of model 'mixtral'"),
+        ("gpt2", {"quantization_config": {"bits": 4}}, "quantization_config="),
+        ("gpt2", {"n_layer": 3}, r"no weights 'h.2.ln_1.weight', which its config asks for"),
+        ("gpt2", {"n_layer": 1}, r"has weights 'h.1.attn.c_attn.bias', which have no equivalent"),
+        ("gpt2", {"n_layer": "two"}, r"has n_layer='two', no size"),
+        ("gpt2", {"n_head": 5}, "do not fit its config"),
+        ("llama", {"mlp_bias": True}, "mlp_bias=True"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_type='llama3'"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
+        ("llama", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0"),
+        ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping=30.0"),
+        ("llama", {"num_local_experts": 8}, "num_local_experts=8"),
+        ("mistral", {"sliding_window": 16}, "sliding_window=16"),
+        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types="),
+        ("bloom", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm"),
+    ],
+)
+def test_what_has_no_equivalent_is_refused_by_name(
+    case: str, change: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    saved(tmp_path, *CASES[case])
+    rewrite(tmp_path, **change)
+    with pytest.raises(UserError, match=sentence):
+        read_checkpoint(tmp_path)
+
+
+def test_only_safetensors(tmp_path: Path) -> None:
+    saved(tmp_path, *CASES["gpt2"])
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"pytorch_model.bin, a format that may run code"):
+        read_checkpoint(tmp_path)
+    (tmp_path / "pytorch_model.bin").unlink()
+    with pytest.raises(UserError, match=r"holds no model.safetensors"):
+        read_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="not a safetensors file"):
+        read_checkpoint(tmp_path)
+    index = {"weight_map": {"wte.weight": "../elsewhere.safetensors"}}
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="lists no files of its own directory"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("{", "is not JSON"), ("[]", "is not a JSON object"), ("{}", "config of no model of Hugging Face")],
+)
+def test_a_config_that_is_none(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError, match=sentence):
+        read_checkpoint(tmp_path)
+
+
+def test_a_model_without_its_head(tmp_path: Path) -> None:
+    saved(tmp_path, *CASES["llama"])
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"no weights 'lm_head.weight', so it gives no logits"):
+        read_checkpoint(tmp_path)
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
+def checkpoint(vocabulary: Mapping[str, int], d_vocab: int, **ends: int) -> Checkpoint:
+    weights = {"embed.W_E": torch.zeros(d_vocab, 4)}
+    return Checkpoint("theirs", "gpt2", "", {}, weights, vocabulary, ends)
+
+
+PARITY = TASKS["parity-cot"]  # tokens: 0 1 = ^ $ _
+
+
+def test_ids_are_the_tasks_own_where_all_are_there() -> None:
+    assert token_ids(checkpoint({}, 6), PARITY) == PARITY.ids
+    with pytest.raises(UserError, match=r"ids of 0 1 = \^ \$ are not known \('theirs' has no tokenizer\)"):
+        token_ids(checkpoint({}, 7), PARITY)
+
+
+def test_ids_from_a_tokenizer() -> None:
+    spaced = {"0": 9, "Ġ0": 1, "Ġ1": 2, "Ġ=": 3}
+    found = token_ids(checkpoint(spaced, 10, **{"^": 4, "$": 5}), PARITY)
+    assert found == {"0": 1, "1": 2, "=": 3, "^": 4, "$": 5, "_": 5}  # all with a space, since "1" is not there without
+    literal = {"0": 0, "1": 1, "=": 2, "^": 3, "$": 4}
+    assert token_ids(checkpoint(literal, 10, **{"^": 8, "$": 9}), PARITY)["^"] == 3
+    with pytest.raises(UserError, match=r"ids of 0 1 = are not known \('theirs' has a tokenizer without them\)"):
+        token_ids(checkpoint({"0": 0}, 10, **{"^": 8, "$": 9}), PARITY)
+    with pytest.raises(UserError, match="tokens '1' and '\\^' have one id of 'theirs', 1"):
+        token_ids(checkpoint({"0": 0, "1": 1, "=": 2}, 10, **{"^": 1, "$": 4}), PARITY)
+
+
+def test_ids_that_are_given() -> None:
+    theirs = checkpoint({"zero": 7, "one": 8}, 12)
+    given = {"0": "zero", "1": "one", "=": 3, "^": 4, "$": 5, "unknown to the task": 6}
+    assert token_ids(theirs, PARITY, given) == {"0": 7, "1": 8, "=": 3, "^": 4, "$": 5, "_": 5}
+    with pytest.raises(UserError, match="'0' is mapped to 'nought', and 'theirs' needs an id below 12 or a token"):
+        token_ids(theirs, PARITY, {**given, "0": "nought"})
+    with pytest.raises(UserError, match="'0' is mapped to 12, and 'theirs' needs an id below 12"):
+        token_ids(theirs, PARITY, {**given, "0": 12})
+
+
+def word_level(words: Mapping[str, int]) -> models.Model:
+    return models.WordLevel(dict(words), unk_token="0")
+
+
+def unigram(words: Mapping[str, int]) -> models.Model:
+    return models.Unigram([(word, -1.0) for word in sorted(words, key=words.__getitem__)], unk_id=0)
+
+
+@pytest.mark.parametrize("kind", [word_level, unigram])
+def test_files_of_tokenizers(kind: Callable[..., models.Model], tmp_path: Path) -> None:
+    saved(tmp_path, "GPT2", {**GPT2, "bos_token_id": 20, "eos_token_id": 21})
+    tokenizer = Tokenizer(kind({"▁0": 0, "▁1": 1, "▁=": 2}))
+    tokenizer.add_special_tokens(["<pad>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    found = read_checkpoint(tmp_path)
+    assert found.vocabulary == {"▁0": 0, "▁1": 1, "▁=": 2, "<pad>": 3}
+    assert token_ids(found, PARITY) == {"0": 0, "1": 1, "=": 2, "^": 20, "$": 21, "_": 21}
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+IDS = {"0": 5, "1": 11, "=": 3, "^": 19, "$": 7}
+
+
+def imported(tmp_path: Path, case: str = "gpt2", **how: Any) -> tuple[Any, ll.RunStore, Any]:
+    theirs = saved(tmp_path / case, *CASES[case])
+    store = ll.RunStore(tmp_path / "runs")
+    how = {"vocab": IDS, "train_max": 4, **how}
+    return theirs, store, ll.import_checkpoint(tmp_path / case, "parity-cot", store, **how)
+
+
+def their_logits(theirs: Any, tokens: Tensor, start: int = 0) -> Tensor:
+    """Of the task's tokens, asked of the source with its own ids. [row, pos, token]"""
+    ids = torch.tensor([{**IDS, "_": IDS["$"]}[token] for token in PARITY.vocab])
+    places = {} if start == 0 else {"position_ids": torch.arange(start, start + tokens.shape[1])[None]}
+    with torch.no_grad():
+        logits: Tensor = theirs(ids[tokens], **places).logits
+    return logits[..., ids]
+
+
+@pytest.mark.parametrize("case", ["gpt2", "llama", "neox", "bloom"])
+def test_a_run_answers_as_the_source_does(case: str, tmp_path: Path) -> None:
+    theirs, store, run = imported(tmp_path, case)
+    assert run.id.startswith("parity-cot_") and run.status().status == "not-converged" and store.check() == []
+    batch = PARITY.sample(9, 8, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(run.model()(batch.tokens), their_logits(theirs, batch.tokens), atol=1e-5, rtol=0)
+    (row,) = [row for row in run.evaluation() if row["length"] == 4]
+    drawn = PARITY.sample(4, 200, torch.Generator().manual_seed(instance_seed(0, 4)))
+    expected = score_of(4, right_tokens(their_logits(theirs, drawn.tokens), drawn))
+    assert row["exact_match"] == expected.exact_match and row["token_accuracy"] == expected.token_accuracy
+    assert store.table()["imported"].tolist() == [case] * 4
+
+
+def test_how_often_the_source_prefers_another_token(tmp_path: Path) -> None:
+    theirs, _, run = imported(tmp_path)
+    batch = PARITY.sample(4, 64, torch.Generator().manual_seed(0))
+    ids = torch.tensor([{**IDS, "_": IDS["$"]}[token] for token in PARITY.vocab])
+    with torch.no_grad():
+        best = theirs(ids[batch.tokens]).logits[:, :-1].argmax(-1)[batch.query_mask]
+    outside = (~torch.isin(best, ids)).double().mean()
+    assert source_of(run)["outside"] == pytest.approx(float(outside), abs=1e-9) and outside > 0
+
+
+def test_an_imported_run_is_one_run(tmp_path: Path) -> None:
+    _, store, run = imported(tmp_path)
+    again = ll.import_checkpoint(tmp_path / "gpt2", "parity-cot", store, vocab=IDS, train_max=4)
+    assert again.id == run.id and len(list(store.runs())) == 1
+    other = ll.import_checkpoint(tmp_path / "gpt2", "parity-cot", store, vocab={**IDS, "0": 6}, train_max=4)
+    assert other.id != run.id
+    assert ll.RunConfig.from_json(run.config.to_json()) == run.config
+    with pytest.raises(UserError, match="is an imported model, which is not trained here"):
+        ll.train(run.config)
+    assert ll.train(run.config, store).status == run.status()
+
+
+def test_positions_that_start_later(tmp_path: Path) -> None:
+    theirs, _, run = imported(tmp_path, start=13)
+    batch = PARITY.sample(5, 8, torch.Generator().manual_seed(0))
+    assert run.config.spec.label == "learned/start=13"
+    expected = their_logits(theirs, batch.tokens, start=13)
+    torch.testing.assert_close(run.model()(batch.tokens), expected, atol=1e-5, rtol=0)
+    with pytest.raises(UserError, match="has 64 positions and cannot process a sequence of 63 that starts at 13"):
+        ll.exact_match(run.model(), PARITY, [30])
+
+
+def test_exact_match_is_averaged_over_random_starts(tmp_path: Path) -> None:
+    """Token accuracy of the run is the mean over eight starts, each on its eighth of the instances."""
+    theirs, _, run = imported(tmp_path, start=3, spread=40)
+    scheme = run.model().pos_embed
+    starts = []
+    for scheme.placement in range(8):
+        starts.append(scheme.begin(PARITY.length(4)))
+    assert len(set(starts)) > 4 and min(starts) >= 3 and max(starts) <= 43
+    (row,) = [row for row in run.evaluation() if row["length"] == 4]
+    drawn = PARITY.sample(4, 200, torch.Generator().manual_seed(instance_seed(0, 4)))
+    shares = []
+    for start, tokens in zip(starts, drawn.tokens.split(25)):
+        right = their_logits(theirs, tokens, start)[:, 5:-1].argmax(-1) == tokens[:, 6:]
+        shares.append(right.double().mean())
+    assert row["token_accuracy"] == pytest.approx(float(torch.stack(shares).mean()), abs=1e-9)
+    (small,) = ll.exact_match(run.model(), PARITY, [4], samples=200, memory=1)  # blocks of one row
+    assert small.token_accuracy == row["token_accuracy"]
+
+
+def test_where_rotary_positions_start_makes_no_difference(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"scheme 'rope' counts by differences of positions: only learned .* a start"):
+        imported(tmp_path, "llama", start=3)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    saved(tmp_path / "theirs", *CASES["llama"])
+    (tmp_path / "vocab.json").write_text(json.dumps(IDS))
+    words = ["import", str(tmp_path / "theirs"), "--task", "parity-cot", "--store", str(tmp_path / "runs")]
+    failed = CliRunner().invoke(main, words)
+    assert failed.exit_code == 2 and "give a JSON file that maps every token" in failed.output
+    words += ["--vocab", str(tmp_path / "vocab.json"), "--train-max", "3", "--name", "tiny llama"]
+    done = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert done.exit_code == 0 and "llama model 'tiny llama' with scheme rope" in done.output
+    assert "0 5  1 11  = 3  ^ 19  $ 7  _ 7" in done.output and "exact match up to n = 3: 0.0000" in done.output
+    assert json.loads(CliRunner().invoke(main, [*words, "--json"]).output)["source"]["kind"] == "llama"
