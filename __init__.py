@@ -67,8 +67,8 @@ HOMES = {
 __all__ = [
     "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "certify",
     "draw", "exact_match", "import_checkpoint", "interchange_src", "invariance_index", "load", "measured_lrc",
-    "measured_src", "prune", "readout_transfer", "register", "reproduce", "stretched_match", "study", "surgery", "sweep",
-    "train", "verdict",
+    "measured_src", "prune", "readout_transfer", "register", "reproduce", "stretched_match", "study", "surgery",
+    "sweep", "train", "verdict",
 ]  # fmt: skip
 
 

@@ -7,14 +7,12 @@ unpickled and no code that came with a model is run: weights in another format a
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -27,10 +25,12 @@ from lengthlens.models.pretrained import CONFIG, WEIGHTS, check_weights
 from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import Task
 from lengthlens.tasks.task import BEGIN, END, PAD
+from lengthlens.values import anything, map_of, parse_json, parsed
 
 INDEX = f"{WEIGHTS}.index.json"  # names the file of each weight, where a model has several
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")  # what weights are called in formats that may run code
 ENDS = {BEGIN: "bos_token_id", END: "eos_token_id", PAD: "pad_token_id"}  # of Hugging Face's configs
+MOST_TOKENS = 1 << 20  # of a vocabulary
 SPACES = ("", "Ġ", "▁")  # how tokenizers write the space before a word, or its absence
 
 
@@ -84,10 +84,9 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     config = read_json(folder / CONFIG)
     kind, read = _reader(config, folder)
     files = weight_files(folder)
-    try:
-        loaded = {name: value for file in files for name, value in load_file(file).items()}
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"the weights of '{folder}' are not a safetensors file: {error}") from None
+    loaded: dict[str, Tensor] = {}
+    for file in files:
+        loaded |= parsed(lambda file=file: load_file(file), f"'{file}'", "a safetensors file")  # type: ignore[misc]
     weights = {name: value.float() if value.is_floating_point() else value for name, value in loaded.items()}
     try:
         fields, named = read(config, weights)
@@ -133,13 +132,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file."""
-    try:
-        values = json.loads(read_whole(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"'{path}' is not JSON: {str(error) or 'nested too deeply'}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"'{path}' is not a JSON object")
-    return values
+    found: dict[str, Any] = parse_json(read_whole(path), f"'{path}'", map_of(anything(), MOST_TOKENS))
+    return found
 
 
 def digest(paths: Sequence[Path]) -> str:
@@ -157,12 +151,12 @@ def read_vocabulary(folder: Path) -> dict[str, int]:
         described = read_json(folder / "tokenizer.json")
         listed: Any = (described.get("model") or {}).get("vocab") or {}
         added = described.get("added_tokens") or []
-        try:
-            if isinstance(listed, list):  # pieces with their scores, in order of their ids
-                listed = {piece[0]: k for k, piece in enumerate(listed)}
-            return {**listed, **{token["content"]: int(token["id"]) for token in added}}
-        except (TypeError, KeyError, ValueError, IndexError):
-            raise UserError(f"'{folder / 'tokenizer.json'}' has no list of tokens that can be read") from None
+
+        def tokens() -> dict[str, int]:
+            pieces = {piece[0]: k for k, piece in enumerate(listed)} if isinstance(listed, list) else listed
+            return {**pieces, **{token["content"]: int(token["id"]) for token in added}}
+
+        return parsed(tokens, f"'{folder / 'tokenizer.json'}'", "a tokenizer")
     return read_json(folder / "vocab.json") if (folder / "vocab.json").exists() else {}
 
 

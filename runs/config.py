@@ -12,6 +12,11 @@ from lengthlens.models.config import JsonConfig, ModelConfig, later
 from lengthlens.tasks import TASKS, Task
 from lengthlens.values import anything, map_of, one_of, real, record, text, truth, whole
 
+IMPORTED = {
+    **dict.fromkeys(("name", "kind", "sha256"), text()),
+    "tokens": map_of(whole()),  # the source's id of each token of the task
+    "model": map_of(anything()),  # fields of the model's config that a run's config does not have
+}
 RULES = {
     **dict.fromkeys(("task", "scheme"), text()),
     **dict.fromkeys(("train_max", "steps", "batch", "check_every", "patience"), whole(1)),
@@ -21,9 +26,7 @@ RULES = {
     "precision": one_of("float32", "bfloat16"),
     "lengths": one_of("one", "mixed"),
     "compile": truth(),
-    "imported": record("imported model", {}, {
-        **dict.fromkeys(("name", "kind", "sha256"), text()), "tokens": map_of(whole()), "model": map_of(anything()),
-    }),  # fmt: skip
+    "imported": record("imported model", {}, IMPORTED),
     **dict.fromkeys(("lr", "pe_lr_factor", "weight_decay", "clip"), real(0)),
     **dict.fromkeys(("beta2", "cooldown", "label_smoothing"), real(0, below=1)),
 }  # what the fields about training must be; ModelConfig knows the others
@@ -83,8 +86,8 @@ class RunConfig(JsonConfig):
     device: str = "auto"  # cuda where there is one, else cpu; mps only if asked for
     threads: int = 1  # of the CPU; these matrices are too small for more, and one gives the same bits everywhere
     compile: bool = False  # compiling takes longer than most runs here
-    plugins: Mapping[str, Any] = later(factory=dict)  # filled in: where a task or scheme from outside is from
     imported: Mapping[str, Any] = later(factory=dict)  # where the model comes from, if it was not trained here
+    plugins: Mapping[str, Any] = later(factory=dict)  # filled in: where a task or scheme from outside is from
 
     def __post_init__(self) -> None:
         for name, rule in RULES.items():

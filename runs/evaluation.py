@@ -295,10 +295,11 @@ def evaluation_is_damaged(run: Run) -> bool:
     return False
 
 
-def in_range_rows(model: Model, config: RunConfig) -> list[Row]:
+def in_range_rows(model: Model, config: RunConfig, report: Callable[[str], None] | None = None) -> list[Row]:
     """The scores that a run ends with: at each scale of its training range."""
     scales = range(config.task_object.min_scale, config.train_max + 1)
-    return [asdict(score) for score in exact_match(model, config.task_object, scales, samples=FINAL_SAMPLES)]
+    scores = exact_match(model, config.task_object, scales, samples=FINAL_SAMPLES, report=report)
+    return [asdict(score) for score in scores]
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:

@@ -1,8 +1,7 @@
 """Checkpoints of others as runs: evaluated, probed and drawn like those that were trained here."""
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ from lengthlens.models.pretrained import check_weights, weights_of
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluation import evaluating, exact_match
+from lengthlens.runs.evaluation import evaluating, in_range_rows
 from lengthlens.runs.run import MODEL, VERSIONS, Run
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.training import FINAL_SAMPLES, library_versions, status_of
+from lengthlens.runs.training import judged, library_versions, note_finish
 from lengthlens.tasks import TASKS, Task
+from lengthlens.values import anything, map_of
 
 SOURCE = "import.json"  # what is known of where an imported model comes from
 OUTSIDE_ROWS = 64  # instances on which the source is asked for tokens outside of the task
@@ -105,16 +105,15 @@ def _write(
     run: Run, model: HookedModel, source: Checkpoint, ids: Mapping[str, int], tell: Callable[[str], None]
 ) -> None:
     """Weights, scores in range, versions; the status last, so that once it says so all else is there."""
-    config, task = run.config, run.config.task_object
-    scales = range(task.min_scale, config.train_max + 1)
-    rows = [asdict(score) for score in exact_match(model, task, scales, samples=FINAL_SAMPLES, report=tell)]
+    config = run.config
+    rows = in_range_rows(model, config, tell)
     outside = share_outside(model, source, ids, config.train_max)
     run.write(MODEL, weights_of(model))
     run.write_json(SOURCE, {**config.imported, "outside": outside})
     run.write_json(VERSIONS, library_versions())
     run.add_evaluation(rows)
-    run.set_status(status_of(rows, steps=0))
-    run.log("import", kind=source.kind, sha256=source.sha256)
+    run.set_status(judged(rows, steps=0))
+    note_finish(run)
 
 
 def share_outside(model: HookedModel, source: Checkpoint, ids: Mapping[str, int], scale: int) -> float:
@@ -134,5 +133,5 @@ def source_of(run: Run) -> dict[str, Any]:
     """What is known of where an imported model comes from; empty for a run that was trained here."""
     if not run.has(SOURCE):
         return {}
-    found: dict[str, Any] = json.loads(run.read(SOURCE))
+    found: dict[str, Any] = run.read_json(SOURCE, map_of(anything()))
     return found

@@ -259,8 +259,7 @@ def test_only_safetensors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
-    [("{", "is not JSON"), ("[]", "is not a JSON object"), ("{}", "config of no model of Hugging Face")],
+    ("text", "sentence"), [("{", "is not JSON"), ("[]", "values by name"), ("{}", "config of no model of Hugging Face")]
 )
 def test_a_config_that_is_none(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
