@@ -16,13 +16,13 @@ from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, MissingError, indices, records
 from lengthlens.analyses.tables import Table, of_frame, spread
 
-VERDICTS = ("possible", "pe-limited", "task-limited", "content-addressed", "refused")
+VERDICTS = ("possible", "impossible", "task-limited", "open", "refused")
 OUTCOMES = ("extrapolates", "does not extrapolate", "not accurate in range", "not evaluated")
 
 # What contradicts a verdict. "Possible" promises no more than that positions do not stand in the way, so a run that
 # was not even learnt in range is set apart from one that was, and failed beyond.
 CONTRADICTIONS = {("possible", "does not extrapolate"), ("possible", "not accurate in range")}
-CONTRADICTIONS |= {(verdict, "extrapolates") for verdict in ("pe-limited", "task-limited", "refused")}
+CONTRADICTIONS |= {(verdict, "extrapolates") for verdict in ("impossible", "task-limited", "refused")}
 
 # The picture of all verdicts.
 FAMILIES = ("position-addressed", "growing", "content-addressed")
@@ -127,7 +127,7 @@ def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
 def plot_verdicts(table: pd.DataFrame) -> Figure:
     """Tasks by schemes, from the rows of `verdict_grid`.
 
-    Colour is the verdict. In a pe-limited cell the letters are the properties that fail: I (not isolated), S (not
+    Colour is the verdict. In an impossible cell the letters are the properties that fail: I (not isolated), S (not
     stable), C (not covered), with a star where another value of an option of the same scheme makes it possible. Signs
     and lightness carry the rest, so that it can be printed in grey.
     """
@@ -143,7 +143,7 @@ def plot_verdicts(table: pd.DataFrame) -> Figure:
             fill, ink, sign = theme.VERDICTS[row["verdict"]]
             axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
             failing = f"{row['failing']}{'*' if row['other_option'] else ''}"
-            text = failing if row["verdict"] == "pe-limited" else sign
+            text = failing if row["verdict"] == "impossible" else sign
             axes.text(x + 0.5, y + 0.53, text, color=ink, ha="center", va="center", fontsize=5)
         _verdict_frame(axes, tasks, schemes, set(table.loc[table["verdict"] == "possible", "scheme"]))
         for at in _borders([family[task] for task in tasks]):
@@ -175,10 +175,10 @@ def _borders(groups: list[str]) -> list[int]:
 def _verdict_legend(table: pd.DataFrame) -> list[Patch]:
     words = {
         "possible": "✓  possible",
-        "pe-limited": "limited by the embedding: I not isolated, S not stable, C not covered\n"
+        "impossible": "impossible under the embedding: I not isolated, S not stable, C not covered\n"
         "(* possible with another value of its clip)",
         "task-limited": "–  limited by the task: its complexity grows",
-        "content-addressed": "·  sources follow from content, not position",
+        "open": "?  open: it hinges on training",
         "refused": "×  the scheme refuses the task",
     }
     shown = {name: text for name, text in words.items() if (table["verdict"] == name).any()}

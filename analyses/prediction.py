@@ -57,7 +57,7 @@ BASELINES = {
     "scheme": Predictor("other runs of the scheme", "baseline"),
 }
 BASE_RATES = ("family", "scheme")
-SIDES = {"possible": 1.0, "pe-limited": 0.0, "task-limited": 0.0, "refused": 0.0}
+SIDES = {"possible": 1.0, "open": 0.5, "impossible": 0.0, "task-limited": 0.0, "refused": 0.0}
 
 
 def measures(runs: Frame) -> list[str]:

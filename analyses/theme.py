@@ -55,8 +55,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 
 # What a verdict looks like: colour of the cell, colour of its letters, its sign. All differ in lightness as well.
 VERDICTS = {
-    "possible": (BLUE, "white", "✓"), "pe-limited": ("#FBD9A2", BLACK, ""), "task-limited": (GREY, "white", "–"),
-    "content-addressed": (PALE, "#555555", "·"), "refused": ("white", "#555555", "×"),
+    "possible": (BLUE, "white", "✓"), "impossible": ("#FBD9A2", BLACK, ""), "task-limited": (GREY, "white", "–"),
+    "open": (PALE, "#555555", "?"), "refused": ("white", "#555555", "×"),
 }  # fmt: skip
 
 RC: dict[Any, Any] = {

@@ -124,7 +124,7 @@ def test_base_rates_leave_out_the_run_itself():
 
 
 def test_a_verdict_takes_no_side_on_content():
-    runs = pd.DataFrame({"verdict": ["possible", "pe-limited", "task-limited", "content-addressed", ""]})
+    runs = pd.DataFrame({"verdict": ["possible", "impossible", "task-limited", "content-addressed", ""]})
     assert scores(runs, "verdict", 2).tolist()[:3] == [1, 0, 0]
     assert scores(runs, "verdict", 2)[3:].isna().all()
 
@@ -165,7 +165,7 @@ def test_what_is_added_to_a_verdict_that_is_right_half_of_the_time():
     rows = by_hand(*cells)
     verdict = [
         {"task": f"t{t}", "scheme": f"s{k}", "train_max": 10, "measure": "verdict"}
-        | {"verdict": "possible" if k < 2 else "pe-limited"}
+        | {"verdict": "possible" if k < 2 else "impossible"}
         for t in range(4)
         for k in range(4)
     ]

@@ -59,8 +59,8 @@ def test_a_run_that_is_told_in_two_ways_is_refused(whole: pd.DataFrame) -> None:
 def test_two_verdicts_on_one_cell_are_refused(whole: pd.DataFrame) -> None:
     one, (other, about) = part(whole, 0), part(whole, 1)
     judged = other["measure"].eq("verdict") & other["scheme"].eq("ideal")
-    changed = other.assign(verdict=other["verdict"].mask(judged, "pe-limited"))
-    with pytest.raises(UserError, match=r"copy under ideal is possible in 's0' and pe-limited in 's1'"):
+    changed = other.assign(verdict=other["verdict"].mask(judged, "impossible"))
+    with pytest.raises(UserError, match=r"copy under ideal is possible in 's0' and impossible in 's1'"):
         joined({"s0": one, "s1": (changed, about)})
 
 
@@ -70,9 +70,9 @@ def test_two_verdicts_on_one_cell_are_refused(whole: pd.DataFrame) -> None:
 def test_a_run_has_the_verdict_of_its_own_training_range() -> None:
     """Up to n=5 the verdict on one and the same scheme may be another than up to n=10."""
     short, long = (synthetic_study(["copy"], ["relative"], 1, train_max=most, pola_targets=()) for most in (5, 10))
-    short = short.assign(verdict=short["verdict"].replace("pe-limited", "possible"), run=short["run"] + "_short")
+    short = short.assign(verdict=short["verdict"].replace("impossible", "possible"), run=short["run"] + "_short")
     table, _ = joined({"short": (short, {}), "long": (long, {})})
-    assert per_run(table).set_index("train_max")["verdict"].to_dict() == {5: "possible", 10: "pe-limited"}
+    assert per_run(table).set_index("train_max")["verdict"].to_dict() == {5: "possible", 10: "impossible"}
 
 
 def test_runs_of_two_recipes_are_two_cells(whole: pd.DataFrame) -> None:

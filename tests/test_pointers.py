@@ -108,13 +108,13 @@ def test_what_one_head_can_do_several_cannot_do_apart():
     scheme.alive[:] = False
     for form in range(3):
         scheme.alive[:, form, form] = True  # a head for each
-    assert verdict("duplicate", scheme, 10, 20).verdict == "pe-limited"
+    assert verdict("duplicate", scheme, 10, 20).verdict == "impossible"
 
 
 @pytest.mark.parametrize("train_max", [3, 4, 10])
 def test_more_to_choose_from_never_does_harm(train_max):
     found = [verdict("shift", "lbpe", train_max, 30, {"window": w}, helps=False).verdict for w in (0, 1, 2, 3)]
-    assert found == ["pe-limited", "possible", "possible", "possible"]
+    assert found == ["impossible", "possible", "possible", "possible"]
 
 
 def test_few_pointers_serve_shift():

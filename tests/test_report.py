@@ -63,7 +63,7 @@ def test_cells_hold_the_numbers_of_the_table(table: pd.DataFrame) -> None:
     assert cell["at"]["2"] == pytest.approx(own.loc[own["scale"] == 20, "value"].mean())
     assert [run["seed"] for run in cell["runs"]] == [0, 1]
     assert [point[0] for point in cell["runs"][0]["exact"]] == [*range(1, 11), 20, 50, 100]
-    assert cell["verdict"] == "pe-limited" and "n=" in cell["reasons"]
+    assert cell["verdict"] == "impossible" and "n=" in cell["reasons"]
     assert found["copy", "lbpe"]["runs"][0]["learned"] == [
         "layer 0 head 1 attends to i−j = n",
         "layer 0 head 3 attends to i−j = n",

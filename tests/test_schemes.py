@@ -471,7 +471,7 @@ def test_a_scheme_from_outside_is_one_class_and_one_line(outside):
     listed = json.loads(CliRunner().invoke(main, ["schemes", "--json"]).stdout)
     assert {row["name"]: row["relation"] for row in listed}[outside] == "(i−j) mod 2"
     table = verdict_grid(["copy", "parity"], None, 4, 9).set_index(["task", "scheme"])
-    assert table.loc[("copy", outside), "verdict"] == "pe-limited"
+    assert table.loc[("copy", outside), "verdict"] == "impossible"
     assert table.loc[("parity", outside), "verdict"] == "task-limited"
 
 

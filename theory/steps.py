@@ -31,14 +31,14 @@ class Steps:
     def arity(self) -> int:
         return int(self.sources.shape[1])
 
-    def only(self, slot: int) -> "Steps":
-        """The same steps as if they read one slot alone."""
-        return replace(self, sources=self.sources[:, [slot]], slot_names=(self.slot_names[slot],))
+    def only(self, *slots: int) -> "Steps":
+        """The same steps as if they read these slots alone."""
+        return replace(self, sources=self.sources[:, slots], slot_names=tuple(self.slot_names[k] for k in slots))
 
     def __len__(self) -> int:
         return len(self.query)
 
-    def __getitem__(self, some: slice) -> "Steps":
+    def __getitem__(self, some: "slice | Bools") -> "Steps":
         return replace(self, scale=self.scale[some], query=self.query[some], sources=self.sources[some])
 
 

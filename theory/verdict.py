@@ -16,13 +16,23 @@ code are treated alike. The signature of a step is its operator and the codes of
 - *covered*: every signature up to `test_max` already occurs up to `train_max`.
 
 The verdict is ``task-limited`` if declared SRC grows from `train_max` to `test_max`, so that no position embedding can
-help; ``content-addressed`` if the sources follow from the tokens rather than from positions, which is beyond these
-definitions; ``pe-limited`` if some property fails; else ``possible``.
+help. Else it is one of three:
 
-Three things to bear in mind. The definitions do not look at tokens: an instability counts even where the key marked
-wrongly happens to hold a token that makes no difference (``duplicate`` read from the first copy of its string). They
-judge the circuit that is declared; another circuit for the same task may suit a position embedding better. And
-possible means that positions do not stand in the way, not that training will get there.
+- ``possible`` if the three properties hold; or if every slot is served by one code of one part of the scheme, helped
+  by content (`theory/content.py`), and the parts that must be ignored for that follow a formula, so that none of their
+  values is left untrained.
+- ``open`` if it hinges on training: on whether tables are ignored whose entries for long inputs were never trained
+  together with that code; on vectors becoming alike because positions were drawn at random; on what is counted, where
+  content decides that; or on content alone, where sources follow from the tokens.
+- ``impossible`` under this scheme otherwise, with a counterexample: what a step needs beyond the training range is a
+  code that marks other keys within it, or never occurs there.
+
+Impossible means: not by treating pairs with one code alike, which is what carries from short inputs to long ones. A
+network that computes with positions in some other way would be a counterexample to that, and none has been seen.
+
+Two things to bear in mind. The definitions judge the circuit that is declared; another circuit for the same task may
+suit a position embedding better. And possible means that positions do not stand in the way, not that training will get
+there.
 
 A relation that is itself learned (`lbpe` before training) is judged by the best choice within its family: possible if
 for each slot of each operator some one of its forms makes the source isolated, stable and covered, or if several of
@@ -52,12 +62,13 @@ from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeS
 from lengthlens.models.schemes.spec import scheme_for
 from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
-from lengthlens.tasks import TASKS, Task
+from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
+from lengthlens.theory.content import alike_slots, needed, serving_code
 from lengthlens.theory.properties import Choice, Findings, examine, examine_family, sources_only
 from lengthlens.theory.steps import Counterexample, Program, program_of, up_to
 
-Answer: TypeAlias = Literal["possible", "pe-limited", "task-limited", "content-addressed", "refused"]
+Answer: TypeAlias = Literal["possible", "impossible", "task-limited", "open", "refused"]
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
 CLIPS = ("max_distance", "window")  # options beyond which a scheme treats all pairs alike
 CLIP_TRIALS = (4, 3, 2, 1, 8)
@@ -166,7 +177,7 @@ def verdict(
 
     >>> found = verdict("copy", "relative", train_max=10, test_max=40)
     >>> found.verdict, found.failing, str(found.helps[0])
-    ('pe-limited', 'SC', "with Scale Hint ('hinted:relative') and max_distance 4 it becomes possible")
+    ('impossible', 'SC', "with Scale Hint ('hinted:relative') and max_distance 4 it becomes possible")
     """
     task = TASKS[task] if isinstance(task, str) else task
     checked_range(task, train_max, test_max)
@@ -203,7 +214,7 @@ class Case:
         if self.program is None:
             about = f"the sources of '{self.task.name}' follow from its tokens"
             reason = f"{about}, so no relation of positions can point at them"
-            return self.result(scheme, options, "content-addressed", [reason], Help("measure"))
+            return self.result(scheme, options, "open", [reason], Help("measure"))
         if self.program.grows:
             return self._task_limited(self.program, scheme, options, built)
         if built is None:
@@ -213,16 +224,76 @@ class Case:
         examples = {name: example for name in PROPERTIES if (example := getattr(found, name)) is not None}
         words = {name: sentence(name, example) for name, example in examples.items()}
         reasons = [f"not {name}: {why}" for name, why in words.items()]
+        answer: Answer = "possible"
         if found.possible:
             number = "one signature serves" if found.src_test == 1 else f"{found.src_test} signatures serve"
             reasons = [f"{number} every step up to n={self.test_max}, and all of it occurs up to n={self.train_max}"]
+        else:
+            answer, why = self.beyond_codes(built)
+            reasons = [*why, *reasons]
         served = [choice for choice in choices if choice.findings.possible]
         reasons += [f"slot {choice.slot} of '{choice.operator}' can be read by {choice.name}" for choice in served]
-        found_to_help = self._what_helps(scheme, options) if helps and not found.possible else []
+        found_to_help = self._what_helps(scheme, options) if helps and answer != "possible" else []
         more = {name: Property(name not in words, words.get(name), examples.get(name)) for name in PROPERTIES}
-        answer: Answer = "possible" if found.possible else "pe-limited"
         src = {"src_train": found.src_train, "src_test": found.src_test}
         return self.result(scheme, options, answer, reasons, *found_to_help, **src, **more)
+
+    def beyond_codes(self, scheme: PositionScheme) -> tuple[Answer, list[str]]:
+        """What can be said where the three properties do not hold, and why."""
+        if scheme.hinges_on is not None:
+            return "open", [f"it hinges on {scheme.hinges_on}"]
+        parts = scheme.parts
+        serving = self.served([part.relation() for part in parts])
+        if serving is not None:
+            ignored = [part for k, part in enumerate(parts) if any(number != k for number, _ in serving.values())]
+            codes = [f"{slot} is found by {words}, helped by content" for slot, (_, words) in serving.items()]
+            if all(part.by_formula for part in ignored):
+                return "possible", codes
+            tables = " and ".join(part.relation_in_words for part in ignored)
+            return "open", [
+                f"it hinges on whether training leaves {tables} without effect where it is not needed",
+                *codes,
+            ]
+        shared = scheme.shared_relation()
+        if shared is not None and (self._holds(shared) or self.served([shared, *(part.relation() for part in parts)])):
+            return "open", [f"it hinges on whether training treats pairs with one {shared.words} alike"]
+        return "impossible", []
+
+    def _holds(self, relation: Relation) -> bool:
+        """Whether the three properties do, up to the scale of trials."""
+        assert self.program is not None
+        operators = [up_to(steps, self.trial_scale) for steps in self.program.operators]
+        return examine(relation, operators, self.train_max).possible
+
+    def served(self, relations: Sequence[Relation]) -> dict[str, tuple[int, str]] | None:
+        """For each slot of each operator the first relation of which one code serves it, and that code in words.
+
+        None if there is none for some slot. Judged up to the scale of trials.
+        """
+        assert self.program is not None
+        found: dict[str, tuple[int, str]] = {}
+        for steps in (up_to(each, self.trial_scale) for each in self.program.operators):
+            operator = self.operators[steps.operator]
+            for slots in alike_slots(operator, self.task.symbols):
+                here = needed(steps, slots, operator, self.task)
+                own = steps[here].only(*slots)
+                tried = ((k, serving_code(each, own, self.task, self.train_max)) for k, each in enumerate(relations))
+                number, code = next(((k, code) for k, code in tried if code is not None), (0, None))
+                if code is None:
+                    return None
+                name = f"slot {' and '.join(map(str, own.slot_names))} of '{steps.operator}'"
+                words = f"{relations[number].words}, {relations[number].describe(code)}" if code else "being the query"
+                found[name] = number, words
+        return found
+
+    @cached_property
+    def operators(self) -> Mapping[str, Operator]:
+        return {name: own for n in self.scales for name, own in self.task.circuit(n).functions.items()}
+
+    @property
+    def scales(self) -> range:
+        """Those of training."""
+        return range(self.task.min_scale, self.train_max + 1)
 
     def result(
         self,

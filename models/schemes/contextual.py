@@ -27,6 +27,7 @@ class Cope(PositionScheme):
     family = "contextual"
     summary = "queries meet learned vectors of a position that counts only the tokens they gate in"
     relation_in_words = "i−j at most: the number of tokens from j to i that content lets count"
+    hinges_on = "which tokens it learns to count"
     no_random = "it counts tokens, not position ids"
     no_hint = "it counts tokens by content, so its distances are not the scale's"
 
@@ -78,6 +79,7 @@ class RpeSquare(PositionScheme):
     family = "contextual"
     summary = "a learned bias of the difference of two distances, each to a token found by attention"
     relation_in_words = "(i−l) − (j−m), clipped, with l, m the last tokens before i and j that are no symbols"
+    hinges_on = "the tokens that queries and keys learn to count from"
     no_random = "it counts tokens from one another, not position ids"
     no_hint = "it counts from tokens, which stand where the scale puts them"
 

@@ -223,6 +223,7 @@ class Alibi(DistanceBias):
     same fixed slopes the two penalties would cancel between distance 0 and n.
     """
 
+    by_formula = True
     name = "alibi"
     summary = "a penalty proportional to distance, with a fixed slope per head"
 
@@ -273,6 +274,7 @@ class _Kerple(DistanceBias):
 class KerpleLog(_Kerple):
     """−p·ln(1 + a·d) at distance d."""
 
+    by_formula = True
     name = "kerple-log"
     summary = "a penalty −p·ln(1+a·d) at distance d, with p and a learned per head"
 
@@ -284,6 +286,7 @@ class KerpleLog(_Kerple):
 class KerplePower(_Kerple):
     """−a·d^p at distance d, with p at most 2: beyond that the kernel is not conditionally positive definite."""
 
+    by_formula = True
     name = "kerple-power"
     summary = "a penalty −a·d^p at distance d, with p ≤ 2 and a learned per head"
 
@@ -302,6 +305,7 @@ class Fire(Distanced):
     the query too; the relation uses what L is at the time.
     """
 
+    by_formula = True
     name = "fire"
     summary = "a small network of log distance over log position"
     relation_in_words = "(i−j, max(i, L)) with the learned threshold L"
@@ -383,6 +387,7 @@ class TransformerXL(Distanced):
     anchored twin has no u, since content needs no second one.
     """
 
+    by_formula = True
     name = "xl"
     weighs_content = True
     summary = "queries meet mapped sinusoids of the distance, and two learned biases"

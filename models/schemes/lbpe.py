@@ -231,6 +231,7 @@ class FreeRelation(PositionScheme):
     summary = "a bias from a small network over i, j and n: learned freely, not made to extrapolate"
     relation_in_words = "(i, j, n)"
     uses_scale = True
+    hinges_on = "what its network of i, j and n makes of values never seen"
     no_random = "it is given true positions beside the scale"
     no_hint = "it is given the scale already"
 

@@ -73,6 +73,9 @@ class Relation:
         return self.codes(np.array(queries, dtype=np.int64)[:, None], np.array(keys, dtype=np.int64), scale, head)
 
 
+DISTANCE = Relation(lambda i, j, n: i - j, "i−j", lambda code: f"distance {code[0]}", uses_scale=False)
+
+
 def numbered(codes: Ints) -> tuple[Ints, Ints]:
     """The distinct rows of `codes` [row, component], and for each row which of them it is.
 

@@ -153,6 +153,8 @@ class PositionScheme(nn.Module, ABC):
     learns_relation: bool = False  # whether φ itself is learned, so that it is only known once it has been pruned
     weighs_content: bool = False  # whether `score` looks at queries and keys, and not at positions alone
     pools_others: bool = False  # whether all keys without a value weigh together as one, however many they are
+    by_formula: bool = False  # whether few numbers say what it adds at every distance, so that none is left untrained
+    hinges_on: str | None = None  # what decides how pairs are treated, where codes that positions give do not
     remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
     no_random: str | None = None  # why `randomized:` makes no sense on it, if it does not
     no_hint: str | None = None  # why `hinted:` makes no sense on it, if it does not
@@ -176,6 +178,10 @@ class PositionScheme(nn.Module, ABC):
     def relation(self) -> Relation:
         """φ with its words, and what is known about it that saves work."""
         return Relation(self.phi, self.relation_in_words, self.describe, uses_scale=self.uses_scale)
+
+    def shared_relation(self) -> Relation | None:
+        """Pairs that it may come to treat alike although their codes differ, as with positions drawn at random."""
+        return None
 
     def candidates(self) -> dict[str, Relation]:
         """The relations among which training chooses, by name; empty if the relation is fixed."""

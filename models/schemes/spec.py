@@ -24,7 +24,7 @@ import torch
 
 from lengthlens.errors import Registry, UserError, unknown
 from lengthlens.models.schemes import absolute, contextual, distance, ideal, lbpe, rotary, taskgiven
-from lengthlens.models.schemes.relation import Phi, Relation
+from lengthlens.models.schemes.relation import DISTANCE, Phi, Relation
 from lengthlens.models.schemes.scheme import PositionScheme, Sizes
 from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Shifted, Wrapper
 from lengthlens.plugins.registry import Extensible
@@ -219,7 +219,7 @@ def relation_of(relation: RelationLike) -> Relation:
         return Relation(relation, getattr(relation, "__name__", "a function"))
     plain = relation.replace(" ", "").replace("−", "-")
     if plain == "i-j":
-        return Relation(lambda i, j, n: i - j, "i−j", uses_scale=False)
+        return DISTANCE
     if plain == "(i,j)":
         return Relation(lambda i, j, n: torch.stack(torch.broadcast_tensors(i, j), -1), "(i, j)", uses_scale=False)
     return SchemeSpec.parse(relation).build().relation()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import TooLongError, UserError
-from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.relation import Code, Relation
 from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Recent, Sizes, option
 from lengthlens.tasks import Task
 
@@ -69,6 +69,14 @@ class _TaskGiven(PositionScheme):
 
     def describe(self, code: Code) -> str:
         return f"position id {code[1]} seen from {code[0]}"
+
+    def shared_relation(self) -> Relation | None:
+        def difference(query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+            ids = self.phi(query_pos, key_pos, scale)
+            here = (ids > 0).all(-1)  # ids of 0 are not moved
+            return torch.stack([torch.where(here, ids[..., 0] - ids[..., 1], 0), here.long()], -1)
+
+        return Relation(difference, "difference of the position ids")
 
     def moved(self, ids: Tensor, most: int) -> Tensor:
         """The vectors of ids [row, pos]; in training, those above 0 are moved up by a random number up to `most`."""

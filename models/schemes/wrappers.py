@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import TooLongError, UserError
-from lengthlens.models.schemes.relation import Code, CodeTable
+from lengthlens.models.schemes.relation import DISTANCE, Code, CodeTable, Relation
 from lengthlens.models.schemes.scheme import (
     LARGEST,
     Anchorable,
@@ -39,6 +39,7 @@ class Wrapper(PositionScheme):
         self.name, self.family = f"{self.prefix}:{scheme.name}", scheme.family
         self.weighs_content = scheme.weighs_content
         self.relation_in_words = self.words(scheme)
+        self.by_formula, self.hinges_on = scheme.by_formula, scheme.hinges_on
 
     @classmethod
     def refusal(cls, scheme: type[PositionScheme]) -> str | None:
@@ -130,6 +131,9 @@ class Randomized(Wrapper):
             return f"the position of rank {code[1]} seen from that of rank {code[0]}"
         return f"{code[0]} places back"
 
+    def shared_relation(self) -> Relation | None:
+        return DISTANCE
+
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         length = tokens.shape[1]
         if length > self.options.range:
@@ -178,6 +182,9 @@ class Shifted(Wrapper):
     def describe(self, code: Code) -> str:
         return self.inner.describe(code)
 
+    def shared_relation(self) -> Relation | None:
+        return DISTANCE
+
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         length, start = tokens.shape[1], 0
         if length > self.options.range:
@@ -225,6 +232,10 @@ class ScaleHinted(Wrapper):
     def describe(self, code: Code) -> str:
         half = len(code) // 2
         return f"{self.inner.describe(code[:half])}; from the scale, {self.anchored.describe(code[half:])}"
+
+    def shared_relation(self) -> Relation | None:
+        """Two curves, of i−j and of |i−j−n|, together tell a key from the one on the other side of n."""
+        return Relation(lambda i, j, n: i - j - n, "i−j−n") if self.by_formula else None
 
     def tables(self) -> list[CodeTable]:
         return [table for part in self.parts for table in part.tables()]

@@ -1,0 +1,156 @@
+"""The verdict where codes alone do not decide: sources found by one code and by content, parts that must be ignored."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lengthlens.models.schemes.relation import Relation
+from lengthlens.tasks import TASKS, Operator
+from lengthlens.tasks.arithmetic import ADD, MULTIPLY
+from lengthlens.theory.content import BEHIND, OWN, alike_slots, labels, needed, serving_code
+from lengthlens.theory.steps import Steps, program_of
+from lengthlens.theory.verdict import verdict
+
+POSITIONS = [name for name, task in TASKS.items() if task.family == "position-addressed"]
+
+
+def served_slowly(task, relation, steps, slot, code, train_max):
+    """The definition, step by step, on the tokens of an instance."""
+    sorts = {}
+    for scale, query, sources in zip(steps.scale.tolist(), steps.query.tolist(), steps.sources.tolist()):
+        words = task.words(task.sample(scale, 1, torch.Generator().manual_seed(1)).tokens[0])
+        source = sources[slot]
+
+        def label(key, words=words):
+            marks = [k for k in range(key + 1) if words[k] not in task.symbols]
+            return (words[marks[-1]], key - marks[-1]) if key - marks[-1] <= BEHIND else None
+
+        at = [j for j in range(query) if tuple(relation.codes(query, j, scale).tolist()) == code]
+        if len(at) > 1:
+            return False
+        own = label(source)
+        alone = own is not None and sum(label(j) == own for j in range(query + 1)) == 1
+        found = at == [source] if source != query else not at
+        sort = (label(query), label(at[0]) if at else "nowhere")
+        sorts.setdefault(sort, []).append((found, own if alone else None, scale))
+    return all(
+        min(scale for *_, scale in rows) <= train_max
+        and (all(found for found, *_ in rows) or (len({own for _, own, _ in rows}) == 1 and rows[0][1] is not None))
+        for rows in sorts.values()
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["copy", "reverse", "shift", "duplicate", "parity-cot"]),
+    st.tuples(st.integers(-1, 1), st.integers(-2, 2), st.integers(0, 6)),
+)
+def test_a_serving_code_is_one_by_the_definition_and_none_is_overlooked(name, form):
+    a, c, clip = form
+    task = TASKS[name]
+
+    def phi(i, j, n):
+        value = a * i - j + c * n
+        return value.clamp(-clip, clip) if clip else value.abs()
+
+    relation = Relation(phi)
+    for steps, slot in ((s, k) for s in program_of(task, 4, 7).operators for k in range(s.arity)):
+        own = steps.only(slot)
+        code = serving_code(relation, own, task, 4)
+        if code == OWN:
+            assert (own.sources[:, 0] == own.query).all()
+        elif code is not None:
+            assert served_slowly(task, relation, steps, slot, code, 4)
+        else:
+            within = own.scale <= 4
+            tried = {
+                tuple(relation.codes(q, s, n).tolist())
+                for q, (s,), n in zip(own.query[within], own.sources[within], own.scale[within])
+            }
+            number = [served_slowly(task, relation, steps, slot, code, 4) for code in tried]
+            assert not any(number) or len(tried) > 6  # only the most frequent codes are tried
+
+
+def test_labels_are_the_marks_and_what_stands_right_behind_them():
+    label = labels(TASKS["addition"], 5)  # ^ a a a a a + b b b b b = …
+    assert (label[[3, 4, 5, 9, 10]] == -1).all()
+    assert len(set(label[[0, 1, 2, 6, 7, 8, 12, 13, 14]])) == 9
+
+
+def test_arguments_that_may_be_exchanged():
+    assert alike_slots(ADD, "0123456789") == [[0, 1], [2, 3], [4]]
+    assert alike_slots(MULTIPLY, "0123456789") == [[0], [1], [2], [3]]
+    majority = Operator("majority", 3, lambda *xs: "1" if xs.count("1") > 1 else "0")
+    assert alike_slots(majority, "01") == [[0, 1, 2]]
+
+
+def test_a_slot_that_makes_no_difference_is_not_needed():
+    """Behind the last column of a sum comes ``$``, whatever the digits would be."""
+    (steps,) = program_of(TASKS["addition"], 3, 3).operators
+    here = needed(steps, [0, 1], ADD, TASKS["addition"])
+    last = np.append(np.diff(steps.scale) != 0, True)
+    assert (here == ~last).all()
+    assert needed(steps, [2, 3], ADD, TASKS["addition"]).all()
+
+
+def test_a_code_that_two_keys_have_serves_no_single_slot():
+    both = Relation(lambda i, j, n: (i - j - n).abs())
+    (steps,) = program_of(TASKS["shift"], 6, 8).operators
+    assert serving_code(both, steps, TASKS["shift"], 6) is None
+    one_way = Relation(lambda i, j, n: i - j - n)
+    assert serving_code(one_way, steps, TASKS["shift"], 6) == (-1,)
+
+
+def test_a_source_that_is_the_query_itself_needs_no_code():
+    steps = Steps("same", np.array([1, 2]), np.array([3, 5]), np.array([[3], [5]]), (1,))
+    assert serving_code(Relation(lambda i, j, n: 0 * (i + j)), steps, TASKS["copy"], 1) == OWN
+
+
+# -- verdicts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "inner"), itertools.product(["copy", "parity-cot"], ["alibi", "fire", "kerple-log", "xl"])
+)
+def test_what_follows_a_formula_may_be_ignored(task, inner):
+    found = verdict(task, f"hinted:{inner}", 10, 40, helps=False)
+    assert found.verdict == "possible" and "found by" in found.reasons[0]
+
+
+@pytest.mark.parametrize("inner", ["relative", "t5", "shaw"])
+def test_tables_that_must_be_ignored_leave_it_open(inner):
+    found = verdict("copy", f"hinted:{inner}", 10, 40, helps=False)
+    assert found.verdict == "open" and found.reasons[0].startswith("it hinges on whether training leaves")
+
+
+@pytest.mark.parametrize(
+    "scheme", ["hinted:alibi", "hinted:relative", "hinted:learned", "relative", "rope", "none", "shifted:learned"]
+)
+def test_reverse_needs_a_relation_that_these_do_not_have(scheme):
+    found = verdict("reverse", scheme, 10, 40, helps=False)
+    assert found.verdict == "impossible" and found.failing
+
+
+def test_vectors_at_positions_never_trained_make_it_impossible():
+    found = verdict("copy", "hinted:learned", 10, 40, helps=False)
+    assert found.verdict == "impossible" and "first appears" in found.covered.counterexample
+
+
+def test_random_starts_leave_open_what_they_may_teach():
+    for scheme in ("coupled", "abacus"):
+        assert "difference of the position ids" in verdict("addition", scheme, 10, 40, helps=False).reasons[0]
+    assert verdict("addition", "coupled", 10, 40, helps=False).verdict == "open"
+
+
+def test_what_content_decides_is_open():
+    for task, scheme in (("copy", "rpe-square"), ("copy", "cope"), ("sort", "relative")):
+        assert verdict(task, scheme, 10, 40, helps=False).verdict == "open"
+
+
+@pytest.mark.parametrize("task", POSITIONS)
+def test_the_ideal_relation_is_possible(task):
+    assert verdict(task, "ideal", 10, 40, helps=False).verdict == "possible"
