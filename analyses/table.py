@@ -181,6 +181,9 @@ def _from_parquet(data: bytes, what: str) -> tuple[Frame, Mapping[bytes, bytes]]
     return parsed(arrow.to_pandas, what, "a table"), metadata
 
 
+EARLIER_VERDICTS = {"pe-limited": "impossible", "content-addressed": "open"}  # as studies have them that are older
+
+
 def as_study(table: Frame, name: str = "the table") -> Frame:
     """The table with all columns of a study, in order and of their types; what is not there is missing.
 
@@ -189,7 +192,8 @@ def as_study(table: Frame, name: str = "the table") -> Frame:
     """
     table = table.reset_index(drop=True)
     missing = pd.Series([None] * len(table), dtype=object)
-    return pd.DataFrame({each: _typed(table.get(each, missing), each, kind, name) for each, kind in COLUMNS.items()})
+    typed = {each: _typed(table.get(each, missing), each, kind, name) for each, kind in COLUMNS.items()}
+    return pd.DataFrame(typed).replace({"verdict": EARLIER_VERDICTS})
 
 
 def _typed(found: "pd.Series[Any]", column: str, kind: str, name: str) -> "pd.Series[Any]":

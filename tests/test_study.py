@@ -103,7 +103,7 @@ def test_cells_have_a_verdict_that_looks_at_the_options(table: pd.DataFrame) -> 
     }
     assert (verdict["run"] == "").all() and verdict["seed"].isna().all() and (verdict["scale"] == 16).all()
     (found, *_) = cell_rows(RunConfig(task="copy", scheme="hinted:relative", **SMALL), 16)
-    assert found["verdict"] == "impossible" and "first appears" in found["reason"]
+    assert found["verdict"] == "open" and "first appears" in found["reason"]
 
 
 def test_declared_src_at_every_scale_and_at_the_end(table: pd.DataFrame) -> None:
