@@ -161,7 +161,7 @@ def show_certificate(run: str, certificate: "Certificate") -> None:
         "least margin": ", ".join(f"{worst:.2f} at n = {n}" for n, worst in certificate.worst.items()),
         "weakest step": certificate.weakest_step,
         "weakest head": certificate.weakest_head,
-        "kinds of steps": f"none that n = {certificate.settled} and {certificate.settled + 1} do not have",
+        "kinds of steps": f"none is new from n = {certificate.settled} on",
     }
     for name, text in facts.items():
         if text:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.counting import stops_at_equals, value
-from lengthlens.tasks.task import BEGIN, END, Circuit, Ints, Operator, Task
+from lengthlens.tasks.layout import Ints, Layout, Line, Stretch, along
+from lengthlens.tasks.task import BEGIN, END, Circuit, Operator, Task
 
 
 def add_step(a: str, b: str, a_before: str, b_before: str, sum_before: str) -> str:
@@ -121,6 +122,11 @@ class Addition(_TwoNumbers):
         a, b, written = k, scale + 1 + k, 2 * scale + 2 + k
         return Circuit.of(ADD, written - 1, a, b, a - 1, b - 1, written - 1)
 
+    def layout(self) -> Layout | None:
+        sources = Line(1, -2, -1), Line(1, -1), Line(1, -2, -2), Line(1, -1, -1), Line(1)
+        steps = Stretch(ADD.name, Line(0, 2, 2), Line(0, 3, 3), sources)
+        return Layout(along("+", "="), Line(0, 2, 3), Line(0, 3, 5), (steps,))
+
 
 class MultiplicationByDigit(_TwoNumbers):
     """Lowest digit first; the second number has one digit. 27 × 6 = 162: ``^ 7 2 * 6 = 2 6 1 $``."""
@@ -140,6 +146,11 @@ class MultiplicationByDigit(_TwoNumbers):
         k = np.arange(1, scale + 3)
         written = scale + 3 + k
         return Circuit.of(MULTIPLY, written - 1, k, k - 1, scale + 2, written - 1)
+
+    def layout(self) -> Layout | None:
+        sources = Line(1, -1, -2), Line(1, -1, -3), Line(0, 1, 2), Line(1)
+        steps = Stretch(MULTIPLY.name, Line(0, 1, 3), Line(0, 2, 4), sources)
+        return Layout(along("*", "=", gap=1), Line(0, 1, 4), Line(0, 2, 6), (steps,))
 
 
 class AdditionMsb(_TwoNumbers):

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.task import Ints, Task
+from lengthlens.tasks.layout import Ints
+from lengthlens.tasks.task import Task
 
 UNSET = -1
 MAX_TABLE = 20_000_000  # entries of one dense operator table: beyond this the search would not end anyway

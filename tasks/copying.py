@@ -2,13 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lengthlens.tasks.task import BEGIN, END, Circuit, Ints, Operator, Task
+from lengthlens.tasks.layout import Ints, Layout, Line, Stretch, along
+from lengthlens.tasks.task import BEGIN, END, Circuit, Operator, Task
 
 DIGITS = tuple("0123456789")
 # Repeat a symbol; stop where the reading head has run out of the string, at either edge.
@@ -29,6 +30,21 @@ class _Copying(Task):
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         return inputs[:, torch.from_numpy(self.sources(scale)[:-1] - 1)]
 
+    def reading(self) -> Sequence[tuple[Line, Line]]:
+        """The same at all scales at once: the source of queries up to a line, one behind the other."""
+        return []
+
+    def layout(self) -> Layout | None:
+        steps, first = [], Line(0, 1, 1)
+        for source, last in self.reading():
+            steps.append(Stretch(COPY.name, first, last, (source,)))
+            first = last._replace(constant=last.constant + 1)
+        return (
+            Layout(along("="), Line(0, 1, 2), first._replace(constant=first.constant + 1), tuple(steps))
+            if steps
+            else None
+        )
+
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         sources = self.sources(scale)
         return Circuit.of(COPY, scale + 1 + np.arange(len(sources)), sources)
@@ -45,6 +61,9 @@ class Copy(_Copying):
     def sources(self, scale: int) -> Ints:
         return np.arange(1, scale + 2)
 
+    def reading(self) -> Sequence[tuple[Line, Line]]:
+        return [(Line(1, -1), Line(0, 2, 1))]
+
 
 class Reverse(_Copying):
     """The string backwards. ``^ 7 3 = 3 7 $``: query i reads position 2n+1−i, and in the end that is ``^``."""
@@ -53,6 +72,9 @@ class Reverse(_Copying):
 
     def sources(self, scale: int) -> Ints:
         return np.arange(scale, -1, -1)
+
+    def reading(self) -> Sequence[tuple[Line, Line]]:
+        return [(Line(-1, 2, 1), Line(0, 2, 1))]
 
 
 @dataclass(frozen=True)
@@ -64,6 +86,14 @@ class Shift(_Copying):
 
     def sources(self, scale: int) -> Ints:
         return np.append(1 + (np.arange(scale) + self.by) % scale, scale + 1)
+
+    def reading(self) -> Sequence[tuple[Line, Line]]:
+        before_the_wrap = Line(1, -1, self.by), Line(0, 2, -self.by)
+        return [before_the_wrap, (Line(1, -2, self.by), Line(0, 2)), (Line(0, 1, 1), Line(0, 2, 1))]
+
+    def layout(self) -> Layout | None:
+        layout = super().layout() if self.by >= 0 else None
+        return layout and replace(layout, since=max(1, self.by))  # shorter strings are rotated more than once
 
     def coupled_answer(self, scale: int) -> Ints:
         return np.append(self.sources(scale)[:-1], 0)
@@ -79,3 +109,6 @@ class Duplicate(_Copying):
 
     def sources(self, scale: int) -> Ints:
         return np.append(1 + np.arange(2 * scale) % scale, scale + 1)
+
+    def reading(self) -> Sequence[tuple[Line, Line]]:
+        return [(Line(1, -1), Line(0, 2)), (Line(1, -2), Line(0, 3)), (Line(0, 1, 1), Line(0, 3, 1))]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from lengthlens.tasks.layout import Layout, Line, Stretch, along
 from lengthlens.tasks.task import END, Circuit, Operator, Task
 
 
@@ -49,6 +50,11 @@ class ModularSumCoT(Task):
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         k = np.arange(1, scale + 2)
         return Circuit.of(running_sum(len(self.symbols)), scale + k, k, scale + k)
+
+    def layout(self) -> Layout | None:
+        operator = running_sum(len(self.symbols)).name
+        steps = Stretch(operator, Line(0, 1, 1), Line(0, 2, 1), (Line(1, -1), Line(1)))
+        return Layout(along("="), Line(0, 1, 2), Line(0, 2, 3), (steps,))
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.tasks.layout import Ints, Layout
 
 Family = Literal["position-addressed", "growing", "content-addressed"]
 BEGIN, END, PAD = "^", "$", "_"
-Ints = NDArray[np.int64]
 FREE = -1  # stands for any symbol
 UNUSED = -1  # fills the sources of a step whose operator has fewer arguments than the widest one
 
@@ -202,6 +201,10 @@ class Task(ABC):
     def valid(self, inputs: Int[Tensor, "row input"], scale: int) -> Bool[Tensor, "row"]:
         """Which rows of free symbols [row, input] make an instance, [row]."""
         return (inputs < len(self.symbols)).all(1)
+
+    def layout(self) -> Layout | None:
+        """What `prompt`, `answer_length` and `circuit` give, at all scales at once; None if it cannot be said."""
+        return None
 
     def coupled_answer(self, scale: int) -> Ints:
         """For each answer token the index, in its run of the prompt, of the symbol it belongs with. [answer]"""

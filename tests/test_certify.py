@@ -12,14 +12,13 @@ from torch import Tensor
 
 from lengthlens.cli import main
 from lengthlens.errors import UserError
-from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.ideal import Ideal
 from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.certificate import search
-from lengthlens.probes.certificate.certify import certify
-from lengthlens.probes.certificate.places import Places, carried, settled_scale
-from lengthlens.probes.certificate.proof import leak_bound, least_lead, steps_of
+from lengthlens.probes.certificate.certify import certify, steps_at
+from lengthlens.probes.certificate.places import Places, Steps, carried
+from lengthlens.probes.certificate.proof import Tables, leak_bound, least_lead, steps_of
 from lengthlens.probes.certificate.search import Game, Leak, scene
 from lengthlens.probes.controls import SHARP, copy_by_hand
 from lengthlens.runs.evaluation import exact_match
@@ -121,25 +120,26 @@ def test_no_instance_leads_by_less_than_the_bound(scheme: str) -> None:
             parameter.normal_(std=0.4, generator=generator)
         if isinstance(model.pos_embed, LearnedRelation):
             model.pos_embed.alive.copy_(torch.rand(model.pos_embed.alive.shape, generator=generator) < 0.1)
+    tables = Tables(model, COPY)
     for n in (1, 2, 9):
         batch = COPY.sample(n, 64, generator)
         logits = model(batch.tokens, batch.scale).detach()
-        for step in steps_of(COPY, Places(model.pos_embed, COPY, n)):
-            here, target = torch.tensor([step.query]), batch.tokens[:, step.query + 1, None]
-            lead = logits[:, step.query].gather(1, target) - logits[:, step.query].scatter(1, target, -math.inf)
-            bound = float(least_lead(model, COPY, step, here, here))
-            assert bound <= float(lead.amin()) + 1e-4
-            assert float(least_lead(model, COPY, step, here, 2 * here)) <= bound + 1e-9
+        for step in steps_of(COPY, Steps.of_scale(model.pos_embed, COPY, n)):
+            here, target = step.query, batch.tokens[:, step.query + 1, None]
+            lead = logits[:, here].gather(1, target) - logits[:, here].scatter(1, target, -math.inf)
+            bound = least_lead(tables, step, here, here)
+            assert bound <= float(lead.amin())
+            assert least_lead(tables, step, here, 2 * here) <= bound + 1e-9
 
 
 def test_the_least_lead_of_what_weighs_as_one_in_closed_form() -> None:
     """``=`` weighs e², ``^`` 1, and all zeros 1, the query's own among them: 30·(e²−1) / (e²+2), at every length."""
     model = pointed("ideal", 2.0, "one")
-    *_, end = steps_of(COPY, Places(model.pos_embed, COPY, 9))
-    lead = SHARP * (math.exp(2) - 1) / (math.exp(2) + 2)
+    *_, end = steps_of(COPY, Steps.of_scale(model.pos_embed, COPY, 9))
+    lead, tables = SHARP * (math.exp(2) - 1) / (math.exp(2) + 2), Tables(model, COPY)
     for position in (19, 5000):
-        here = torch.tensor([position])
-        assert float(least_lead(model, COPY, end, here, here)) == pytest.approx(lead, rel=1e-6)
+        bound = least_lead(tables, end, position, position) + tables.lead_error(position)
+        assert bound == pytest.approx(lead, rel=1e-3) and bound < lead  # scores may be off as well
 
 
 def test_a_certificate_is_no_longer_than_what_was_asked_for() -> None:
@@ -228,11 +228,11 @@ def rest_histograms(places: Places, tokens: Tensor) -> Tensor:
 
 def test_leak_bound_in_closed_form() -> None:
     """The last step at n = 100 reads ``=`` with e⁵; ``^`` and the query weigh 1 each, and the rest less than i+2."""
-    bound = leak_bound(pointed("lbpe", 5.0), COPY, Places(pointed("lbpe", 5.0).pos_embed, COPY, 20), 100)
+    bound = leak_bound(pointed("lbpe", 5.0), COPY, Steps.of_scale(pointed("lbpe", 5.0).pos_embed, COPY, 20), 100)
     assert torch.allclose(bound, torch.tensor([[1 / (1 + (math.exp(5) + 2) / 203)]]))
     # As one, the rest weighs 1 at most; ``^`` stands apart, and the query is in the crowd.
     model = pointed("ideal", 5.0, "one")
-    bound = leak_bound(model, COPY, Places(model.pos_embed, COPY, 20), 100)
+    bound = leak_bound(model, COPY, Steps.of_scale(model.pos_embed, COPY, 20), 100)
     assert torch.allclose(bound, torch.tensor([[1 / (1 + math.exp(5) + 1 + 1 / 203)]]))
 
 
@@ -251,27 +251,13 @@ def test_no_head_leaks_more_than_its_bound(
         _, cache = model.run_with_cache(batch.tokens[:, :-1], batch.scale)
         unnamed = torch.ones(places.length, places.length + 1, dtype=torch.bool)
         unnamed.scatter_(1, torch.where(places.named.exists, places.named.key, places.length), False)
-        bound = leak_bound(model, COPY, places, n)
+        bound = leak_bound(model, COPY, steps_at(model, COPY, COPY.layout(), n), n)
         for layer in range(2):
             leaked = (cache["pattern", layer] * unnamed[:, :-1]).sum(-1)[:, :, places.answer_queries]
             assert (leaked.amax((0, 2)) <= bound[layer] + 1e-6).all()
 
 
 # -- places --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("task", ["copy", "reverse", "addition"])
-def test_kinds_of_steps_settle_and_stay(task: str) -> None:
-    options = {"forms": "i-j, i-j-n, i+j-2n", "window": 1}
-    model = build(ModelConfig(task=task, scheme="lbpe", scheme_options=options))
-    with torch.no_grad():
-        model.pos_embed.bias.normal_(generator=torch.Generator().manual_seed(0))
-    settled = settled_scale(model.pos_embed, TASKS[task])
-    known = {kind for n in (settled, settled + 1) for kind in Places(model.pos_embed, TASKS[task], n).types}
-    assert 8 < settled < 30
-    assert not known.issuperset(Places(model.pos_embed, TASKS[task], settled - 1).types) or settled % 2 == 0
-    for n in (200, 333):
-        assert known.issuperset(Places(model.pos_embed, TASKS[task], n).types)
 
 
 def test_positions_keep_their_places_near_borders() -> None:

@@ -16,6 +16,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, Ints, Relation
 from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Recent, Sizes, option, pooled_keys
 from lengthlens.tasks import Circuit, Task
+from lengthlens.tasks.layout import Layout, Line
 from lengthlens.tasks.task import UNUSED
 
 OTHER = 0
@@ -192,15 +193,21 @@ class Ideal(PositionScheme):
     def pools_others(self) -> bool:  # type: ignore[override]
         return self.options.other == "one"
 
-    def named_keys(self, query: Tensor, scale: int) -> NamedKeys:
-        reads = self.circuits.at(scale)
-        within = torch.arange(len(reads.query)) - torch.searchsorted(reads.query, reads.query)  # place in its query
-        shape = 1 + max(int(reads.query.max()), int(query.max())), 1 + int(within.max())
-        key = torch.full(shape, -1)
-        key[reads.query, within] = reads.key
-        place, table = self._rows(reads), self.table.detach()
-        bias = table.new_zeros(*table.shape[:2], *shape)
-        bias[:, :, reads.query, within] = torch.where(place >= 0, table[:, :, place], 0)
-        valued = torch.zeros(bias.shape, dtype=torch.bool)
-        valued[:, :, reads.query, within] = place >= 0
-        return NamedKeys(key[query], bias[:, :, query], valued[:, :, query])
+    def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys:
+        scales = torch.as_tensor(scale).expand(len(query))
+        distinct, table = scales.unique().tolist(), self.table.detach()
+        wide = max(int(self.circuits.at(n).query.bincount().max()) for n in distinct)  # keys that a step reads
+        key, place = torch.full((len(query), wide), -1), torch.full((len(query), wide), -1)
+        for n in distinct:
+            reads, here = self.circuits.at(n), (scales == n).nonzero()[:, 0]
+            at = torch.searchsorted(reads.query, query[here])[:, None] + torch.arange(wide)
+            own = at.clamp(max=len(reads.query) - 1)
+            found = (at < len(reads.query)) & (reads.query[own] == query[here, None])
+            key[here] = torch.where(found, reads.key[own], -1)
+            place[here] = torch.where(found, self._rows(reads)[own], -1)
+        bias = torch.where(place >= 0, table[:, :, place.clamp(min=0)], 0)
+        return NamedKeys(key, bias, (place >= 0).expand(bias.shape))
+
+    def named_lines(self, layout: Layout) -> list[Line]:
+        """The sources of every step."""
+        return list(dict.fromkeys(source for stretch in layout.steps for source in stretch.sources))

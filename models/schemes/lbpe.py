@@ -24,6 +24,7 @@ from lengthlens.models.schemes.relation import (
 )
 from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys
 from lengthlens.tasks import Task
+from lengthlens.tasks.layout import Layout, Line
 
 # Counted back from the query, forward from the start, and mirrored, each at small multiples of the scale. With a window
 # of 3 they hold every source of every position-addressed task here (a test says so).
@@ -127,12 +128,27 @@ class LearnedRelation(PositionScheme):
     def pools_others(self) -> bool:  # type: ignore[override]
         return self.options.other == "one"
 
-    def named_keys(self, query: Tensor, scale: int) -> NamedKeys:
-        key = marked_keys(self.forms, self.options.window, query, torch.tensor([scale]))[0].flatten(1)
+    def _used(self) -> list[int]:
+        """The (form, value) that make a key one of its own in some head, as places in [form·value]."""
+        counts = self.alive if self.pools_others else self.weights().detach() != 0
+        return counts.flatten(0, 1).flatten(1).any(0).nonzero()[:, 0].tolist()
+
+    def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys:
+        used = self._used()
+        lines = torch.tensor(self._lines(used), device=query.device).view(-1, 3)
+        key = query[:, None] * lines[:, 0] + torch.as_tensor(scale).view(-1, 1) * lines[:, 1] + lines[:, 2]
         weights, alive = self.weights().detach().flatten(2), self.alive.flatten(2)  # [layer, head, form·value]
-        used = (alive if self.pools_others else weights).flatten(0, 1).any(0)
         bias, valued = (part[:, :, None, used].expand(-1, -1, len(query), -1) for part in (weights, alive))
-        return NamedKeys(key[:, used], bias, valued)
+        return NamedKeys(key, bias, valued)
+
+    def named_lines(self, layout: Layout) -> list[Line]:
+        return self._lines(self._used())
+
+    def _lines(self, used: list[int]) -> list[Line]:
+        """The key at which a form has a value, as a linear function of query and scale, for each that is used."""
+        window = self.options.window
+        pairs = [(self.forms[place // (2 * window + 1)], place % (2 * window + 1) - window) for place in used]
+        return [Line(-b * a, -b * c, b * (value - d)) for (a, b, c, d), value in pairs]
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         """One component for each form that any head still uses."""

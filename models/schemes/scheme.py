@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, CodeTable, LearnedEntry, Pointer, Relation, code_in_words, pruned
 from lengthlens.tasks import Task
+from lengthlens.tasks.layout import Layout, Line
 
 Made = TypeVar("Made")
 Family = Literal["none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"]
@@ -142,7 +143,7 @@ class PositionScheme(nn.Module, ABC):
     A subclass sets the class variables, keeps what it needs in ``__init__``, and is one line: in ``SCHEMES``, or
     ``SCHEMES.add(name, Class)`` from outside. What theory and probes can do with it beyond its relation, it offers by
     further methods, each of which says "cannot" here: `tables` or `prune`, `candidates` and `pointers`, `entries`,
-    `named_keys`.
+    `named_keys` with `named_lines`.
     """
 
     name: str
@@ -207,8 +208,17 @@ class PositionScheme(nn.Module, ABC):
         """What a learned relation consists of, strongest first; none if the relation is fixed."""
         return []
 
-    def named_keys(self, query: Tensor, scale: int) -> NamedKeys | None:
-        """The keys that queries [query] name at a scale; None if it does not treat all but a few keys alike."""
+    def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys | None:
+        """The keys that queries [query] name at a scale, or each at its own, [query]; None if it does not treat all but
+        a few keys alike."""
+        return None
+
+    def named_lines(self, layout: Layout) -> list[Line] | None:
+        """Lines on which all keys of `named_keys` lie at every scale, for a task of this layout; None if it cannot say.
+
+        Which of its keys have which bias may depend on the order of these lines and those of the layout, and on nothing
+        else.
+        """
         return None
 
     @property

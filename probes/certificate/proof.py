@@ -7,33 +7,48 @@ norm, no MLP. There the right token's lead over another is a sum over heads of w
 for each key: g is what the key's token adds to the lead, and w is e^score, divided by the number of pooled keys for
 those. Named keys that are the circuit's sources hold known tokens. All other keys may hold any symbol; the least value
 of such a quotient is found by Dinkelbach's method, head by head.
+
+Which steps there are at any scale follows from the lines on which everything stands (`kinds`). A kind of step is
+bounded at all positions from the first to the last that it can have, so no scale is left out.
+
+The model is run in floating point. Its own rounding is bounded, too, by the usual worst case: a chain of k operations
+is off by k·u/(1−k·u) of what it would be with all signs positive, u being half the distance of 1 to the next number.
+The number of keys enters k, in whatever order sums over them are taken.
 """
 
 import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.models.schemes.relation import MOST_FORMS
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.certificate.places import Places
-from lengthlens.tasks import Task
+from lengthlens.probes.certificate.kinds import Cuts, named_places
+from lengthlens.probes.certificate.places import GRAIN, Steps
+from lengthlens.tasks import Operator, Task
+from lengthlens.tasks.layout import Layout
+from lengthlens.tasks.task import END
 
 ROUNDS = 8  # of the iteration, which converges quadratically; a bound holds after any of them
 MOST_CASES = 100_000  # combinations of tokens that a step may read
 FINE = 1.002  # ratio of the ends of a range of positions that is not halved any more
+BLOCK = 4096  # steps that are compared at once
+ELEMENTS = 1 << 22  # numbers that a bound is computed from at once: 32 MB
 
 
 @torch.no_grad()
-def leak_bound(model: HookedModel, task: Task, steps: Places, length: int) -> Tensor:
+def leak_bound(model: HookedModel, task: Task, steps: Steps, length: int) -> Tensor:
     """An upper bound on the share of attention that goes to keys without a name, at any answer query of any instance of
     scale `length`. [layer, head]
 
-    `steps` are places of a scale with all kinds of steps that there are at `length`. At a query with token q let x be
+    `steps` are of all kinds that there are at `length`. At a query with token q let x be
     the largest score of a symbol, and x + δ_m the least score of the named key m. There are fewer than i+2 other keys,
     and all scores are multiplied by the temperature s(i), so the share is at most 1 / (1 + Σ_m e^{s(i)·δ_m} / (i+2)).
     Each term is a power of i+2 under length-scaled scores, and falls with i otherwise: over the answer's queries it is
@@ -48,22 +63,22 @@ def leak_bound(model: HookedModel, task: Task, steps: Places, length: int) -> Te
     """
     ends = torch.tensor([task.prompt_length(length) - 1, task.length(length) - 2])
     heat, number = temperature(model, ends), torch.log(ends + 2.0)
-    query, token, symbols = steps.answer_queries, torch.arange(len(task.vocab)), len(task.symbols)
-    key, own = steps.named.key[query], steps.tokens[query][:, None]
-    occurs = torch.where(own < symbols, token < symbols, token == own)  # [query, token], at the query itself
+    token, symbols = torch.arange(model.cfg.d_vocab), len(task.symbols)
+    key, own = steps.named.key, steps.own[:, None]
+    occurs = torch.where(own < 0, token < symbols, token == own)  # [query, token], at the query itself
     table = score_table(model)
     lowest, highest = (table[..., :symbols].amin(-1)[:, None, :, None], table[..., :symbols].amax(-1)[:, None, :, None])
-    holds = steps.tokens[key.clamp(min=0)]  # of a mark; a symbol may be any
-    score = torch.where((holds < symbols)[:, None], lowest, table[:, :, holds].transpose(1, 2))
-    score = torch.where((key == query[:, None])[:, None], table[:, token, token][:, None, :, None], score)
+    of_mark = table[:, :, steps.token.clamp(min=0)].transpose(1, 2)
+    score = torch.where((steps.token < 0)[:, None], lowest, of_mark)  # a symbol may be any
+    score = torch.where((key == steps.query[:, None])[:, None], table[:, token, token][:, None, :, None], score)
     bounds = []
     for layer in range(model.cfg.n_layers):
         least, most = score, highest  # [head, query, token, name or 1]
         if layer > 0:
             least, most = torch.zeros(()), score_range(model, layer)[:, None, None, None]
-        gap = least + steps.named.bias[layer][:, query, None] - most
+        gap = least + steps.named.bias[layer][:, :, None] - most
         gap = gap.masked_fill((key < 0)[:, None], -math.inf)
-        pooled = steps.named.pooled[layer][:, query, None]
+        pooled = steps.named.pooled[layer][:, :, None]
         # Whether a named key loses weight against the rest as that grows in number.
         fades = (pooled if model.pos_embed.pools_others else torch.ones_like(pooled)).to(gap.dtype)
         kept = (gap[..., None] * heat - fades[..., None] * number).amin(-1).exp().sum(-1)  # [head, query, token or 1]
@@ -113,148 +128,243 @@ class ProofStep(NamedTuple):
     pooled: Tensor  # [head, name], whether it weighs together with the rest as one key
     token: Tensor  # [case, name], −1 where it may be any symbol
     target: Tensor  # [case]
+    size: Tensor  # [head], of the biases that the scheme adds up, without their signs
 
 
-def steps_of(task: Task, places: Places, seen: set[int] | None = None) -> Iterator[ProofStep]:
-    """The steps of one scale, with all combinations of tokens; if `seen` is given, one of each kind not in it."""
-    circuit = task.circuit(places.scale)
-    steps = {step.query: step for step in circuit}
-    for query, kind in zip(places.answer_queries.tolist(), places.types.tolist()):
-        if seen is not None:
-            if kind in seen:
-                continue
-            seen.add(kind)
-        step = steps[query]
-        known = list(dict.fromkeys([*step.sources, query]))
-        choices = [range(len(task.symbols)) if places.symbol[k] else [int(places.tokens[k])] for k in known]
+def steps_of(task: Task, steps: Steps) -> Iterator[ProofStep]:
+    """Steps with all combinations of tokens that they may read."""
+    symbols, functions = range(len(task.symbols)), dict[str, Operator]()
+    for k, (query, scale) in enumerate(zip(steps.query.tolist(), steps.scale.tolist())):
+        read = [s for s in steps.sources[k].tolist() if s >= 0]
+        marks = dict(zip([*read, query], [*steps.held[k].tolist(), int(steps.own[k])]))  # −1 for any symbol
+        choices = [symbols if mark < 0 else [mark] for mark in marks.values()]
         if math.prod(map(len, choices)) > MOST_CASES:
             raise UserError(f"a step of task '{task.name}' may read more than {MOST_CASES} combinations of tokens")
         cases = list(itertools.product(*choices))
-        function = circuit.functions[step.operator].function
-        held = [dict(zip(known, case)) for case in cases]
-        target = [task.ids[function(*(task.vocab[tokens[s]] for s in step.sources))] for tokens in held]
-        exists = places.named.key[query] >= 0
-        key = places.named.key[query][exists]
-        token = torch.where(places.symbol[key], -1, places.tokens[key]).repeat(len(cases), 1)
-        for position, column in zip(known, torch.tensor(cases).T):
+        operator = steps.layout.steps[steps.which[k]].operator
+        if operator not in functions:
+            functions |= task.circuit(scale).functions
+        function, place = functions[operator].function, [list(marks).index(s) for s in read]
+        target = torch.tensor([task.ids[function(*(task.vocab[case[at]] for at in place))] for case in cases])
+        last = query == int(steps.layout.last.at(query, scale))
+        if not bool(((target == task.ids[END]) if last else (target < len(symbols))).all()):
+            raise UserError(f"operator '{operator}' of task '{task.name}' may write a mark where a symbol is due")
+        exists = steps.named.exists[k]
+        key = steps.named.key[k][exists]
+        token = steps.token[k][exists].repeat(len(cases), 1)
+        for position, column in zip(marks, torch.tensor(cases).T):
             token[:, key == position] = column[:, None]
-        bias, pooled = (part[0][:, query][:, exists] for part in (places.named.bias, places.named.pooled))
-        yield ProofStep(query, key, bias, pooled, token, torch.tensor(target))
+        bias, pooled = (part[0][:, k][:, exists] for part in (steps.named.bias, steps.named.pooled))
+        yield ProofStep(query, key, bias, pooled, token, target, steps.named.size[0])
+
+
+class Tables:
+    """What a model of one layer of attention alone does with tokens, in float64, and how it rounds."""
+
+    @torch.no_grad()
+    def __init__(self, model: HookedModel, task: Task) -> None:
+        attn, self.pools, self.symbols = model.layers[0].attn, model.pos_embed.pools_others, len(task.symbols)
+        scaling = model.config.score_scaling != "none"
+        self.scaled_at = math.log(model.config.train_ctx + 2) if scaling else None
+        E, U, out = (part.double() for part in (model.embed.W_E, model.unembed.W_U, attn.W_O))
+        b_O, b_U = attn.b_O.double(), model.unembed.b_U.double()
+        weights = [
+            (w.double(), b.double()[:, None])
+            for w, b in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K), (attn.W_V, attn.b_V))
+        ]
+        q, k, v = (torch.einsum("tm,hmd->htd", E, w) + b for w, b in weights)
+        self.scores = q @ k.transpose(1, 2) / model.cfg.attn_scale  # [head, query token, key token]
+        self.logits = torch.einsum("htd,hdm->htm", v, out) @ U  # [head, token, logit]
+        self.alone = (E + b_O) @ U + b_U  # [token, logit]
+        # The same with all signs positive, at most over tokens.
+        q, k, v = (torch.einsum("tm,hmd->htd", E.abs(), w.abs()) + b.abs() for w, b in weights)
+        self.score_size = (q @ k.transpose(1, 2)).amax((1, 2)) / model.cfg.attn_scale  # [head]
+        moved = torch.einsum("htd,hdm->htm", v, out.abs()).amax(1).sum(0)
+        self.logit_size = float(((E.abs().amax(0) + moved + b_O.abs()) @ U.abs() + b_U.abs()).max())
+        number = torch.finfo(model.cfg.dtype)
+        self.unit, self.tiny = number.eps / 2, number.tiny
+        cfg = model.cfg
+        self.score_chain = (
+            2 * cfg.d_model + cfg.d_head + 64
+        )  # operations behind a score, those of exp and gates included
+        self.logit_chain = 2 * cfg.d_model + cfg.n_heads * cfg.d_head + 64
+
+    def heat(self, position: Tensor) -> Tensor:
+        """What the scores of a query at a position are multiplied by."""
+        position = position.double()
+        return torch.ones_like(position) if self.scaled_at is None else torch.log(position + 2) / self.scaled_at
+
+    def score_error(self, step: ProofStep, last: Tensor) -> Tensor:
+        """By how much a score may be off, and the exponent that is made of it, up to a position. [head, range]"""
+        size = (self.score_size + step.size.double())[:, None] + torch.log(last.double() + 2)
+        names = step.bias.shape[1]
+        return 2 * (self._off(self.score_chain + names) * size + MOST_FORMS / GRAIN) * self.heat(last)
+
+    def lead_error(self, last: int) -> float:
+        """By how much the lead of a token may be off, weights apart, at positions up to `last`.
+
+        Softmax sums over all keys, and so does the mean of the values: one chain as long as there are keys for each.
+        Weights may vanish below the smallest number there is.
+        """
+        return 4 * self.logit_size * (self._off(2 * (last + 1) + self.logit_chain) + (last + 1) * self.tiny)
+
+    def _off(self, chain: int) -> float:
+        return chain * self.unit / (1 - chain * self.unit) if chain * self.unit < 0.5 else math.inf
 
 
 @torch.no_grad()
-def least_lead(model: HookedModel, task: Task, step: ProofStep, first: Tensor, last: Tensor) -> Tensor:
-    """A lower bound on the lead of the right token at a step, at any position from `first` to `last`. [range]
+def least_lead(tables: Tables, step: ProofStep, first: int, last: int) -> float:
+    """A lower bound on the lead of the right token at a step, for every instance, at any position from first to last.
 
-    Both [range], in float64: rounding apart, the bound holds for every instance.
+    It holds for the model as it is run: what rounding can do is taken off.
     """
-    heat = torch.stack([temperature(model, end).double() for end in (first, last)])  # [2, range]
-    ends = torch.stack([first, last]).double()
+    names, tokens, logits = len(step.key) + 1, *tables.alone.shape
+    block = max(1, ELEMENTS // (names * tokens * logits))
+    cases = range(0, len(step.target), block)
+    parts = [step._replace(token=step.token[c : c + block], target=step.target[c : c + block]) for c in cases]
+    ends = torch.tensor([first, last])
+    return min(_least_lead(tables, part, ends) for part in parts) - tables.lead_error(last)
+
+
+def _least_lead(tables: Tables, step: ProofStep, ends: Tensor) -> float:
+    heat = tables.heat(ends)  # [2]
+    ends = ends.double()
     rest = (ends + 1 - len(step.key)).clamp(min=0)  # how many other keys
-    scores = score_table(model).double()  # [head, query token, key token]
-    attn = model.layers[0].attn
-    value = torch.einsum("tm,hmd->htd", model.embed.W_E, attn.W_V) + attn.b_V[:, None]
-    logits = (torch.einsum("htd,hdm->htm", value, attn.W_O) @ model.unembed.W_U).double()  # [head, token, logit]
-    alone = (model.embed.W_E + attn.b_O) @ model.unembed.W_U + model.unembed.b_U
     own = step.token[:, (step.key == step.query).nonzero()[0, 0]]  # [case]
     right = step.target[:, None]
-    lead = alone[own].gather(1, right) - alone[own]  # [case, logit]
-    total = lead.double()[None].expand(len(first), -1, -1).clone()
-    token = torch.arange(len(task.vocab))
-    any_symbol = token < len(task.symbols)
+    total = tables.alone[own].gather(1, right) - tables.alone[own]  # [case, logit]
+    token = torch.arange(len(tables.alone))
+    any_symbol = token < tables.symbols
     possible = torch.where(step.token[..., None] < 0, any_symbol, token == step.token[..., None])
-    for head in range(model.cfg.n_heads):
-        gain = logits[head][:, step.target].T[:, None] - logits[head].T[None]  # [case, logit, token]
-        named = scores[head][own][:, None] + step.bias[head][:, None]  # [case, name, token]
+    off = tables.score_error(step, ends[1:])[:, 0].exp()  # [head]
+    for head, scores in enumerate(tables.scores):
+        gain = tables.logits[head][:, step.target].T[:, None] - tables.logits[head].T[None]  # [case, logit, token]
+        named = scores[own][:, None] + step.bias[head].double()[:, None]  # [case, name, token]
         top = named.masked_fill(~possible, -math.inf).amax((1, 2), keepdim=True)
-        low, high = _weights(named - top, heat)  # [range, case, name, token]
-        other_low, other_high = _weights((scores[head][own] - top[..., 0])[:, None], heat)
+        low, high = _weights(named - top, heat)
+        other_low, other_high = _weights((scores[own] - top[..., 0])[:, None], heat)
         count = torch.ones_like(rest)
-        if model.pos_embed.pools_others:
+        if tables.pools:
             count = (ends + 1 - (~step.pooled[head]).sum()).clamp(min=1)  # pooled keys
         each = rest / count
-        share = torch.where(step.pooled[head], 1 / count[..., None], 1.0)[:, :, None, :, None]  # [2, range, 1, name, 1]
-        low, high = low * share.amin(0), high * share.amax(0)
-        low = torch.cat([low, other_low * each.amin(0)[:, None, None, None]], 2)
-        high = torch.cat([high, other_high * each.amax(0)[:, None, None, None]], 2)
+        share = torch.where(step.pooled[head], 1 / count[:, None], 1.0)[..., None]  # [2, name, 1]
+        low = torch.cat([low * share.amin(0), other_low * each.min()], 1) / off[head]
+        high = torch.cat([high * share.amax(0), other_high * each.max()], 1) * off[head]
         may = torch.cat([possible, any_symbol.expand(len(own), 1, -1)], 1)
-        total += _least_mean(low, high, may, gain)
-    return total.scatter(2, right.expand(len(first), -1, -1), math.inf).amin((1, 2))
+        total = total + _least_mean(low, high, may, gain)
+    return float(total.scatter(1, right, math.inf).min())
 
 
 def _weights(score: Tensor, heat: Tensor) -> tuple[Tensor, Tensor]:
-    """e^(heat·score) at its least and greatest while heat goes from one end to the other. [range, *]"""
-    both = (heat.view(*heat.shape, 1, 1, 1) * score).exp()
+    """e^(heat·score) at its least and greatest while heat goes from one end to the other."""
+    both = (heat.view(2, *[1] * score.dim()) * score).exp()
     return both.amin(0), both.amax(0)
 
 
 def _least_mean(low: Tensor, high: Tensor, may: Tensor, gain: Tensor) -> Tensor:
     """The least of Σ w g / Σ w where each key chooses one of the tokens it `may` hold, and w between its bounds.
 
-    `low`, `high` [range, case, key, token], `may` [case, key, token], `gain` [case, logit, token]; out [range, case,
-    logit]. With F(ρ) = min Σ w·(g−ρ) the least mean is at least ρ + F(ρ) / Σ low, for any ρ.
+    `low`, `high`, `may` [case, key, token], `gain` [case, logit, token]; out [case, logit]. With F(ρ) = min Σ w·(g−ρ)
+    the least mean is at least ρ + F(ρ) / Σ low, for any ρ.
     """
-    low, high = low[:, :, None], high[:, :, None]  # [range, case, 1, key, token]
-    may, gain = may[None, :, None], gain[None, :, :, None]
+    low, high, may, gain = low[:, None], high[:, None], may[:, None], gain[:, :, None]  # [case, logit, key, token]
     least_sum = low.masked_fill(~may, math.inf).amin(-1).sum(-1)
-    rho = gain.masked_fill(~may, -math.inf).amax((3, 4)).expand(*low.shape[:2], -1)
+    rho = gain.masked_fill(~may, -math.inf).amax((2, 3))
+    bound = torch.full_like(rho, -math.inf)
     for _ in range(ROUNDS):
         excess = gain - rho[..., None, None]
         weight = torch.where(excess < 0, high, low)
-        term = (weight * excess).masked_fill(~may, math.inf)
-        least, which = term.min(-1)
+        least, which = (weight * excess).masked_fill(~may, math.inf).min(-1)
         short = least.sum(-1)
-        chosen = weight.gather(-1, which[..., None])[..., 0]
-        bound = rho + short.clamp(max=0) / least_sum
-        rho = rho + short / chosen.sum(-1)
+        bound = torch.maximum(bound, rho + short.clamp(max=0) / least_sum)
+        rho = rho + short / weight.gather(-1, which[..., None])[..., 0].sum(-1)
     return bound
 
 
-def proof(model: HookedModel, task: Task, settled: int, limit: int) -> tuple[int, ProofStep | None, float]:
-    """The largest scale up to `limit` at which the right token leads at every step of every instance.
+@dataclass(frozen=True)
+class Kind:
+    """A kind of step, and where it may occur: at scales from `since` on, at positions from `low` to `high`."""
 
-    With the step that is not certain behind it (None if the limit was reached), and the least lead up to there.
+    step: Steps  # one of it
+    since: int
+    low: int
+    high: int
 
-    Steps of scales up to `settled` are bounded where they are; the kinds of steps that there are from then on, at
-    every position at which any of them could be.
-    """
-    least = math.inf
-    for scale in range(task.min_scale, min(settled, limit + 1)):
-        for step in steps_of(task, Places(model.pos_embed, task, scale)):
-            here = torch.tensor([step.query])
-            lead = float(least_lead(model, task, step, here, here))
-            if lead <= 0:
-                return scale - 1, step, least
-            least = min(least, lead)
-    if limit < settled:
-        return limit, None, least
-    seen: set[int] = set()
-    lasting = [s for n in (settled, settled + 1) for s in steps_of(task, Places(model.pos_embed, task, n), seen)]
-    end, weakest = task.length(limit) - 2, None
-    for step in lasting:
-        good, lead = certain_up_to(model, task, step, task.prompt_length(settled) - 1, end)
-        if good < end:
-            weakest, end = step, good
+
+def all_kinds(model: HookedModel, task: Task, layout: Layout, limit: int) -> tuple[list[Kind], int]:
+    """Every kind of step at a scale up to `limit`, the earliest first; and the scale from which on none is new."""
+    scheme, start = model.pos_embed, max(layout.since, task.min_scale)
+    last, found = task.length(limit) - 2, dict[bytes, Kind]()
+    for small in range(task.min_scale, min(start, limit + 1)):
+        _collect(found, Steps.of_scale(scheme, task, small), limit + 1, last)
+    if limit < start:
+        return sorted(found.values(), key=lambda kind: kind.since), limit
+    named = scheme.named_lines(layout)
+    assert named is not None  # other schemes are refused before
+    query, scale, top = Cuts(named_places(layout, named, 1), layout.first, layout.last).witnesses(start, limit)
+    for at in range(0, len(query), BLOCK):
+        block = slice(at, at + BLOCK)
+        _collect(found, Steps.at(scheme, task, layout, query[block], scale[block]), top, last)
+    return sorted(found.values(), key=lambda kind: kind.since), top
+
+
+def _collect(found: dict[bytes, Kind], steps: Steps, top: int, last: int) -> None:
+    """Add the kinds of some steps; those at scale `top` or above may occur up to position `last`."""
+    rows, number = steps.kinds()
+    order = np.argsort(number, kind="stable")
+    first = order[np.searchsorted(number[order], np.arange(len(rows)))]
+    query, scale = steps.query.numpy(), steps.scale.numpy()
+    highest = np.where(scale >= top, last, query)
+    extremes = [np.full(len(rows), np.iinfo(np.int64).max) for _ in range(3)]
+    for least, values in zip(extremes, (scale, query, -highest)):
+        np.minimum.at(least, number, values)
+    for row, k, since, low, high in zip(rows, first.tolist(), *(part.tolist() for part in extremes)):
+        kind = found.get(row) or Kind(steps.only(k), since, low, -high)
+        found[row] = Kind(kind.step, min(kind.since, since), min(kind.low, low), max(kind.high, -high))
+
+
+class Proof(NamedTuple):
+    """What is proven: up to which scale the right token leads at every step of every instance."""
+
+    length: int  # below the task's smallest scale if nothing is
+    step: ProofStep | None  # the one that is not certain behind it; None if the limit was reached
+    least: float  # a bound on all leads up to there
+    settled: int  # the scale from which on no kind of step is new
+
+
+def proof(model: HookedModel, task: Task, layout: Layout, limit: int) -> Proof:
+    """The largest scale up to `limit` at which the right token leads at every step of every instance."""
+    kinds, settled = all_kinds(model, task, layout, limit)
+    tables, end, weakest, least = Tables(model, task), limit, None, math.inf
+    for kind in kinds:
+        if kind.since > end:
+            break
+        last = min(kind.high, task.length(end) - 2)
+        (step,) = steps_of(task, kind.step)
+        good, lead = certain_up_to(tables, step, kind.low, last)
         least = min(least, lead)
-    # The largest scale, from settled − 1 (which is certain) on, whose last query is not behind that position.
-    more = bisect_right(range(settled, limit + 1), end, key=lambda scale: task.length(scale) - 2)
-    return settled - 1 + more, weakest, least
+        if good < last:
+            weakest = step
+            # Scales before it occurs, and those that have no position behind the last at which it is certain.
+            more = bisect_right(range(kind.since, end + 1), good, key=lambda scale: task.length(scale) - 2)
+            end = kind.since - 1 + more
+    return Proof(end, weakest, least, settled)
 
 
-def certain_up_to(model: HookedModel, task: Task, step: ProofStep, first: int, last: int) -> tuple[int, float]:
+def certain_up_to(tables: Tables, step: ProofStep, first: int, last: int) -> tuple[int, float]:
     """The last position up to which a step's right token leads wherever it may be, and the least lead on the way.
 
     Ranges of positions are halved where the bound for all of a range at once fails.
     """
-    least, at = math.inf, first
-    ends: list[int] = []
-    while at <= last:
-        end = ends.pop() if ends else min(last, 2 * at)
-        lead = float(least_lead(model, task, step, torch.tensor([at]), torch.tensor([end])))
+    least, at, ends = math.inf, first, [last]
+    while ends:
+        end = ends[-1]
+        lead = least_lead(tables, step, at, end)
         if lead > 0:
             least, at = min(least, lead), end + 1
-        elif end == at or end <= at * FINE:
+            ends.pop()
+        elif end <= at * FINE:
             return at - 1, least
         else:
-            ends += [end, (at + end) // 2]
+            ends.append(max(at, min(end - 1, math.isqrt(at * end))))
     return last, least

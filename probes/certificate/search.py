@@ -25,7 +25,7 @@ from lengthlens.probes.certificate.proof import score_table, temperature
 from lengthlens.runs.trainer import leads
 from lengthlens.tasks import Task
 
-BANK = 192  # residual vectors that the rest of layer 1 is made of
+BANK = 192  # residual vectors that the rest of layer 1 is made of, or as many as there are places for symbols
 ROUNDS = 40  # of gradient descent; margins found hardly fall behind
 RATE = 0.5  # of Adam, on logits
 FEW = 1e-6  # what stands for no other key, under a logarithm
@@ -233,13 +233,16 @@ class Weakest(NamedTuple):
 class Climb:
     """Looks for the largest length at which every step keeps a reserve. What was found is in its fields."""
 
-    def __init__(self, model: HookedModel, task: Task, settled: int, seed: int, tell: Callable[[str], None]) -> None:
-        self.model, self.task, self.tell = model, task, tell
+    def __init__(
+        self, model: HookedModel, task: Task, scales: list[int], seed: int, tell: Callable[[str], None]
+    ) -> None:
+        """`scales` have, all together, every kind of step that there is at the lengths to be asked about."""
+        self.model, self.task, self.scales, self.tell = model, task, scales, tell
         self.screened = 0  # short instances that the model itself was run on
         self.wrong = 0  # those on which it errs: then nothing is worth a climb
         self.weakest: dict[int, Weakest] = {}  # by length
         self.usual = math.inf  # margin of most steps of short instances
-        self.games: list[tuple[Game, Scene]] = [self._game(scale, seed) for scale in (settled, settled + 1)]
+        self.games: list[tuple[Game, Scene]] = [self._game(scale, seed) for scale in scales]
 
     def up_to(self, first: int, limit: int) -> tuple[int, int | None]:
         """The largest length that holds, `first` taken for granted, and the least one that was seen not to.
@@ -284,10 +287,11 @@ class Climb:
         self.wrong += int((margins <= 0).any(1).sum())
         self.usual = min(self.usual, float(margins.median()))
         symbols = places.symbol.nonzero()[:, 0]
-        anywhere = symbols[torch.randint(len(symbols), (BANK,), generator=generator)]
-        anyone = torch.randint(len(tokens), (BANK,), generator=generator)
+        more = torch.randint(len(symbols), (max(0, BANK - len(symbols)),), generator=generator)
+        anywhere = torch.cat([symbols, symbols[more]])  # every kind of place there is
+        anyone = torch.randint(len(tokens), anywhere.shape, generator=generator)
         bank = scene(self.model, self.task, places, tokens, anyone, anywhere).at_query()
-        mixture = any_mixture((BANK, 1, len(self.task.symbols)), generator)
+        mixture = any_mixture((len(anywhere), 1, len(self.task.symbols)), generator)
         row, answer = weak_steps(margins, generator)
         steps = scene(self.model, self.task, places, tokens, row, places.answer_queries[answer])
         return Game(self.model, self.task, bank, mixture, generator), steps
