@@ -8,6 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lengthlens.inside.heads import attention_by_role, heads, relations
+    from lengthlens.inside.look import inspect
+    from lengthlens.inside.plane import head_plane
+    from lengthlens.inside.residual import residual_parts, residual_shares
+    from lengthlens.inside.scores import score_parts, score_shares
+    from lengthlens.inside.sequence import look_at
     from lengthlens.inside.surgery import surgery
     from lengthlens.models.config import ModelConfig
     from lengthlens.models.pretrained import load
@@ -59,16 +65,27 @@ HOMES = {
     "prune": "probes.pruning",
     "certify": "probes.certificate.certify",
     "surgery": "inside.surgery",
+    "inspect": "inside.look",
+    "heads": "inside.heads",
+    "attention_by_role": "inside.heads",
+    "relations": "inside.heads",
+    "head_plane": "inside.plane",
+    "score_parts": "inside.scores",
+    "score_shares": "inside.scores",
+    "residual_parts": "inside.residual",
+    "residual_shares": "inside.residual",
+    "look_at": "inside.sequence",
     "study": "studies.build",
     "reproduce": "studies.reproduce",
     "draw": "studies.drawing",
 }
 
 __all__ = [
-    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "certify",
-    "draw", "exact_match", "import_checkpoint", "interchange_src", "invariance_index", "load", "measured_lrc",
-    "measured_src", "prune", "readout_transfer", "register", "reproduce", "stretched_match", "study", "surgery",
-    "sweep", "train", "verdict",
+    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "attention_by_role",
+    "build", "certify", "draw", "exact_match", "head_plane", "heads", "import_checkpoint", "inspect", "interchange_src",
+    "invariance_index", "load", "look_at", "measured_lrc", "measured_src", "prune", "readout_transfer", "register",
+    "relations", "reproduce", "residual_parts", "residual_shares", "score_parts", "score_shares", "stretched_match",
+    "study", "surgery", "sweep", "train", "verdict",
 ]  # fmt: skip
 
 

@@ -93,7 +93,15 @@ def heads(
 def relations(
     model: AnyModel, task: Task | None = None, scales: Sequence[int] | None = None, *, rows: int = ROWS
 ) -> "list[HeadRelation]":
-    """What each head attends to, as the one relation of query and key that has most of its weight, if there is one."""
+    """What each head attends to, as the one relation of query and key that has most of its weight, if there is one.
+
+    Tried are the values of linear forms of i, j and n (``i−j = n``), relations of tokens, and the circuit's roles.
+    Arguments as of `attention_by_role`; scales within and beyond the training range tell i−j = n from i−j = 10.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> print(relations(copy_by_hand("lbpe"), scales=[5, 60])[0])
+    L0H0 attends to i−j = n, weight 1.00 at every length up to 60
+    """
     return head_relations([glance(model, drawn(model, task, n, rows)) for n in checked_scales(model, task, scales)])
 
 
@@ -336,8 +344,8 @@ class HeadRelation(NamedTuple):
         if min(weights) >= STEADY * max(weights):
             least = f"{min(weights):.2f}"
             return f"attends to {self.relation}, weight {least} at every length up to {scales[-1]}"
-        course = ", ".join(f"{weight:.2f} at n = {scale}" for scale, weight in self.weights.items())
-        return f"attends to {self.relation}, weight {course}"
+        course = ", ".join(f"{weight:.2f}" for weight in weights)
+        return f"attends to {self.relation}, weight {course} at n = {', '.join(map(str, scales))}"
 
 
 def head_relations(found: Sequence[Glance]) -> list[HeadRelation]:

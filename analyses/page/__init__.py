@@ -35,14 +35,14 @@ def page(study: Study) -> str:
     """The whole page of a study; what the study has computed and drawn already is taken from it."""
     found, about = all_cells(study), study.about
     sections = [section(finding, study) for finding in findings(study).values()]
-    style, script = part("page.css"), part("page.js")
+    style, script = part("page.css"), part("common.js", "page.js")
     of_script = {
         "cells": found,
         "multiples": FACTORS,
         "indices": [{"name": each.index, "label": each.short} for each in study.indices],
         "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown(study)],
     }
-    text: str = template().render(
+    text: str = template("page.html").render(
         title=TITLE, style=style, style_hash=digest(style), script=script, script_hash=digest(script),
         made=about.get("made", "unknown date"), **headline(study), facts=facts(found), sections=sections,
         matrix=matrix(found), multiples=FACTORS, failures=failures_table(found), runs=runs_table(found, study.indices),
@@ -79,15 +79,17 @@ def embedded(figure: Figure) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
 
 
-def template() -> Any:
-    """The page's template, in which everything is escaped unless it says otherwise."""
+def template(name: str) -> Any:
+    """A page's template, in which everything is escaped unless it says otherwise."""
     surroundings = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     surroundings.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
-    return surroundings.from_string(part("page.html"))
+    return surroundings.from_string(part(name))
 
 
-def part(name: str) -> str:
-    return files("lengthlens.analyses.page").joinpath(name).read_text(encoding="utf-8")
+def part(*names: str) -> str:
+    """Files of this directory, one behind the other."""
+    here = files("lengthlens.analyses.page")
+    return "".join(here.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def digest(text: str) -> str:

@@ -1,15 +1,7 @@
-"use strict";
-// The page's own script: choose a cell, choose a length, sort a table. Text from the data only ever becomes text.
+// The study's page: choose a cell, choose a length. It runs behind common.js.
 
 const study = JSON.parse(document.getElementById("study").textContent);
 const SEED_STYLES = 5;
-
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
 
 function drawn(name, attributes, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -202,36 +194,10 @@ function curve({ points, style, label }, x, y) {
   return [...band, drawn("path", { class: `line ${style}`, d: path(points, x, y) }), ...dots];
 }
 
-// -- tables ---------------------------------------------------------------------------------------------------------
-
-function sortTable(head) {
-  const table = head.closest("table"), column = head.cellIndex;
-  const ascending = head.getAttribute("aria-sort") !== "ascending";
-  for (const other of table.tHead.rows[0].cells) other.setAttribute("aria-sort", "none");
-  head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-  const rows = [...table.tBodies[0].rows].map((row) => [sortKey(row.cells[column]), row]);
-  rows.sort(([a], [b]) => compared(a, b, ascending));
-  table.tBodies[0].append(...rows.map(([, row]) => row));
-}
-
-function sortKey(cell) {
-  const text = cell.dataset.key === undefined ? cell.textContent : cell.dataset.key;
-  return text === "" || text === "–" ? null : Number.isNaN(Number(text)) ? text : Number(text);
-}
-
-// What is missing stays at the end, whichever way the rest goes.
-function compared(a, b, ascending) {
-  if (a === null || b === null) return (a === null) - (b === null);
-  const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
-  return ascending ? order : -order;
-}
-
 // -- start ----------------------------------------------------------------------------------------------------------
 
 document.addEventListener("click", (event) => {
-  const head = event.target.closest("table.sortable th");
   const cell = event.target.closest("button.cell");
-  if (head) sortTable(head);
   if (cell) chooseCell(cell, true);
 });
 document.addEventListener("change", (event) => {
