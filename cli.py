@@ -15,8 +15,7 @@ from lengthlens.commands.theory import THEORY_COMMANDS
 
 SECTIONS = {
     "Before any training": THEORY_COMMANDS,
-    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *SHARING_COMMANDS),
-    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *INSIDE_COMMANDS),
+    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *INSIDE_COMMANDS, *SHARING_COMMANDS),
     "Studies of many runs": STUDY_COMMANDS,
 }
 

@@ -1,0 +1,179 @@
+"""The page and the command of `inspect`: in a real browser, on a phone, with names that would like to be more."""
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from lengthlens.analyses.page.inside import inside_page, of_script
+from lengthlens.cli import main
+from lengthlens.errors import UserError
+from lengthlens.inside.look import Inspection, inspect, without_heads
+from lengthlens.inside.sequence import look_at
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.transformer import build
+from lengthlens.probes.controls import copy_by_hand, induction_by_hand
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.store import RunStore
+from lengthlens.runs.training import train
+from lengthlens.tasks import TASKS
+from lengthlens.tests.browsing import DESKTOP, NEEDS_BROWSER, PHONE, Browser, browser, events, opened
+
+__all__ = ["browser"]  # a fixture
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def seen() -> Inspection:
+    return inspect(induction_by_hand(), train_max=6, scales=[4, 8], text="^ c a b d = a")
+
+
+@pytest.fixture(scope="module")
+def address(seen: Inspection, tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("page") / "inside.html"
+    file.write_text(inside_page(seen, HOSTILE, f"Inside {HOSTILE}", {"run": HOSTILE}), encoding="utf-8")
+    return file.as_uri()
+
+
+# -- in a browser --------------------------------------------------------------------------------------------------
+
+
+@NEEDS_BROWSER
+def test_the_page_opens_in_peace_and_fetches_nothing(browser: Browser, address: str) -> None:
+    address = opened(browser, address)
+    assert browser.get_log("browser") == []
+    sent = [event["params"] for event in events(browser, "Network.requestWillBeSent")]
+    mine = {event["request"]["url"] for event in sent if event["documentURL"] == address}
+    assert {url for url in mine if not url.startswith("data:")} == {address}
+    assert [token.text.split()[0] for token in tokens(browser)] == "^ c a b d = a b $".split()
+    assert HOSTILE in browser.find_element(By.TAG_NAME, "h1").text
+    assert "L0H0 attends to i−j = 1, weight 1.00" in browser.find_element(By.ID, "finding").text
+
+
+@NEEDS_BROWSER
+def test_a_token_and_a_head_can_be_chosen(browser: Browser, address: str) -> None:
+    opened(browser, address)
+    browser.find_element(By.CSS_SELECTOR, "input[name=head][value='2']").click()  # L1H0
+    tokens(browser)[6].click()  # the queried letter
+    panel = browser.find_element(By.ID, "panel").text
+    assert "From a (6)" in panel and "The circuit writes b from token: b (3)." in panel
+    assert re.search(r"L1H0\s+b \(3\) 1\.00", panel) and re.search(r"L0H0\s+= \(5\) 1\.00", panel)
+    assert re.search(r"behind layer 1 b 1\.00", panel)
+    read = "return [...document.querySelectorAll('.token')].map((token) => token.style.getPropertyValue('--weight'))"
+    shades = [float(weight) for weight in browser.execute_script(read)]
+    assert shades.index(max(shades)) == 3 and max(shades) > 0.99
+    assert "source" in tokens(browser)[3].get_attribute("class")
+    tokens(browser)[6].send_keys(Keys.ARROW_RIGHT)
+    assert "From b (7)" in browser.find_element(By.ID, "panel").text
+    assert "= (5)" in browser.find_element(By.ID, "panel").text
+
+
+@NEEDS_BROWSER
+def test_a_click_on_the_whole_pattern_chooses_the_query(browser: Browser, address: str) -> None:
+    opened(browser, address)
+    browser.find_element(By.CSS_SELECTOR, "#whole summary").click()
+    script = """const canvas = document.getElementById("pattern"), box = canvas.getBoundingClientRect();
+    const at = {clientX: box.left + 5, clientY: box.top + 1 + (arguments[0] + .5) * canvas.height / 9, bubbles: true};
+    canvas.dispatchEvent(new MouseEvent("click", at));"""
+    browser.execute_script(script, 4)
+    assert "From d (4)" in browser.find_element(By.ID, "panel").text
+
+
+@NEEDS_BROWSER
+@pytest.mark.parametrize(("size", "dark"), [(PHONE, True), (DESKTOP, False)], ids=["phone", "desktop"])
+def test_the_page_never_scrolls_sideways(
+    browser: Browser, address: str, size: tuple[int, int], dark: bool, tmp_path: Path
+) -> None:
+    opened(browser, address, size, dark)
+    for details in browser.find_elements(By.TAG_NAME, "summary"):
+        browser.execute_script("arguments[0].click()", details)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    assert browser.save_screenshot(str(tmp_path / "page.png"))
+
+
+def tokens(browser: Browser) -> list:
+    return browser.find_elements(By.CSS_SELECTOR, ".token")
+
+
+# -- what it shows -------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_says_what_each_head_does_and_what_becomes_of_answers_without_it(seen: Inspection) -> None:
+    rows = {row["head"]: row for row in seen.summary()}
+    assert [row["kind"] for row in rows.values()] == ["elsewhere", "positional", "symbolic", "even"]
+    assert rows["L1H0"]["without_8"] == 0.0 and rows["L1H1"]["without_8"] == 1.0
+    assert set(seen.ablation["whole"]) == {1.0}
+
+
+def test_a_head_that_does_nothing_can_be_left_out() -> None:
+    table = without_heads(induction_by_hand(), TASKS["induction"], [5], samples=16)
+    previous, two_back, induction, idle = table["without"]
+    assert previous < 0.2 and two_back < 0.7 and induction < 0.2 and idle == 1.0
+
+
+def test_the_logit_lens_reads_the_answer_where_it_is_written() -> None:
+    """Behind the only layer of the copier, not before it."""
+    seen = look_at(copy_by_hand(), "^ 7 3 9 =")
+    for query, answer in zip(range(4, 8), "7 3 9 $".split()):
+        assert seen.lens[1][query][0].token == answer and seen.lens[1][query][0].probability > 0.99
+        assert seen.lens[0][query][0].probability < 0.1
+        assert seen.right(query)
+    assert seen.right(8) is None
+
+
+def test_what_the_page_is_given_of_patterns_is_what_they_are() -> None:
+    seen = look_at(induction_by_hand(), "^ c a b d = a")
+    given = of_script(seen, 0)
+    for which, text in enumerate(given["patterns"]):
+        flat = np.frombuffer(base64.b64decode(text), dtype=np.uint8) / 255 * given["peak"]
+        for i in range(len(seen.words)):
+            own = seen.patterns.flatten(0, 1)[which, i, : i + 1].numpy()
+            assert (
+                np.abs(flat[i * (i + 1) // 2 : (i + 1) * (i + 2) // 2] - own).max() <= 0.5 / 255 * given["peak"] + 1e-6
+            )
+
+
+def test_a_model_without_a_task_has_a_page_too() -> None:
+    model = build(ModelConfig(d_vocab=40, scheme="learned", n_heads=2, d_model=16, n_ctx=64)).eval()
+    found = inspect(model, train_max=8, scales=[4, 8], text="3 1 4 1 5")
+    assert not len(found.ablation) and len(found.summary()) == 4
+    assert "What the heads" in inside_page(found, "a model", "What the heads do")
+
+
+def test_too_long_a_sequence_is_refused_with_what_fits() -> None:
+    with pytest.raises(
+        UserError, match=r"a sequence of 603 tokens is too long to be shown: take up to 256 \(n up to 126\)"
+    ):
+        look_at(copy_by_hand(), scale=300)
+    with pytest.raises(UserError, match="'x' is not a token of task 'copy'"):
+        look_at(copy_by_hand(), "^ x =")
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+def test_inspect_writes_a_page_and_prints_a_summary(tmp_path: Path) -> None:
+    small = {"n_heads": 2, "d_model": 16, "steps": 3, "train_max": 3}
+    run = train(RunConfig(task="copy", scheme="rope", **small), RunStore(tmp_path / "runs")).run
+    call = ["inspect", run.id[:8], "--store", str(tmp_path / "runs")]
+    where = tmp_path / "pages" / "page.html"
+    done = CliRunner().invoke(main, [*call, "--input", "^ 7 3 =", "--lengths", "2,4", "--out", str(where)])
+    assert done.exit_code == 0, done.output
+    assert where.read_text().startswith("<!doctype html>")
+    assert "exact match: 0.00 at n = 2, 0.00 at n = 4" in done.output and "L1H1" in done.output
+    for wrong, said in {
+        ("--input", "^ 7 x ="): "'x' is not a token of task 'copy'",
+        ("--lengths", "0,4"): "task 'copy' has no instances of n = 0: the nearest is n = 1",
+        ("--length", "500"): "too long to be shown",
+        ("--length", "4", "--input", "^ 7 ="): "not both",
+    }.items():
+        done = CliRunner().invoke(main, [*call, *wrong])
+        assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output
+    done = CliRunner().invoke(main, [*call, "--lengths", "3", "--out", str(where), "--json"])
+    assert {row["head"] for row in json.loads(done.stdout)["heads"]} == {"L0H0", "L0H1", "L1H0", "L1H1"}
