@@ -11,6 +11,7 @@ To add one from outside::
 """
 
 from lengthlens.analyses.curves import Extrapolation, Growth
+from lengthlens.analyses.forecast import ForecastOfRuns
 from lengthlens.analyses.front import Front, Indices, Sensitivity
 from lengthlens.analyses.learned import LearnedRelations
 from lengthlens.analyses.outcome import VerdictAndOutcome
@@ -24,8 +25,8 @@ from lengthlens.analyses.transfer import ReadoutTransfer
 from lengthlens.plugins.registry import Extensible
 
 OURS: tuple[Finding, ...] = (
-    Front(), Extrapolation(), Indices(), Sensitivity(), VerdictAndOutcome(), PrunedRuns(), ReadoutTransfer(),
-    LearnedRelations(), LinearAttention(), Records(),
+    Front(), ForecastOfRuns(), Extrapolation(), Indices(), Sensitivity(), VerdictAndOutcome(), PrunedRuns(),
+    ReadoutTransfer(), LearnedRelations(), LinearAttention(), Records(),
 )  # fmt: skip
 FINDINGS: Extensible[Finding] = Extensible("figure", {finding.name: finding for finding in OURS})
 

@@ -122,6 +122,11 @@ class SchemeSpec:
         return _classes(self.name)[0]
 
     @property
+    def uses_scale(self) -> bool:
+        """Whether it is told the scale, by itself or by its wrapper."""
+        return any(each.uses_scale for each in _classes(self.name) if each is not None)
+
+    @property
     def relation_in_words(self) -> str:
         scheme, wrapper = _classes(self.name)
         return wrapper.words(scheme) if wrapper else scheme.relation_in_words

@@ -1,0 +1,256 @@
+"""What the network does, not what the scheme declares: how well interchange and stretching tell what a run will do.
+
+Both look at inputs of the training range only. *Flat*: the number of operators under interchange of states hardly grows
+(ι ≤ 0.3). *Carries*: short inputs at the positions of inputs twice as long are answered (exact match of at least 0.9
+predicted). A run is called right or wrong at twice the training range: it extrapolates exactly if it is flat and
+carries. The bound on ι was fixed on copy and parity-cot; the other is that of extrapolation itself.
+
+Beside the call, a length: the shortest of 2, 3, 4, 6 and 10 times the training range at which exact match is predicted
+below 0.9, with the cause. It is right if the length at which the run really falls below is within a factor of two.
+
+The baselines are those of `analyses/prediction.py`, and one more: whether the scheme is told the scale.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lengthlens.analyses import theme
+from lengthlens.analyses.front import with_kind
+from lengthlens.analyses.prediction import others_mean, usable
+from lengthlens.analyses.statistics import auc, difference, estimate
+from lengthlens.analyses.study import Finding, Study
+from lengthlens.analyses.table import EXTRAPOLATES, MissingError
+from lengthlens.analyses.tables import Table, of_frame
+from lengthlens.models.schemes import SchemeSpec
+from lengthlens.runs.evaluation import wilson
+
+FLAT = 0.3  # ι of interchange SRC up to which the operators are said not to grow; fixed on copy and parity-cot
+WITHIN = 2  # factor by which a predicted length may be off
+CHOSEN_ON = ("copy", "parity-cot")
+SCORES = {
+    "call": "flat and carries (call, then predicted exact match)",
+    "predicted": "predicted exact match",
+    "iota_interchange": "ι of interchange SRC",
+    "iota_src": "ι of measured SRC",
+    "iota_lrc": "ι of measured LRC",
+    "margin": "margin",
+    "scheme": "other runs of the scheme",
+    "knows_scale": "the scheme is told the scale",
+}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The finding: every run with what was predicted and what came of it."""
+
+    runs: (
+        pd.DataFrame
+    )  # run, task, label, seed, predicted, flat, called, extrapolates, right, fails_at, failed_at, cause
+    scores: pd.DataFrame  # predictor: AUC over all runs and over held-out tasks, difference to the call
+    groups: pd.DataFrame  # how many calls are right, by group of runs
+    both_ways: pd.DataFrame  # cells of which some seeds extrapolate and some do not
+
+    @property
+    def sentence(self) -> str:
+        apart = self.runs[~self.runs["task"].isin(CHOSEN_ON)]
+        right, number = int(apart["right"].sum()), len(apart)
+        low, high = wilson(right, number)
+        return (
+            f"On tasks on which nothing was chosen, the call is right for {right} of {number} runs "
+            f"({right / max(number, 1):.3f} [{low:.3f}, {high:.3f}])."
+        )
+
+
+class ForecastOfRuns(Finding):
+    name, title = "forecast", "What the network does: predicted from the training range, and what came of it"
+    shows = "Exact match and failure predicted from inputs of the training range alone, against what was measured."
+
+    def figure(self, study: Study) -> Figure:
+        """Left, exact match at twice the training range; right, the length of failure; predicted across."""
+        runs = with_kind(study.once(forecast).runs)
+        with theme.style():
+            figure = Figure(figsize=(theme.PAGE, 3.1), layout="constrained")
+            left, right = figure.subplots(1, 2)
+            _matches(left, runs)
+            _lengths(right, runs)
+            theme.family_legend(figure, runs)
+        return figure
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        found = study.once(forecast)
+        wrong = found.runs[~found.runs["right"]]
+        shown = "task label seed iota_interchange predicted exact fails_at failed_at cause fault".split()
+        causes = found.runs.dropna(subset=["fails_at"]).groupby("cause")
+        counted = causes.agg(runs=("run", "size"), extrapolating=("extrapolates", "sum"), example=("fault", "first"))
+        names = {"label": "scheme", "iota_interchange": "ι of interchange", "fault": "code at fault"}
+        names |= {"exact": "exact match", "fails_at": "predicted to fail at", "failed_at": "failed at"}
+        return {
+            "forecast": Table(
+                "How often the call “extrapolates exactly if flat and carrying” is right. " + found.sentence,
+                **of_frame(found.groups), title="Calls that are right",
+            ),
+            "forecast-scores": Table(
+                "AUC of telling runs that extrapolate, with intervals of a bootstrap over cells, and how much more the "
+                "call has on the same runs.", **of_frame(found.scores), title="Beside other predictors",
+            ),
+            "forecast-wrong": Table(
+                "Every run whose call is wrong.", **of_frame(wrong[shown].rename(columns=names)),
+                title="Where the call is wrong", empty="No call is wrong.",
+            ),
+            "forecast-both-ways": Table(
+                "Cells of which some seeds extrapolate and some do not, seed by seed.", **of_frame(found.both_ways),
+                title="Seeds of one cell", empty="All seeds of every cell do the same.",
+            ),
+            "forecast-causes": Table(
+                "Why runs are predicted to fall below 0.9 within ten times the training range, and how many of them "
+                "extrapolate to twice that range.", **of_frame(counted.reset_index()), title="Causes",
+            ),
+        }  # fmt: skip
+
+
+def forecast(study: Study) -> Forecast:
+    """What was predicted of each run that is accurate in range, and what came of it."""
+    runs = usable(study.runs)
+    if "predicted_loss" not in runs or "iota_interchange" not in runs:
+        raise MissingError("no run was stretched: it takes `lengthlens probe --measure interchange,stretch`")
+    runs = runs.dropna(subset=["predicted_loss", "iota_interchange"]).reset_index(drop=True)
+    rows = study.rows
+    failure = rows[rows["measure"] == "predicted_failure"].drop_duplicates("run").set_index("run")
+    runs = runs.assign(
+        predicted=1 - runs["predicted_loss"],
+        flat=runs["iota_interchange"] <= FLAT,
+        exact=runs["exact_2"],
+        extrapolates=runs["extrapolates_2"].astype(bool),
+        fails_at=runs["run"].map(failure["value"]),
+        cause=runs["run"].map(failure["reason"]),
+        fault=runs["run"].map(failure["relation"]),
+        failed_at=runs["run"].map(_failed_at(rows)),
+        cell=runs["task"] + " " + runs["label"],
+        scheme_rate=others_mean(runs["exact_2"], runs["scheme"]),
+        knows_scale=runs["scheme"].map(_told_the_scale),
+        family=runs["scheme"].map(theme.family),
+    )
+    carries = runs["predicted"] >= EXTRAPOLATES
+    runs = runs.assign(
+        called=runs["flat"] & carries,
+        shown=runs["flat"] * runs["predicted"],
+        right=(runs["flat"] & carries) == runs["extrapolates"],
+    )
+    return Forecast(runs, _scores(runs), _groups(runs), _both_ways(runs))
+
+
+def _told_the_scale(label: str) -> float:
+    """1 for a scheme that is told the scale."""
+    return float(SchemeSpec.of(theme.bare(label)).uses_scale)
+
+
+def _failed_at(rows: pd.DataFrame) -> "pd.Series[float]":
+    """The shortest evaluated scale beyond the training range with exact match below 0.9, by run; missing if none."""
+    beyond = rows[(rows["measure"] == "exact_match") & (rows["scale"] > rows["train_max"])]
+    return beyond[beyond["value"].fillna(0) < EXTRAPOLATES].groupby("run")["scale"].min().astype(float)
+
+
+def _scored(runs: pd.DataFrame, name: str) -> "pd.Series[float]":
+    """What a predictor says of each run, higher for "will extrapolate"."""
+    if name == "call":
+        return runs["flat"] * runs["predicted"]
+    column = {"scheme": "scheme_rate"}.get(name, name)
+    values: pd.Series[float] = runs[column].astype(float)
+    return -values if name.startswith("iota") else values
+
+
+def _scores(runs: pd.DataFrame) -> pd.DataFrame:
+    parts = {"all": runs, "other tasks": runs[~runs["task"].isin(CHOSEN_ON)]}
+    found = []
+    for name, label in SCORES.items():
+        if name not in ("call", "scheme") and name not in runs:
+            continue
+        row: dict[str, Any] = {"predictor": label}
+        for words, part in parts.items():
+            own = part[_scored(part, name).notna()]
+            score, yes = _scored(own, name), own["extrapolates"]
+            row[f"AUC, {words}"] = _bracketed(*estimate(auc(score, yes), own["cell"])[:3])
+            if name != "call":
+                more = estimate(difference(auc(_scored(own, "call"), yes), auc(score, yes)), own["cell"])
+                row[f"call has more, {words}"] = _bracketed(*more[:3])
+        own = runs[_scored(runs, name).notna()]
+        among = estimate(auc(_scored(own, name), own["extrapolates"], own["cell"]), own["cell"])
+        found.append({**row, "AUC among seeds of one cell": _bracketed(*among[:3]), "runs": len(own)})
+    return pd.DataFrame(found).fillna("–")
+
+
+def _bracketed(value: float, low: float, high: float) -> str:
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _groups(runs: pd.DataFrame) -> pd.DataFrame:
+    """How many calls are right, over all runs, on tasks chosen on and not, by task, and lengths of failure."""
+    chosen = runs["task"].isin(CHOSEN_ON)
+    parts = {"all": runs, f"tasks chosen on ({', '.join(CHOSEN_ON)})": runs[chosen], "other tasks": runs[~chosen]}
+    parts |= {str(task): part for task, part in runs.groupby("task", sort=False)}
+    found = []
+    for words, part in parts.items():
+        if len(part):
+            fail = part[part["failed_at"].notna()]
+            ratio = fail["fails_at"] / fail["failed_at"]
+            near = int(((ratio >= 1 / WITHIN) & (ratio <= WITHIN)).sum())
+            low, high = wilson(int(part["right"].sum()), len(part))
+            right, alone = int(part["right"].sum()), int((part["flat"] == part["extrapolates"]).sum())
+            row: dict[str, Any] = {
+                "runs": words,
+                "right": f"{right} of {len(part)}",
+                "share": _bracketed(right / len(part), low, high),
+            }
+            row |= {"extrapolating": int(part["extrapolates"].sum()), "flat alone right": alone}
+            found.append({**row, f"length within a factor of {WITHIN}": f"{near} of {len(fail)}"})
+    return pd.DataFrame(found)
+
+
+def _both_ways(runs: pd.DataFrame) -> pd.DataFrame:
+    mixed = runs.groupby("cell")["extrapolates"].transform("nunique") > 1
+    found = []
+    for (task, label), part in runs[mixed].groupby(["task", "label"], sort=False):
+        part = part.sort_values("seed")
+        numbers = {
+            "exact match": part["exact"], "predicted": part["predicted"], "ι of interchange": part["iota_interchange"]
+        }  # fmt: skip
+        texts = {name: ", ".join(f"{value:.2f}" for value in values) for name, values in numbers.items()}
+        found.append({"task": task, "scheme": label, "seeds": len(part), **texts, "right": int(part["right"].sum())})
+    return pd.DataFrame(found)
+
+
+def _matches(axes: Axes, runs: pd.DataFrame) -> None:
+    axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="predicted from the training range", ylabel="measured")
+    axes.plot([0, 1], [0, 1], color="0.85", linewidth=0.7, linestyle="--")
+    for line in (axes.axhline, axes.axvline):
+        line(EXTRAPOLATES, color="0.8", linewidth=0.7)
+    theme.points(axes, runs, "shown", "exact", 1.0)
+    axes.set_title("exact match at twice the training length\n(predicted 0 where operators grow, ι > 0.3)")
+
+
+def _lengths(axes: Axes, runs: pd.DataFrame) -> None:
+    """Predicted against measured length of failure, in multiples of the training range; areas count runs."""
+    never = 20.0
+    at = runs.assign(
+        x=(runs["fails_at"] / runs["train_max"]).fillna(never), y=(runs["failed_at"] / runs["train_max"]).fillna(never)
+    )
+    for x, y, number in at.groupby(["x", "y"]).size().reset_index().itertuples(index=False):
+        near = 1 / WITHIN <= x / y <= WITHIN
+        axes.scatter(x, y, s=14 + 6 * number, color="0.75" if near else theme.VERMILION, zorder=2)
+        axes.annotate(str(number), (x, y), ha="center", va="center", fontsize=6, zorder=3)
+    grid = np.array([1.5, 26.0])
+    axes.fill_between(grid, grid / WITHIN, grid * WITHIN, color="0.95", zorder=0, linewidth=0)
+    ticks = [2, 3, 4, 6, 10, never]
+    words = ["2", "3", "4", "6", "10", "none"]
+    axes.set(xscale="log", yscale="log", xlim=grid, ylim=grid)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(ticks, words)
+        axis.set_ticks([], minor=True)
+    axes.set_xlabel("predicted, in multiples of the training length")
+    axes.set_ylabel("measured")
+    axes.set_title("length at which exact match falls below 0.9\n(number of runs; band: a factor of two)")
