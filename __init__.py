@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lengthlens.probes.interchange import interchange_src
     from lengthlens.probes.invariance import invariance_index
     from lengthlens.probes.lrc import measured_lrc
+    from lengthlens.probes.marks import known_by
     from lengthlens.probes.pruning import prune
     from lengthlens.probes.src import measured_src
     from lengthlens.probes.stretch import stretched_match
@@ -59,6 +60,7 @@ HOMES = {
     "measured_src": "probes.src",
     "measured_lrc": "probes.lrc",
     "interchange_src": "probes.interchange",
+    "known_by": "probes.marks",
     "stretched_match": "probes.stretch",
     "readout_transfer": "probes.transfer",
     "invariance_index": "probes.invariance",
@@ -83,9 +85,9 @@ HOMES = {
 __all__ = [
     "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "attention_by_role",
     "build", "certify", "draw", "exact_match", "head_plane", "heads", "import_checkpoint", "inspect", "interchange_src",
-    "invariance_index", "load", "look_at", "measured_lrc", "measured_src", "prune", "readout_transfer", "register",
-    "relations", "reproduce", "residual_parts", "residual_shares", "score_parts", "score_shares", "stretched_match",
-    "study", "surgery", "sweep", "train", "verdict",
+    "invariance_index", "known_by", "load", "look_at", "measured_lrc", "measured_src", "prune", "readout_transfer",
+    "register", "relations", "reproduce", "residual_parts", "residual_shares", "score_parts", "score_shares",
+    "stretched_match", "study", "surgery", "sweep", "train", "verdict",
 ]  # fmt: skip
 
 

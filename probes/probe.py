@@ -267,6 +267,30 @@ class StretchProbe(Probe):
         return [*([f"predicted exact match: {texts}"] if texts else []), *map(str.strip, fault)]
 
 
+class MarksProbe(Probe):
+    """Where a source is a mark, how often the answer follows its code and how often its token."""
+
+    name, measures = "marks", ("known_by_code", "known_by_content")
+    words = "whether it knows marks by their code or by their token"
+
+    def rows(self, context: "Context") -> list[Row]:
+        from lengthlens.errors import UserError
+        from lengthlens.probes.marks import known_by
+
+        try:
+            found = known_by(context.subject, *context.range)
+        except UserError as error:  # a content-addressed task, or no mark that could be moved
+            return [{"measure": "known_by_code", "reason": str(error)}]
+        weighted = found[["by_code", "by_content"]].mul(found["inputs"], axis=0).sum() / found["inputs"].sum()
+        about = {"scale": context.train_max, "samples": int(found["inputs"].sum())}
+        return [{"measure": f"known_{name}", "value": float(value), **about} for name, value in weighted.items()]
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        shares = {row["measure"].removeprefix("known_by_"): row["value"] for row in rows if row["reason"] == ""}
+        texts = ", ".join(f"{share:.2f} by {name}" for name, share in shares.items())
+        return [f"marks are known {texts}"] if texts else []
+
+
 def _records(frame: Any) -> list[Row]:
     rows: list[Row] = frame.to_dict("records")
     return rows
@@ -274,7 +298,7 @@ def _records(frame: Any) -> list[Row]:
 
 OURS = (
     *(LrcProbe(), SrcProbe(), TransferProbe(), PrunedProbe(), RelationProbe()),
-    *(InterchangeProbe(), StretchProbe()),
+    *(InterchangeProbe(), StretchProbe(), MarksProbe()),
 )
 PROBES: Extensible[Probe] = Extensible("measure", {probe.name: probe for probe in OURS})
 

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from torch.nn.functional import one_hot
 
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.interchange import completed, interchange_src
+from lengthlens.probes.marks import exchanged, known_by
 from lengthlens.probes.stretch import kept_steps, placements, stretched_match
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
@@ -148,3 +150,39 @@ def test_some_placement_keeps_the_sources_of_every_step(name: str) -> None:
 
 def test_stretching_to_the_same_scale_changes_nothing(memorising: HookedModel) -> None:
     assert stretched_match(memorising, train_max=LARGEST, scales=[LARGEST]).at(LARGEST) == 1.0
+
+
+# -- marks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_copier_by_position_does_not_look_for_the_mark() -> None:
+    found = known_by(copy_by_hand("lbpe"), train_max=5)
+    assert (found["by_code"] == 1).all() and (found["by_content"] == 0).all() and set(found["mark"]) == {"="}
+
+
+def test_a_copier_that_looks_for_the_mark_is_found_out() -> None:
+    """It copies n back and, in its last step, writes ``$`` if there is a ``=`` anywhere."""
+    task = TASKS["copy"]
+
+    def model(tokens: torch.Tensor, scale: int) -> torch.Tensor:
+        written = tokens.roll(scale, 1)
+        last = torch.arange(tokens.shape[1]) == 2 * scale + 1
+        there = (tokens == task.ids["="]).any(1, keepdim=True)
+        return one_hot(torch.where(last & there, task.ids["$"], written), len(task.vocab)).float()
+
+    found = known_by(model, task, train_max=4)
+    assert (found["by_content"] == 1).all() and (found["by_code"] == 0).all()
+
+
+def test_exchanged_inputs_tell_code_and_content_apart() -> None:
+    task = TASKS["addition"]
+    for scale, place in ((2, 0), (3, 3), (3, 4)):
+        for mark, inputs in exchanged(task, scale, place, torch.Generator().manual_seed(0)):
+            assert (inputs.by_code != inputs.by_content).all() and mark in "^+="
+            marks = inputs.tokens.sort(1).values[:, -4:]  # marks have the largest ids: none is lost or added
+            assert (marks == torch.tensor([task.ids[each] for each in "+=^$"])).all()
+
+
+def test_tasks_without_marks_to_move_are_refused_in_a_sentence() -> None:
+    with pytest.raises(UserError, match="follow from its tokens"):
+        known_by(copy_by_hand(), TASKS["sort"])
