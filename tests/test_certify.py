@@ -17,7 +17,7 @@ from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.certificate import search
 from lengthlens.probes.certificate.certify import certify, steps_at
-from lengthlens.probes.certificate.places import Places, Steps, carried
+from lengthlens.probes.certificate.places import NamedSteps, Places, carried
 from lengthlens.probes.certificate.proof import Tables, leak_bound, least_lead, steps_of
 from lengthlens.probes.certificate.search import Game, Leak, scene
 from lengthlens.probes.controls import SHARP, copy_by_hand
@@ -124,7 +124,7 @@ def test_no_instance_leads_by_less_than_the_bound(scheme: str) -> None:
     for n in (1, 2, 9):
         batch = COPY.sample(n, 64, generator)
         logits = model(batch.tokens, batch.scale).detach()
-        for step in steps_of(COPY, Steps.of_scale(model.pos_embed, COPY, n)):
+        for step in steps_of(COPY, NamedSteps.of_scale(model.pos_embed, COPY, n)):
             here, target = step.query, batch.tokens[:, step.query + 1, None]
             lead = logits[:, here].gather(1, target) - logits[:, here].scatter(1, target, -math.inf)
             bound = least_lead(tables, step, here, here)
@@ -135,7 +135,7 @@ def test_no_instance_leads_by_less_than_the_bound(scheme: str) -> None:
 def test_the_least_lead_of_what_weighs_as_one_in_closed_form() -> None:
     """``=`` weighs e², ``^`` 1, and all zeros 1, the query's own among them: 30·(e²−1) / (e²+2), at every length."""
     model = pointed("ideal", 2.0, "one")
-    *_, end = steps_of(COPY, Steps.of_scale(model.pos_embed, COPY, 9))
+    *_, end = steps_of(COPY, NamedSteps.of_scale(model.pos_embed, COPY, 9))
     lead, tables = SHARP * (math.exp(2) - 1) / (math.exp(2) + 2), Tables(model, COPY)
     for position in (19, 5000):
         bound = least_lead(tables, end, position, position) + tables.lead_error(position)
@@ -228,11 +228,11 @@ def rest_histograms(places: Places, tokens: Tensor) -> Tensor:
 
 def test_leak_bound_in_closed_form() -> None:
     """The last step at n = 100 reads ``=`` with e⁵; ``^`` and the query weigh 1 each, and the rest less than i+2."""
-    bound = leak_bound(pointed("lbpe", 5.0), COPY, Steps.of_scale(pointed("lbpe", 5.0).pos_embed, COPY, 20), 100)
+    bound = leak_bound(pointed("lbpe", 5.0), COPY, NamedSteps.of_scale(pointed("lbpe", 5.0).pos_embed, COPY, 20), 100)
     assert torch.allclose(bound, torch.tensor([[1 / (1 + (math.exp(5) + 2) / 203)]]))
     # As one, the rest weighs 1 at most; ``^`` stands apart, and the query is in the crowd.
     model = pointed("ideal", 5.0, "one")
-    bound = leak_bound(model, COPY, Steps.of_scale(model.pos_embed, COPY, 20), 100)
+    bound = leak_bound(model, COPY, NamedSteps.of_scale(model.pos_embed, COPY, 20), 100)
     assert torch.allclose(bound, torch.tensor([[1 / (1 + math.exp(5) + 1 + 1 / 203)]]))
 
 

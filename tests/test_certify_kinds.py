@@ -17,7 +17,7 @@ from lengthlens.probes.certificate import certify as certifying
 from lengthlens.probes.certificate import proof, search
 from lengthlens.probes.certificate.certify import Certificate, certify, stages
 from lengthlens.probes.certificate.kinds import Cuts, Witnesses, named_places
-from lengthlens.probes.certificate.places import Steps, checked_layout
+from lengthlens.probes.certificate.places import NamedSteps, checked_layout
 from lengthlens.probes.certificate.proof import all_kinds
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift
@@ -165,7 +165,7 @@ def test_every_step_is_of_a_kind_that_was_found(task: Task, scheme: str, monkeyp
     monkeypatch.setattr(proof, "_collect", lambda into, *rest: collected(found, *rest))
     all_kinds(model, task, layout, 80)
     for n in range(1, 81):
-        steps = Steps.of_scale(model.pos_embed, task, n)
+        steps = NamedSteps.of_scale(model.pos_embed, task, n)
         rows, number = steps.kinds()
         for which, query in zip(number.tolist(), steps.query.tolist()):
             kind = found[rows[which]]

@@ -31,7 +31,7 @@ import torch
 from lengthlens.errors import UserError
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.certificate.kinds import Cuts, named_places
-from lengthlens.probes.certificate.places import Steps, checked_layout
+from lengthlens.probes.certificate.places import NamedSteps, checked_layout
 from lengthlens.probes.certificate.proof import leak_bound, proof
 from lengthlens.probes.certificate.search import RESERVE, Climb
 from lengthlens.runs.evaluation import exact_match
@@ -123,13 +123,13 @@ def certify(
     )
 
 
-def steps_at(model: HookedModel, task: Task, layout: Layout, scale: int) -> Steps:
+def steps_at(model: HookedModel, task: Task, layout: Layout, scale: int) -> NamedSteps:
     """Steps of all kinds that there are at a scale."""
     scheme = model.pos_embed
     if scale < max(layout.since, task.min_scale):
-        return Steps.of_scale(scheme, task, max(scale, task.min_scale))
+        return NamedSteps.of_scale(scheme, task, max(scale, task.min_scale))
     cuts = Cuts(named_places(layout, scheme.named_lines(layout) or [], 1), layout.first, layout.last)
-    return Steps.at(scheme, task, layout, *cuts.slices(np.array([scale])))
+    return NamedSteps.at(scheme, task, layout, *cuts.slices(np.array([scale])))
 
 
 def on_cpu(model: HookedModel) -> HookedModel:

@@ -87,7 +87,7 @@ class Places:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class NamedSteps:
     """Answer queries at any scales: what each names, what is known of the tokens there, and what its step reads."""
 
     query: Tensor  # [step]
@@ -101,7 +101,7 @@ class Steps:
     held: Tensor  # [step, slot], the mark there, NONE for any symbol
 
     @classmethod
-    def at(cls, scheme: PositionScheme, task: Task, layout: Layout, query: Ints, scale: Ints) -> "Steps":
+    def at(cls, scheme: PositionScheme, task: Task, layout: Layout, query: Ints, scale: Ints) -> "NamedSteps":
         i, n = torch.from_numpy(query), torch.from_numpy(scale)
         marks = torch.stack([line.at(torch.zeros_like(n), n) for _, line in layout.marks], 1)  # [step, mark]
         ids = torch.tensor([task.ids[name] for name, _ in layout.marks])
@@ -117,19 +117,19 @@ class Steps:
         return cls(i, n, named, mark_at(named.key), mark_at(i), layout, which, read, mark_at(read))
 
     @classmethod
-    def of_scale(cls, scheme: PositionScheme, task: Task, scale: int) -> "Steps":
+    def of_scale(cls, scheme: PositionScheme, task: Task, scale: int) -> "NamedSteps":
         """All steps of one scale, by the task's circuit."""
         layout = layout_of_scale(task, scale)
         query = np.arange(layout.first.constant, layout.last.constant + 1)
         return cls.at(scheme, task, layout, query, np.full(len(query), scale))
 
-    def only(self, k: int) -> "Steps":
+    def only(self, k: int) -> "NamedSteps":
         """One of them."""
         row = slice(k, k + 1)
         key, bias, pooled, size = self.named
         named = Named(key[row], bias[:, :, row], pooled[:, :, row], size)
         parts = self.token[row], self.own[row], self.layout, self.which[row], self.sources[row], self.held[row]
-        return Steps(self.query[row], self.scale[row], named, *parts)
+        return NamedSteps(self.query[row], self.scale[row], named, *parts)
 
     def kinds(self) -> tuple[list[bytes], Ints]:
         """The distinct kinds of steps, spelled out: all that decides what one layer does; and which is whose. [step]"""

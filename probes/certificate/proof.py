@@ -31,7 +31,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import MOST_FORMS
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.certificate.kinds import Cuts, named_places
-from lengthlens.probes.certificate.places import GRAIN, Steps
+from lengthlens.probes.certificate.places import GRAIN, NamedSteps
 from lengthlens.tasks import Operator, Task
 from lengthlens.tasks.layout import Layout
 from lengthlens.tasks.task import END
@@ -44,7 +44,7 @@ ELEMENTS = 1 << 22  # numbers that a bound is computed from at once: 32 MB
 
 
 @torch.no_grad()
-def leak_bound(model: HookedModel, task: Task, steps: Steps, length: int) -> Tensor:
+def leak_bound(model: HookedModel, task: Task, steps: NamedSteps, length: int) -> Tensor:
     """An upper bound on the share of attention that goes to keys without a name, at any answer query of any instance of
     scale `length`. [layer, head]
 
@@ -131,7 +131,7 @@ class ProofStep(NamedTuple):
     size: Tensor  # [head], of the biases that the scheme adds up, without their signs
 
 
-def steps_of(task: Task, steps: Steps) -> Iterator[ProofStep]:
+def steps_of(task: Task, steps: NamedSteps) -> Iterator[ProofStep]:
     """Steps with all combinations of tokens that they may read."""
     symbols, functions = range(len(task.symbols)), dict[str, Operator]()
     for k, (query, scale) in enumerate(zip(steps.query.tolist(), steps.scale.tolist())):
@@ -285,7 +285,7 @@ def _least_mean(low: Tensor, high: Tensor, may: Tensor, gain: Tensor) -> Tensor:
 class Kind:
     """A kind of step, and where it may occur: at scales from `since` on, at positions from `low` to `high`."""
 
-    step: Steps  # one of it
+    step: NamedSteps  # one of it
     since: int
     low: int
     high: int
@@ -296,7 +296,7 @@ def all_kinds(model: HookedModel, task: Task, layout: Layout, limit: int) -> tup
     scheme, start = model.pos_embed, max(layout.since, task.min_scale)
     last, found = task.length(limit) - 2, dict[bytes, Kind]()
     for small in range(task.min_scale, min(start, limit + 1)):
-        _collect(found, Steps.of_scale(scheme, task, small), limit + 1, last)
+        _collect(found, NamedSteps.of_scale(scheme, task, small), limit + 1, last)
     if limit < start:
         return sorted(found.values(), key=lambda kind: kind.since), limit
     named = scheme.named_lines(layout)
@@ -304,11 +304,11 @@ def all_kinds(model: HookedModel, task: Task, layout: Layout, limit: int) -> tup
     query, scale, top = Cuts(named_places(layout, named, 1), layout.first, layout.last).witnesses(start, limit)
     for at in range(0, len(query), BLOCK):
         block = slice(at, at + BLOCK)
-        _collect(found, Steps.at(scheme, task, layout, query[block], scale[block]), top, last)
+        _collect(found, NamedSteps.at(scheme, task, layout, query[block], scale[block]), top, last)
     return sorted(found.values(), key=lambda kind: kind.since), top
 
 
-def _collect(found: dict[bytes, Kind], steps: Steps, top: int, last: int) -> None:
+def _collect(found: dict[bytes, Kind], steps: NamedSteps, top: int, last: int) -> None:
     """Add the kinds of some steps; those at scale `top` or above may occur up to position `last`."""
     rows, number = steps.kinds()
     order = np.argsort(number, kind="stable")
