@@ -1,6 +1,7 @@
 """Commands that need no training: tasks, their instances and complexity, position embeddings, POLA, and verdicts."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -192,4 +193,24 @@ def show_grid(jobs: int, plot: Path | None, as_json: bool, task: str | None, sch
         save_figure(draw(table), plot)
 
 
-THEORY_COMMANDS = (tasks, sample, steps, src, schemes, pola, verdict_command)
+@click.command("check")
+@click.argument("plugin", metavar="PLUGIN|NAME")
+@as_json
+def check_command(plugin: str, as_json: bool) -> None:
+    """Try whether tasks, schemes, probes and figures of a PLUGIN (FILE.py or package.module) do what they must.
+
+    Each failure names the method and shows the smallest example. A NAME that is registered can be given, too. The
+    same is done once, by itself, before anything is trained with a class of your own.
+    """
+    from lengthlens.studies.checking import check
+
+    with progress("checking") as report:
+        report(plugin)
+        found = check(plugin)
+    rows = [{"kind": one.kind, "name": one.name, "breaches": [b._asdict() for b in one.breaches]} for one in found]
+    print_json(rows) if as_json else click.echo("\n".join(map(str, found)))
+    if not all(one.sound for one in found):
+        sys.exit(1)
+
+
+THEORY_COMMANDS = (tasks, sample, steps, src, schemes, pola, verdict_command, check_command)

@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
+from lengthlens.models.contract import require_sound
 from lengthlens.models.pretrained import weights_of
 from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.config import RunConfig
@@ -69,6 +70,7 @@ def train(
     reports: Iterable[Report] = (),
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     wait: bool = False,
+    check: bool = True,
 ) -> Trained:
     """Train a run, or continue it where it was left, or give it back if it is finished.
 
@@ -79,6 +81,7 @@ def train(
         reports: each is called with a `TrainingProgress` at every evaluation step.
         checkpoint_seconds: about how much work is lost to a kill.
         wait: what to do while another process trains the same run: wait for it, or refuse.
+        check: whether a task or scheme from outside is checked first, once in a process (`lengthlens.check`).
 
     Result: status, model (None if the run diverged) and run on disk (None without a store). The same config gives the
     same model, bit for bit, on one kind of device, however often it was interrupted.
@@ -93,6 +96,8 @@ def train(
     listeners = list(reports)
     if config.imported and (store is None or not store.run(config).status().finished):
         raise UserError(f"run '{config.id}' is an imported model, which is not trained here: import it again")
+    if check:
+        require_sound(config)
     if store is None:
         with cpu_threads(config.threads):
             trainer, start = Trainer(config), time.monotonic()

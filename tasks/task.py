@@ -3,7 +3,9 @@
 A *circuit* says which operator writes each answer token, and from which earlier positions it reads.
 """
 
+import bisect
 import inspect
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,6 @@ from lengthlens.tasks.layout import Ints, Layout
 
 Family = Literal["position-addressed", "growing", "content-addressed"]
 BEGIN, END, PAD = "^", "$", "_"
-FREE = -1  # stands for any symbol
 UNUSED = -1  # fills the sources of a step whose operator has fewer arguments than the widest one
 
 
@@ -38,9 +39,22 @@ class Operator(NamedTuple):
         >>> Operator("add", 2, lambda symbol, so_far: symbol).slots, Operator("sum", 2, lambda *xs: xs[0]).slots
         (('symbol', 'so_far'), ('argument', 'argument'))
         """
-        named = list(inspect.signature(self.function).parameters.values())
+        try:
+            named = list(inspect.signature(self.function).parameters.values())
+        except ValueError:  # one of Python's own functions
+            named = []
         alike = len(named) != self.arity or any(each.kind is each.VAR_POSITIONAL for each in named)
         return ("argument",) * self.arity if alike else tuple(each.name for each in named)
+
+    @property
+    def slot_words(self) -> tuple[str, ...]:
+        """How messages call its slots: by name, or, where they have none of their own, by number.
+
+        >>> Operator("add", 2, lambda symbol, so_far: symbol).slot_words, Operator("sum", 2, max).slot_words
+        (("'symbol'", "'so far'"), ('1', '2'))
+        """
+        names = [name.replace("_", " ") for name in self.slots]
+        return tuple(f"'{name}'" if names.count(name) == 1 else str(k) for k, name in enumerate(names, 1))
 
 
 class Step(NamedTuple):
@@ -147,8 +161,8 @@ class Task(ABC):
     """A function from strings to strings, at every scale n.
 
     An instance is ``^ prompt … = answer … $``. Token ids: the payload's symbols first (so the digit d has id d), then
-    the task's marks, then ``^ $ _`` for begin, end and padding. The first of the marks stands at position n+1, which
-    is how the scale is read off the tokens.
+    the task's marks, then ``^ $ _`` for begin, end and padding. The scale is read off the tokens by where the marks of
+    the prompt stand, whatever the prompt is (`scale_of`).
 
     A subclass sets `name`, `family`, `summary` and `symbols`, and writes `answer` and `circuit`; the rest has
     defaults that fit a task on one string of n symbols. `lengthlens.tasks.copying.Copy` is the smallest example.
@@ -235,6 +249,10 @@ class Task(ABC):
         """The number of tokens before the answer, ``^`` included."""
         return self._prompt_of(torch.empty(0, self.input_length(scale), dtype=torch.long), scale).shape[1]
 
+    def layout(self, scale: int) -> Int[Tensor, "pos"]:
+        """The prompt with the free symbols left open: the ids of its marks, and −1−k where input k stands. [pos]"""
+        return self._prompt_of(-1 - torch.arange(self.input_length(scale))[None], scale)[0]
+
     def _prompt_of(self, inputs: Tensor, scale: int) -> Tensor:
         """The prompt as ids, ``^`` included. [row, prompt]"""
         pieces, shape = [BEGIN, *self.prompt(inputs, scale)], (len(inputs), 1)
@@ -291,11 +309,72 @@ class Task(ABC):
         return scale
 
     def scale_of(self, tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row"]:
-        """The scale of each row of ids [row, pos], read off the place of the first mark. [row]"""
-        found = tokens == self.ids[self.marks[0]]
-        if tokens.device.type != "meta" and not bool(found.any(1).all()):
-            raise UserError(f"no '{self.marks[0]}' in the tokens, so task '{self.name}' cannot tell their scale")
-        return found.to(torch.uint8).argmax(1) - 1
+        """The scale of each row of ids [row, pos], read off where the marks of its prompt stand. [row]
+
+        If the first place of some mark grows with the scale, that place decides; else the whole layout of the prompt.
+        """
+        mark = self._telling_mark
+        if mark is None:
+            return torch.tensor([self._scale_by_layout(row) for row in tokens.cpu()], device=tokens.device)
+        found = tokens == self.ids[mark]
+        place = found.to(torch.uint8).argmax(1)
+        if tokens.device.type == "meta":
+            return place
+        if not bool(found.any(1).all()):
+            raise UserError(f"no '{mark}' in the tokens, so task '{self.name}' cannot tell their scale")
+        places, of_row = torch.unique(place, return_inverse=True)
+        return torch.tensor([self._scale_at(p) for p in places.tolist()], device=tokens.device)[of_row]
+
+    def _scales(self, most: int) -> range:
+        """The first scales, at most so many."""
+        end = self.min_scale + most
+        return range(self.min_scale, end if self.max_scale is None else min(end, self.max_scale + 1))
+
+    @cached_property
+    def _telling_mark(self) -> str | None:
+        """A mark whose first place in the prompt grows with the scale, if there is one."""
+        for mark in self.marks:
+            places = [self._first_place(mark, n) for n in self._scales(6)]
+            if places[0] >= 0 and all(one < other for one, other in itertools.pairwise(places)):
+                return mark
+        return None
+
+    def _first_place(self, mark: str, scale: int) -> int:
+        """Where a mark first stands in the prompt; −1 if nowhere."""
+        found = self.layout(scale) == self.ids[mark]
+        return int(found.to(torch.uint8).argmax()) if bool(found.any()) else -1
+
+    @cached_property
+    def _known_scales(self) -> dict[int, int]:
+        return {}
+
+    def _scale_at(self, place: int) -> int:
+        """The scale at which the telling mark first stands at a place, remembered."""
+        if place not in self._known_scales:
+            mark, scales = str(self._telling_mark), self._scales(place + 1)
+            usual = place - 1  # n symbols and then the mark, as in most tasks
+            if self._first_place(mark, usual) != place:
+                at = bisect.bisect_left(scales, place, key=lambda n: self._first_place(mark, n))
+                usual = scales[at] if at < len(scales) else -1
+            if usual < 0 or self._first_place(mark, usual) != place:
+                raise UserError(f"no instance of task '{self.name}' has its first '{mark}' at position {place}")
+            self._known_scales[place] = usual
+        return self._known_scales[place]
+
+    def _scale_by_layout(self, row: Tensor) -> int:
+        """The one scale whose prompt a row of ids begins with."""
+        matching = []
+        for n in self._scales(len(row)):
+            layout = self.layout(n)
+            if len(layout) <= len(row):
+                head, free = row[: len(layout)], layout < 0
+                if bool(torch.where(free, head < len(self.symbols), head == layout).all()):
+                    matching.append(n)
+        if len(matching) != 1:
+            fits = f"of scales {matching[0]} and {matching[1]}" if matching else "of any scale"
+            what = "fits prompts" if matching else "fits no prompt"
+            raise UserError(f"'{self.render(row)}' {what} {fits} of task '{self.name}': it needs a scale_of of its own")
+        return matching[0]
 
     def run_index(self, tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row pos"]:
         """The place of each symbol in its run of symbols, counted from 1; 0 for every other token. [row, pos]
@@ -342,18 +421,17 @@ class Task(ABC):
                 raise UserError(f"'{word}' is not a token of task '{self.name}', whose tokens are: {allowed}")
         if words[:1] != [BEGIN]:
             raise UserError(f"an instance of task '{self.name}' begins with '{BEGIN}', not {text!r}")
-        if self.marks[0] not in words:
-            raise UserError(f"an instance of task '{self.name}' has a '{self.marks[0]}', and {text!r} has none")
-        scale = self.checked_scale(words.index(self.marks[0]) - 1)
+        mark, tokens = self._telling_mark, torch.tensor([[self.ids[word] for word in words]])
+        if mark is not None and mark not in words:
+            raise UserError(f"an instance of task '{self.name}' has a '{mark}', and {text!r} has none")
+        scale = self.checked_scale(int(self.scale_of(tokens)))
         lengths = self.length(scale), self.prompt_length(scale)
         if len(words) not in lengths:
             raise UserError(
                 f"an instance of task '{self.name}' at scale {scale} has {lengths[0]} tokens "
                 f"({lengths[1]} without its answer), not {len(words)}"
             )
-        tokens = torch.tensor([[self.ids[word] for word in words]])
-        free = self._prompt_of(torch.full((1, self.input_length(scale)), FREE), scale)[0] == FREE
-        inputs = tokens[:, : len(free)][:, free]
+        inputs = tokens[:, self._input_places(scale)]
         if not bool(self.valid(inputs, scale).all()):
             raise UserError(f"'{' '.join(words)}' is not an instance of task '{self.name}': {self.summary}")
         full = self.assemble(inputs, scale)
@@ -361,6 +439,15 @@ class Task(ABC):
             if right != word:
                 raise UserError(f"'{' '.join(words)}': token {place} should be '{right}', not '{word}'")
         return full
+
+    def _input_places(self, scale: int) -> list[int]:
+        """Where each free symbol stands in the prompt, the first time if it stands there twice. [input]"""
+        layout = self.layout(scale).tolist()
+        try:
+            return [layout.index(-1 - k) for k in range(self.input_length(scale))]
+        except ValueError:
+            why = "does not show every free symbol as it is"
+            raise UserError(f"the prompt of task '{self.name}' {why}: it needs a parse of its own") from None
 
     def every_instance(self, scale: int, at_most: int) -> Batch | None:
         """All instances of a scale, or None if there are more than `at_most` strings of free symbols to look at."""
@@ -377,17 +464,19 @@ def step_rows(task: Task, text: str) -> list[dict[str, Any]]:
 
     >>> from lengthlens.tasks import TASKS
     >>> step_rows(TASKS["parity-cot"], "^ 1 1 =")[1]
-    {'query': 4, 'writes': '0', 'operator': 'add mod 2', 'reads': '1 1', 'sources': '2 4'}
+    {'query': 4, 'writes': '0', 'operator': 'add mod 2', 'slots': 'symbol, so far', 'reads': '1 1', 'sources': '2 4'}
     """
     batch = task.parse(text)
     words = task.words(batch.tokens[0])
+    circuit = task.circuit(int(batch.scale), words)
     return [
         {
             "query": step.query,
             "writes": words[step.query + 1],
             "operator": step.operator,
+            "slots": ", ".join(circuit.functions[step.operator].slots).replace("_", " "),
             "reads": " ".join(words[s] for s in step.sources),
             "sources": " ".join(map(str, step.sources)),
         }
-        for step in task.circuit(int(batch.scale), words)
+        for step in circuit
     ]

@@ -97,7 +97,7 @@ def test_ideal_tells_new_operators_apart_beyond_its_table():
 def test_ideal_marks_a_key_that_is_read_twice():
     scheme = make_scheme("ideal", None, TASKS["multiplication-by-digit"])
     code = scheme.phi(torch.tensor(6), torch.tensor(3), torch.tensor(1))
-    assert scheme.describe(tuple(code.tolist())) == "slot 1 and 3 of 'multiply digit'"
+    assert scheme.describe(tuple(code.tolist())) == "slot 'x' and 'digit' of 'multiply digit'"
 
 
 def test_ideal_cuts_what_lies_beyond_the_tokens():

@@ -113,7 +113,8 @@ def check_witnesses(found, phi, task):
         for mark in marks:
             step = next(s for s in task.circuit(mark.scale) if s.query == mark.query)
             assert step.operator == operator and mark.key <= mark.query
-            filled = tuple(k + 1 for k, source in enumerate(step.sources) if source == mark.key)
+            words = task.circuit(mark.scale).functions[operator].slot_words
+            filled = tuple(words[k] for k, source in enumerate(step.sources) if source == mark.key)
             assert set(mark.slots) <= set(filled) and bool(mark.slots) <= bool(filled)
         codes = [codes_at(phi, mark.query, [mark.key], mark.scale)[0] for mark in marks]
         if name == "covered":

@@ -234,7 +234,7 @@ class Choice:
     """What serves one slot of one operator best: a relation out of a family of them, or several pointers together."""
 
     operator: str
-    slot: int
+    slot: str
     name: str
     findings: Findings
 

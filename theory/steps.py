@@ -25,7 +25,7 @@ class Steps:
     scale: Ints  # [step]
     query: Ints  # [step]
     sources: Ints  # [step, slot]
-    slot_names: tuple[int, ...]  # counted from 1, as they are printed
+    slot_names: tuple[str, ...]  # as they are printed
 
     @property
     def arity(self) -> int:
@@ -70,8 +70,7 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
             mine = circuit.operator == k
             if mine.any():
                 query, sources = circuit.query[mine], circuit.sources[mine, : operator.arity]
-                slots = tuple(range(1, 1 + operator.arity))
-                found = Steps(operator.name, np.full(len(query), scale), query, sources, slots)
+                found = Steps(operator.name, np.full(len(query), scale), query, sources, operator.slot_words)
                 parts.setdefault(operator.name, []).append(found)
         work += circuit.sources.size
         if scale <= train_max:
@@ -140,7 +139,7 @@ class Mark(NamedTuple):
     scale: int
     query: int
     key: int
-    slots: tuple[int, ...]
+    slots: tuple[str, ...]
 
 
 @dataclass(frozen=True)

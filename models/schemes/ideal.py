@@ -103,6 +103,7 @@ class Ideal(PositionScheme):
         if task.family == "content-addressed":
             here = f"in the content-addressed task '{task.name}' they depend on the instance's tokens"
             raise UserError(f"scheme 'ideal' needs sources that follow from position and scale, and {here}")
+        self.slot_words: dict[str, tuple[str, ...]] = {}  # of each operator seen so far
         self.circuits = Recent(self._reads, KEPT_SCALES)
         self.catalogue: dict[KeyRole, int] = {}
         for scale in range(task.min_scale, max(options.table_scale, task.min_scale) + 1):
@@ -113,7 +114,9 @@ class Ideal(PositionScheme):
 
     def _reads(self, scale: int) -> Reads:
         assert self.task is not None
-        return reads_of(self.task.circuit(self.task.checked_scale(scale)))
+        circuit = self.task.circuit(self.task.checked_scale(scale))
+        self.slot_words |= {operator.name: operator.slot_words for operator in circuit.operators}
+        return reads_of(circuit)
 
     def code_of(self, role: KeyRole) -> int:
         """The role's place in the table; beyond it, a number above all of those that depends on the role alone.
@@ -145,7 +148,8 @@ class Ideal(PositionScheme):
             return "a key that the step does not read"
         for role in (*self.catalogue, *(role for reads in self.circuits.kept.values() for role in reads.roles)):
             if self.code_of(role) == code[0]:
-                return f"slot {' and '.join(str(1 + slot) for slot in role.slots)} of '{role.operator}'"
+                words = self.slot_words[role.operator]
+                return f"slot {' and '.join(words[slot] for slot in role.slots)} of '{role.operator}'"
         return f"a slot of an operator beyond scale {self.options.table_scale}"
 
     def relation(self) -> Relation:

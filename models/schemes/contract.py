@@ -1,0 +1,291 @@
+"""What every scheme must keep to, checked by trying: each breach names the method and shows the smallest example."""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes
+from lengthlens.models.schemes.spec import SCHEMES, SchemeSpec
+from lengthlens.tasks import TASKS, Task
+from lengthlens.tasks.contract import Breach, BreachError, breaches, called, demand, other_device
+
+SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
+SCALES = (0, 1, 2, 3, 5, 9)  # tried, counted from the task's smallest
+ALIKE = 1e-3  # of the largest value: the rounding of sums over a few hundred terms stays far below
+PLACES = ("embed", "embed_qk", "rotate", "score", "factor")
+MIXED = (4, 2, 6)  # scales of a batch, above the smallest
+
+
+def check_scheme(name: str, task: Task | None = None, options: dict[str, object] | None = None) -> list[Breach]:
+    """Everything that a scheme does not keep to; empty for one that is sound.
+
+    Declarations first; then shapes and types of what it adds, that a block of queries is a block of the whole, that
+    pairs with one code are treated alike, that every parameter is learned from, mixed scales and other devices.
+    Without a `task` the first one that the scheme takes is used.
+
+    >>> check_scheme("relative")
+    []
+    """
+    spec = SchemeSpec.of(name, options)
+    declared = breaches(partial(declarations, spec.scheme))
+    trials = [] if declared else breaches(partial(building, spec, task))
+    if declared or trials:
+        return declared + trials
+    trial = Trial(spec, task or taken_by(spec))
+    shaped = breaches(partial(shapes, trial))
+    looks = () if shaped else (codes, alike, blocks, gradients, mixed_scales, causal, devices)
+    return shaped + breaches(*(partial(look, trial) for look in looks))
+
+
+class Trial(NamedTuple):
+    """A scheme on a task."""
+
+    spec: SchemeSpec
+    task: Task
+
+    def made(self, device: str = "cpu") -> PositionScheme:
+        """The scheme with every parameter moved off its first value, where it may hide what it multiplies."""
+        with torch.random.fork_rng(devices=[]), torch.device(device):
+            torch.default_generator.manual_seed(0)
+            scheme = self.spec.build(self.task, SIZES).eval()
+            for parameter in scheme.parameters():
+                if not parameter.is_meta:
+                    parameter.data.add_(0.5 * torch.randn_like(parameter))
+        return scheme
+
+    def scales(self) -> list[int]:
+        largest = self.task.max_scale or 10**6
+        return [self.task.min_scale + more for more in SCALES if self.task.min_scale + more <= largest]
+
+    def tokens(self, scale: int, rows: int = 1) -> Tensor:
+        return self.task.sample(scale, rows, torch.Generator().manual_seed(scale)).tokens
+
+
+def taken_by(spec: SchemeSpec) -> Task:
+    """The first task that a scheme does not refuse, small ones first."""
+    for task in TASKS.values():
+        try:
+            spec.build(task, SIZES)
+            return task
+        except UserError:
+            continue
+    raise UserError(f"scheme '{spec.name}' refuses every task: name one that it takes")
+
+
+def building(spec: SchemeSpec, task: Task | None) -> None:
+    task = task or called("__init__", taken_by, spec, where="for any task")
+    called("__init__", spec.build, task, SIZES, where=f"for task '{task.name}'")
+
+
+def declarations(scheme: type[PositionScheme]) -> None:
+    for name in ("name", "family", "summary", "relation_in_words"):
+        own = getattr(scheme, name, None)
+        demand(isinstance(own, str) and bool(own), name, f"it must be a text, not {own!r}")
+    for place in PLACES:
+        if place in scheme.acts():
+            break
+    else:
+        demand(SCHEMES.get(scheme.name) is None or scheme.family == "none", "score", "it acts in none of its places")
+
+
+def content(rows: int, length: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    """Queries and keys, [row, pos, head, d_head]."""
+    shape = (2, rows, length, SIZES.n_heads, SIZES.d_head)
+    q, k = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
+    return q, k
+
+
+def given(
+    scheme: PositionScheme, positions: Positions, q: Tensor, k: Tensor, rows: slice, where: str
+) -> Iterator[tuple[str, Tensor]]:
+    """Whatever the scheme gives for a block of queries, by method; rotations as their dot products [row, head, q, k]"""
+    for place in ("embed", "embed_qk"):
+        found = called(place, getattr(scheme, place), positions, where=where)
+        if found is not None:
+            yield place, found
+    if "rotate" in scheme.acts():
+        q, k = (called("rotate", scheme.rotate, x, positions, where=where) for x in (q, k))
+        yield "rotate", torch.einsum("bqhd,bkhd->bhqk", q[:, rows], k[:, : rows.stop])
+    for layer in range(SIZES.n_layers):
+        score = called("score", scheme.score, layer, positions, rows, q[:, rows], k[:, : rows.stop], where=where)
+        factor = called("factor", scheme.factor, layer, positions, rows, where=where)
+        yield from ((place, value) for place, value in (("score", score), ("factor", factor)) if value is not None)
+
+
+def placed(scheme: PositionScheme, tokens: Tensor, scale: Tensor | None, where: str) -> Positions:
+    return called("positions", scheme.positions, tokens, scale, where=where)  # type: ignore[no-any-return]
+
+
+def shapes(trial: Trial) -> None:
+    """Shapes, finite numbers of the model's type, at short and longer inputs and on rows of several scales."""
+    scheme = trial.made()
+    for n in trial.scales():
+        tokens = trial.tokens(n, rows=3)
+        length, where = tokens.shape[1], f"at n = {n} on three rows of {tokens.shape[1]} tokens"
+        positions = placed(scheme, tokens, torch.tensor([n, n, n]), where)
+        for place, value in given(scheme, positions, *content(3, length), slice(0, length), where):
+            embeds, heads = place.startswith("embed"), ((1, SIZES.n_heads), (length,), (length,))
+            rest = ((length,), (SIZES.d_model,)) if embeds else heads
+            words = "[1 or row, pos, d_model]" if embeds else "[1 or row, 1 or head, query, key]"
+            fits = value.dim() == 1 + len(rest) and value.shape[0] in (1, 3)
+            fits = fits and all(size in allowed for size, allowed in zip(value.shape[1:], rest))
+            demand(fits, place, f"{where} it gives the shape {list(value.shape)}, and must give {words}")
+            wrong = f"{where} it must give {torch.get_default_dtype()}, not {value.dtype}"
+            demand(value.dtype == torch.get_default_dtype(), place, wrong)
+            seen = value if embeds else value.tril()
+            demand(bool(seen.isfinite().all()), place, f"{where} it gives numbers that are not finite")
+
+
+def codes(trial: Trial) -> None:
+    """φ gives whole numbers [*broadcast, component], each pair's own whichever way it is asked for."""
+    scheme, position, n = trial.made(), torch.arange(9), trial.scales()[-1]
+    scales = torch.tensor([trial.task.min_scale, n])
+    block = called("phi", scheme.phi, position[:, None], position, scales[:, None, None], where="for many pairs")
+    shaped = isinstance(block, Tensor) and not block.is_floating_point() and block.shape[:-1] == (2, 9, 9)
+    is_now = f"{block.dtype} of shape {list(block.shape)}" if isinstance(block, Tensor) else repr(block)
+    demand(shaped, "phi", f"for scales [2, 1, 1], queries [9, 1] and keys [9] it gives {is_now}, not [2, 9, 9, code]")
+    for row, (i, j) in ((row, pair) for row in (0, 1) for pair in ((0, 0), (7, 2), (8, 8))):
+        one = called("phi", scheme.phi, *torch.tensor([i, j, int(scales[row])]), where=f"for the pair ({i}, {j})")
+        alone, within = one.tolist(), block[row, i, j].tolist()
+        demand(alone == within, "phi", f"the pair ({i}, {j}) has the code {alone} alone and {within} among others")
+        said = called("describe", scheme.describe, tuple(alone), where=f"for the code {tuple(alone)}")
+        demand(isinstance(said, str), "describe", f"it must give a text for the code {tuple(alone)}, not {said!r}")
+
+
+def alike(trial: Trial) -> None:
+    """Pairs with one code are treated alike, whatever the parameters: tried on inputs of equal tokens' content."""
+    scheme = trial.made()
+    if scheme.family == "contextual":
+        return  # its codes speak of what content may decide, too
+    first: dict[tuple[int, ...], tuple[Tensor, str]] = {}
+    for n in trial.scales():
+        tokens = trial.tokens(n)
+        length, where = tokens.shape[1], f"at n = {n}"
+        q, k = (x[:, :1].expand(1, length, -1, -1) for x in content(1, 1))
+        positions = placed(scheme, tokens, torch.tensor([n]), where)
+        query, key = torch.tril_indices(length, length)
+        columns, names = [], []
+        for place, value in given(scheme, positions, q, k, slice(0, length), where):
+            parts = [value[0, query], value[0, key]] if place.startswith("embed") else [value[0][:, query, key].T]
+            columns += parts
+            names += [place] * sum(part.shape[1] for part in parts)
+        if not columns:
+            return
+        done, code = torch.cat(columns, 1).detach(), scheme.phi(query, key, torch.tensor(n))
+        largest = max(1.0, float(done.abs().max()))
+        for pair, own in enumerate(map(tuple, code.tolist())):
+            here = f"(query {int(query[pair])}, key {int(key[pair])}) at n = {n}"
+            before, there = first.setdefault(own, (done[pair], here))
+            gap = (done[pair] - before).abs()
+            column = int(gap.argmax())
+            both = f"{there} and {here} have one code, {own}, and are treated differently"
+            numbers = f"{names[column]} gives {float(before[column]):.4g} and {float(done[pair, column]):.4g}"
+            demand(float(gap[column]) <= ALIKE * largest, "phi", f"{both}: {numbers}")
+
+
+def blocks(trial: Trial) -> None:
+    """What a block of queries is given is that block of what all are given."""
+    scheme, n = trial.made(), trial.scales()[-1]
+    tokens = trial.tokens(n)
+    length = tokens.shape[1]
+    positions, (q, k) = placed(scheme, tokens, torch.tensor([n]), f"at n = {n}"), content(1, length)
+    whole = [*given(scheme, positions, q, k, slice(0, length), f"at n = {n}")]
+    for start, stop in ((0, 1), (2, 5), (length - 1, length)):
+        where = f"at n = {n}, for queries {start} to {stop - 1}"
+        seen = torch.arange(stop) <= torch.arange(start, stop)[:, None]
+        for (place, part), (_, every) in zip(given(scheme, positions, q, k, slice(start, stop), where), whole):
+            if not place.startswith("embed"):
+                wanted = every[:, :, start:stop, :stop]
+                shaped = part.shape[2:] == wanted.shape[2:]
+                demand(shaped, place, f"{where} it gives the shape {list(part.shape)}: keys run from 0 to {stop - 1}")
+                same = torch.allclose(part * seen, wanted * seen, atol=1e-4, rtol=1e-4)
+                demand(same, place, f"{where} it gives other numbers than for all queries at once")
+
+
+def gradients(trial: Trial) -> None:
+    """Every parameter has a gradient, and it is not zero everywhere."""
+    scheme, n = trial.made().train(), trial.scales()[-1]
+    tokens = trial.tokens(n, rows=2)
+    length, where = tokens.shape[1], f"at n = {n}, in training,"
+    positions, (q, k) = placed(scheme, tokens, torch.tensor([n, n]), where), content(2, length)
+    total = torch.zeros(())
+    for place, value in given(scheme, positions, q, k, slice(0, length), where):
+        total = total + (value if place.startswith("embed") else value.tril()).square().sum()
+    if total.requires_grad:
+        called("score", total.backward, where=where)
+    for name, parameter in scheme.named_parameters():
+        learned = parameter.grad is not None and math.isfinite(float(parameter.grad.abs().sum()))
+        demand(learned, "__init__", f"parameter '{name}' gets no finite gradient {where[:-1]}: nothing depends on it")
+
+
+def mixed_scales(trial: Trial) -> None:
+    """Rows of different scales in one batch are treated as each would be alone."""
+    scheme, task = trial.made(), trial.task
+    if not scheme.uses_scale:
+        return
+    scales = [task.min_scale + more for more in MIXED]
+    batch = task.sample(scales, generator=torch.Generator().manual_seed(0))
+    length, where = batch.tokens.shape[1], f"on rows of scales {scales}"
+    q, k = content(len(scales), length)
+    together = [*given(scheme, placed(scheme, batch.tokens, batch.scale, where), q, k, slice(0, length), where)]
+    for row, scale in enumerate(scales):
+        one = slice(row, row + 1)
+        positions = placed(scheme, batch.tokens[one], batch.scale[one], f"at n = {scale}")
+        parts = given(scheme, positions, q[one], k[one], slice(0, length), f"at n = {scale}")
+        for (place, alone), (_, every) in zip(parts, together):
+            among = every[one] if len(every) > 1 else every
+            same = torch.allclose(alone.tril(), among.tril(), atol=1e-4, rtol=1e-4)
+            demand(same, place, f"the row of scale {scale} is treated otherwise {where} than alone")
+
+
+def causal(trial: Trial) -> None:
+    """What is behind a query makes no difference to it, the scale being given."""
+    scheme, n = trial.made(), trial.scales()[-1]
+    tokens = trial.tokens(n)
+    length, last = tokens.shape[1], tokens.clone()
+    last[:, -1] = (last[:, -1] + 1) % len(trial.task.vocab)
+    (q, k), stop, scale = content(1, length), length - 1, torch.tensor([n])
+    both = [
+        [*given(scheme, placed(scheme, each, scale, f"at n = {n}"), q, k, slice(0, stop), f"at n = {n}")]
+        for each in (tokens, last)
+    ]
+    for (place, one), (_, other) in zip(*both):
+        one, other = (x[:, :stop] if place.startswith("embed") else x.tril() for x in (one, other))
+        same = torch.allclose(one, other, atol=1e-5)
+        demand(same, place, f"at n = {n} the last token changes what earlier positions get")
+
+
+def devices(trial: Trial) -> None:
+    """Nothing is made on the CPU for tokens that are elsewhere; tried on a device without storage."""
+    try:
+        scheme = trial.made("meta")
+    except Exception:
+        return  # it looks at numbers while it is made
+    n = trial.scales()[-1]
+    tokens = trial.tokens(n, rows=2).to("meta")
+    length = tokens.shape[1]
+    q, k = content(2, length, "meta")
+
+    def all_places() -> None:
+        positions = scheme.positions(tokens, torch.tensor([n, n], device="meta"))
+        for place, value in given(scheme, positions, q, k, slice(0, length), "on another device"):
+            demand(value.device.type == "meta", place, f"for tokens elsewhere it gives a tensor on '{value.device}'")
+
+    try:
+        all_places()
+    except BreachError as error:
+        cause = error.__cause__
+        if cause is None:
+            raise
+        other_device(error.breach.method, partial(raising, cause), "meta")
+    except Exception:
+        return
+
+
+def raising(error: BaseException) -> None:
+    raise error
