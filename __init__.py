@@ -68,7 +68,6 @@ HOMES = {
     "prune": "probes.pruning",
     "certify": "probes.certificate.certify",
     "surgery": "inside.surgery",
-<<<<<<< HEAD
     "inspect": "inside.look",
     "heads": "inside.heads",
     "attention_by_role": "inside.heads",
@@ -79,27 +78,18 @@ HOMES = {
     "residual_parts": "inside.residual",
     "residual_shares": "inside.residual",
     "look_at": "inside.sequence",
-=======
     "check": "studies.checking",
->>>>>>> ae9759b (Contracts that are checked: lengthlens check, and once before training; scale and text follow from the task's own prompt; slots by name)
     "study": "studies.build",
     "reproduce": "studies.reproduce",
     "draw": "studies.drawing",
 }
 
 __all__ = [
-<<<<<<< HEAD
     "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "attention_by_role",
-    "build", "certify", "draw", "exact_match", "head_plane", "heads", "import_checkpoint", "inspect", "interchange_src",
-    "invariance_index", "known_by", "load", "look_at", "measured_lrc", "measured_src", "prune", "readout_transfer",
-    "register", "relations", "reproduce", "residual_parts", "residual_shares", "score_parts", "score_shares",
-    "stretched_match", "study", "surgery", "sweep", "train", "verdict",
-=======
-    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "build", "certify",
-    "check", "draw", "exact_match", "import_checkpoint", "interchange_src", "invariance_index", "load",
-    "measured_lrc", "measured_src", "prune", "readout_transfer", "register", "reproduce", "stretched_match", "study",
-    "surgery", "sweep", "train", "verdict",
->>>>>>> ae9759b (Contracts that are checked: lengthlens check, and once before training; scale and text follow from the task's own prompt; slots by name)
+    "build", "certify", "check", "draw", "exact_match", "head_plane", "heads", "import_checkpoint", "inspect",
+    "interchange_src", "invariance_index", "known_by", "load", "look_at", "measured_lrc", "measured_src", "prune",
+    "readout_transfer", "register", "relations", "reproduce", "residual_parts", "residual_shares", "score_parts",
+    "score_shares", "stretched_match", "study", "surgery", "sweep", "train", "verdict",
 ]  # fmt: skip
 
 

@@ -2,12 +2,11 @@
 
 To add one from outside::
 
+    @lengthlens.register
     class Mine(Finding):
         name, title, shows = "mine", "What I found", "One number for each run."
 
         def figure(self, study): ...
-
-    FINDINGS.add("mine", Mine())
 """
 
 from lengthlens.analyses.curves import Extrapolation, Growth

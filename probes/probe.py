@@ -4,8 +4,8 @@ A probe has a name, the measures that its rows are called, and, if it follows a 
 the growth curve and its invariance index. Everything else follows from `PROBES`: the table of a model or a run
 (`lengthlens.probes.table`), the command ``lengthlens probe``, the study, predictors, growth figures and the page.
 
-One from outside is added by ``PROBES.add(name, probe)``; CONTRIBUTING.md has an example. What is heavy is imported in
-`rows`, so that listing probes stays quick.
+One from outside has ``@lengthlens.register`` above its class; CONTRIBUTING.md has an example. What is heavy is imported
+in `rows`, so that listing probes stays quick.
 """
 
 from abc import ABC, abstractmethod

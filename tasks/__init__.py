@@ -2,13 +2,12 @@
 
 `TASKS` maps names to tasks. A task is a `Task`: it draws instances of any scale n (`sample`), says the answer
 (`answer`) and the circuit that computes it (`circuit`), and translates between tokens and text (`parse`, `render`). A
-name that is not there is a `UserError` with the nearest name. A task of your own is one class and one line:
+name that is not there is a `UserError` with the nearest name. A task of your own is one class, which
+`lengthlens.register` makes known everywhere; so it does with an object of one, as `ShiftByTwo(by=2)` here:
 
 >>> from lengthlens.tasks.copying import Shift
 >>> class ShiftByTwo(Shift):
 ...     name = "shift-by-two"
->>> "shift-by-two" in TASKS  # TASKS.add("shift-by-two", ShiftByTwo(by=2)) makes it known everywhere
-False
 >>> ShiftByTwo(by=2).render(ShiftByTwo(by=2).parse("^ 7 3 5 =").tokens[0])
 '^ 7 3 5 = 5 7 3 $'
 """

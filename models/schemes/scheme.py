@@ -140,10 +140,10 @@ class PositionScheme(nn.Module, ABC):
     `score` and `factor` are asked for one block of `queries` at a time, so that no T×T tensor is ever kept; keys run
     from 0 to ``queries.stop - 1`` and causality is the caller's business.
 
-    A subclass sets the class variables, keeps what it needs in ``__init__``, and is one line: in ``SCHEMES``, or
-    ``SCHEMES.add(name, Class)`` from outside. What theory and probes can do with it beyond its relation, it offers by
-    further methods, each of which says "cannot" here: `tables` or `prune`, `candidates` and `pointers`, `entries`,
-    `named_keys` with `named_lines`.
+    A subclass sets the class variables, keeps what it needs in ``__init__``, and is one line in ``SCHEMES``, or has
+    ``@lengthlens.register`` above it from outside. What theory and probes can do with it beyond its relation, it offers
+    by further methods, each of which says "cannot" here: `tables` or `prune`, `candidates` and `pointers`, `entries`,
+    `named_keys`.
     """
 
     name: str
