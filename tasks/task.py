@@ -249,7 +249,7 @@ class Task(ABC):
         """The number of tokens before the answer, ``^`` included."""
         return self._prompt_of(torch.empty(0, self.input_length(scale), dtype=torch.long), scale).shape[1]
 
-    def layout(self, scale: int) -> Int[Tensor, "pos"]:
+    def prompt_form(self, scale: int) -> Int[Tensor, "pos"]:
         """The prompt with the free symbols left open: the ids of its marks, and −1−k where input k stands. [pos]"""
         return self._prompt_of(-1 - torch.arange(self.input_length(scale))[None], scale)[0]
 
@@ -311,11 +311,11 @@ class Task(ABC):
     def scale_of(self, tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row"]:
         """The scale of each row of ids [row, pos], read off where the marks of its prompt stand. [row]
 
-        If the first place of some mark grows with the scale, that place decides; else the whole layout of the prompt.
+        If the first place of some mark grows with the scale, that place decides; else the whole form of the prompt.
         """
         mark = self._telling_mark
         if mark is None:
-            return torch.tensor([self._scale_by_layout(row) for row in tokens.cpu()], device=tokens.device)
+            return torch.tensor([self._scale_by_form(row) for row in tokens.cpu()], device=tokens.device)
         found = tokens == self.ids[mark]
         place = found.to(torch.uint8).argmax(1)
         if tokens.device.type == "meta":
@@ -341,7 +341,7 @@ class Task(ABC):
 
     def _first_place(self, mark: str, scale: int) -> int:
         """Where a mark first stands in the prompt; −1 if nowhere."""
-        found = self.layout(scale) == self.ids[mark]
+        found = self.prompt_form(scale) == self.ids[mark]
         return int(found.to(torch.uint8).argmax()) if bool(found.any()) else -1
 
     @cached_property
@@ -361,14 +361,14 @@ class Task(ABC):
             self._known_scales[place] = usual
         return self._known_scales[place]
 
-    def _scale_by_layout(self, row: Tensor) -> int:
+    def _scale_by_form(self, row: Tensor) -> int:
         """The one scale whose prompt a row of ids begins with."""
         matching = []
         for n in self._scales(len(row)):
-            layout = self.layout(n)
-            if len(layout) <= len(row):
-                head, free = row[: len(layout)], layout < 0
-                if bool(torch.where(free, head < len(self.symbols), head == layout).all()):
+            form = self.prompt_form(n)
+            if len(form) <= len(row):
+                head, free = row[: len(form)], form < 0
+                if bool(torch.where(free, head < len(self.symbols), head == form).all()):
                     matching.append(n)
         if len(matching) != 1:
             fits = f"of scales {matching[0]} and {matching[1]}" if matching else "of any scale"
@@ -442,9 +442,9 @@ class Task(ABC):
 
     def _input_places(self, scale: int) -> list[int]:
         """Where each free symbol stands in the prompt, the first time if it stands there twice. [input]"""
-        layout = self.layout(scale).tolist()
+        form = self.prompt_form(scale).tolist()
         try:
-            return [layout.index(-1 - k) for k in range(self.input_length(scale))]
+            return [form.index(-1 - k) for k in range(self.input_length(scale))]
         except ValueError:
             why = "does not show every free symbol as it is"
             raise UserError(f"the prompt of task '{self.name}' {why}: it needs a parse of its own") from None

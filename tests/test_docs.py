@@ -9,6 +9,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from itertools import takewhile
@@ -152,6 +153,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 @every_page
 def test_commands_in_blocks_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for line in shell_lines(page):
         command, words = command_of(shlex.split(line, comments=True)[1:])
         for name in re.findall(r"[\w/]+\.(?:parquet|toml)", line):  # files that have to be there

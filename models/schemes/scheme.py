@@ -143,7 +143,7 @@ class PositionScheme(nn.Module, ABC):
     A subclass sets the class variables, keeps what it needs in ``__init__``, and is one line in ``SCHEMES``, or has
     ``@lengthlens.register`` above it from outside. What theory and probes can do with it beyond its relation, it offers
     by further methods, each of which says "cannot" here: `tables` or `prune`, `candidates` and `pointers`, `entries`,
-    `named_keys`.
+    `named_keys` with `named_lines`.
     """
 
     name: str

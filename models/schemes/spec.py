@@ -2,7 +2,8 @@
 
 `SCHEMES` maps names to classes. A new scheme is a subclass of `PositionScheme` and a line: below, or
 ``@lengthlens.register`` above the class from outside. From then on it can be named wherever a scheme is named: in a
-`ModelConfig`, a run, the verdict, the listing. An unknown name, or one that is taken, raises a `UserError` with the nearest one.
+`ModelConfig`, a run, the verdict, the listing. An unknown name, or one that is taken, raises a `UserError` with the
+nearest one.
 
 >>> SCHEMES["rope"].relation_in_words
 'i−j'
