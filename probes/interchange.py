@@ -188,12 +188,11 @@ class _Exchange:
         has_twin = torch.zeros(rows, len(places), dtype=torch.bool)
         if not places:
             return torch.zeros(len(self.sites), rows, 0, dtype=torch.bool), has_twin
-        found = []
+        tokens = []
         for k, (place, donor) in enumerate(zip(places, donors)):
-            wanted = roles_of(circuit, place, batch.tokens)
-            twins, has_twin[:, k] = self.twins(donor, wanted)
-            found.append(self.states(donor, twins))
-        states = torch.stack(found, 2)  # [site, row, place, d_model]
+            twins, has_twin[:, k] = self.twins(donor, roles_of(circuit, place, batch.tokens))
+            tokens.append(twins)
+        states = self.states(donors, tokens)  # [site, row, place, d_model]
         answer = batch.tokens[:, query + 1]
         right = [
             self._patched(batch, scale, site, query, own.to(device), has_twin.to(device))
@@ -216,11 +215,18 @@ class _Exchange:
         predicted: Tensor = logits[:, query].argmax(-1).cpu()
         return predicted
 
-    def states(self, donor: StepAt, tokens: Tensor) -> Tensor:
-        """The state at the donor's query in each instance, at each site. [site, row, d_model]"""
-        query = int(self.circuits[donor.scale].query[donor.place])
-        found = self.subject.activations(tokens.to(self.subject.device), donor.scale, self.sites)
-        return torch.stack([found[site][:, query] for site in self.sites]).cpu()
+    def states(self, donors: Sequence[StepAt], tokens: Sequence[Tensor]) -> Tensor:
+        """The state at the query of each donor in its instances [row, pos]. [site, row, donor, d_model]"""
+        found: dict[int, Tensor] = {}
+        for scale in {donor.scale for donor in donors}:
+            mine = [k for k, donor in enumerate(donors) if donor.scale == scale]
+            query = torch.from_numpy(self.circuits[scale].query[[donors[k].place for k in mine]])
+            together = torch.cat([tokens[k] for k in mine]).to(self.subject.device)
+            cache = self.subject.activations(together, scale, self.sites)
+            at = query.repeat_interleave(len(tokens[mine[0]]))
+            own = torch.stack([cache[site][torch.arange(len(at)), at] for site in self.sites]).cpu()
+            found |= dict(zip(mine, own.unflatten(1, (len(mine), -1)).unbind(1)))
+        return torch.stack([found[k] for k in range(len(donors))], 2)
 
     def twins(self, donor: StepAt, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """For each row an instance in which the donor step has the wanted role, if one is found.

@@ -210,13 +210,15 @@ def device_of(model: Model) -> torch.device:
 def evaluating(model: Model) -> Iterator[None]:
     """No gradients, and evaluation mode where there is one; as it was afterwards."""
     module = model if isinstance(model, nn.Module) else nn.Module()
-    training = module.training
-    module.eval()
+    training, switched = module.training, any(part.training for part in module.modules())
+    if switched:  # which takes as long as a small forward pass
+        module.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        module.train(training)
+        if switched:
+            module.train(training)
 
 
 def present_device(name: str) -> torch.device:
