@@ -34,7 +34,7 @@ EARLIER_RELATION = "relation.json"  # where the learned relation of a run was ke
 
 COLUMNS = (
     {"measure": "str", "layer": "Int64", "head": "Int64", "readout": "str", "fit_scale": "Int64", "scale": "Int64"}
-    | {"value": "float64", "samples": "Int64", "control": "float64"}
+    | {"value": "float64", "low": "float64", "high": "float64", "samples": "Int64", "control": "float64"}
     | dict.fromkeys(THRESHOLD_COLUMNS, "float64")
     | {"accurate": "bool", "relation": "str", "form": "str", "form_value": "Int64", "reason": "str"}
 )
@@ -200,6 +200,7 @@ def stored(run: Run) -> pd.DataFrame | None:
     try:
         arrow = parse_parquet(data, FILE)
         table = parsed(lambda: arrow.to_pandas().astype(NEEDED), FILE, "a table of measurements")
+        table = table if "low" in table else table.assign(low=float("nan"), high=float("nan"))  # no probe had intervals
         return table if "reason" in table else parsed(lambda: _converted(table), FILE, "a table of an earlier version")
     except UserError as error:
         raise run.damaged(FILE, f"cannot be understood: {error}") from None
