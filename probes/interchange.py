@@ -229,25 +229,29 @@ class _Exchange:
         return torch.stack([found[k] for k in range(len(donors))], 2)
 
     def twins(self, donor: StepAt, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """For each row an instance in which the donor step has the wanted role, if one is found.
+        return twins(self.task, donor, wanted, self.generator)
 
-        `wanted` [row, 1 + sources]: the tokens at the query and at the sources. Sources in the prompt get their tokens;
-        what the answer wrote before, the query's own token among it, has to come out right in one of several draws.
-        Out: tokens [row, pos], and whether each row is a twin.
-        """
-        task, circuit, rows = self.task, self.circuits[donor.scale], len(wanted)
-        drawn = task.sample(donor.scale, rows * DRAWS, self.generator).tokens
-        prompt = drawn[:, : task.prompt_length(donor.scale)].clone()
-        goal = wanted.repeat_interleave(DRAWS, 0)
-        sources = sources_of(circuit, donor.place)
-        for slot, source in enumerate(sources):
-            if source < prompt.shape[1]:
-                prompt[:, source] = goal[:, 1 + slot]
-        tokens, sound = completed(task, donor.scale, prompt)
-        fits = sound & (roles_of(circuit, donor.place, tokens) == goal).all(1)
-        fits = fits.view(rows, DRAWS)
-        best = fits.to(torch.int8).argmax(1) + DRAWS * torch.arange(rows)
-        return tokens[best], fits.any(1)
+
+def twins(task: Task, donor: StepAt, wanted: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """For each row an instance in which the donor step has the wanted role, if one is found.
+
+    `wanted` [row, 1 + sources]: the tokens at the query and at the sources. Sources in the prompt get their tokens;
+    what the answer wrote before, the query's own token among it, has to come out right in one of several draws.
+    Out: tokens [row, pos], and whether each row is a twin.
+    """
+    circuit, rows = task.circuit(donor.scale), len(wanted)
+    drawn = task.sample(donor.scale, rows * DRAWS, generator).tokens
+    prompt = drawn[:, : task.prompt_length(donor.scale)].clone()
+    goal = wanted.repeat_interleave(DRAWS, 0)
+    sources = sources_of(circuit, donor.place)
+    for slot, source in enumerate(sources):
+        if source < prompt.shape[1]:
+            prompt[:, source] = goal[:, 1 + slot]
+    tokens, sound = completed(task, donor.scale, prompt)
+    fits = sound & (roles_of(circuit, donor.place, tokens) == goal).all(1)
+    fits = fits.view(rows, DRAWS)
+    best = fits.to(torch.int8).argmax(1) + DRAWS * torch.arange(rows)
+    return tokens[best], fits.any(1)
 
 
 def roles_of(circuit: Circuit, place: int, tokens: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from lengthlens.tasks.layout import Ints, Layout
 
 Family = Literal["position-addressed", "growing", "content-addressed"]
 BEGIN, END, PAD = "^", "$", "_"
+PAIR_TRIES = 8  # draws of instances among which a minimal pair is looked for
 UNUSED = -1  # fills the sources of a step whose operator has fewer arguments than the widest one
 
 
@@ -449,6 +450,59 @@ class Task(ABC):
             why = "does not show every free symbol as it is"
             raise UserError(f"the prompt of task '{self.name}' {why}: it needs a parse of its own") from None
 
+    def minimal_pair(
+        self, scale: int, step: int, slot: str | None = None, rows: int = 1, generator: torch.Generator | None = None
+    ) -> tuple[Batch, Batch]:
+        """Pairs of instances that are as alike as can be and differ in the answer token number `step`.
+
+        They differ in one free symbol, or in two that change places, and in what follows from it. With a `slot`, by its
+        name, it is the token read in that slot which differs; those in the other slots, and at the query, are the same.
+
+        >>> from lengthlens.tasks import TASKS
+        >>> clean, other = TASKS["parity-cot"].minimal_pair(3, 1, "symbol", generator=torch.Generator().manual_seed(0))
+        >>> TASKS["parity-cot"].render(clean.tokens[0]), TASKS["parity-cot"].render(other.tokens[0])
+        ('^ 1 0 1 = 1 1 0 $', '^ 1 1 1 = 1 0 1 $')
+        """
+        if not 0 <= step < self.answer_length(self.checked_scale(scale)):
+            last = self.answer_length(scale) - 1
+            raise UserError(f"task '{self.name}' has no step {step} at scale {scale}: the steps are 0 to {last}")
+        generator = generator or torch.Generator().manual_seed(0)
+        found: list[tuple[Tensor, Tensor]] = []
+        for _ in range(PAIR_TRIES):
+            inputs = self.draw(scale, rows, generator, torch.device("cpu"))
+            others = _near(inputs, len(self.symbols), generator)  # [row, candidate, input]
+            valid = self.valid(others.flatten(0, 1), scale).view(others.shape[:2])
+            one = self.assemble(inputs, scale).tokens
+            other = self.assemble(torch.where(valid[..., None], others, inputs[:, None]).flatten(0, 1), scale).tokens
+            other = other.view(*others.shape[:2], -1)
+            query = self.prompt_length(scale) - 1 + step
+            fits = valid & (other[..., query + 1] != one[:, None, query + 1])
+            chosen = fits.nonzero()[torch.randperm(int(fits.sum()), generator=generator)]
+            unlike = (other != one[:, None]).sum(-1)[chosen[:, 0], chosen[:, 1]]
+            for row, candidate in chosen[unlike.argsort(stable=True)].tolist():  # the most alike first
+                pair = one[row], other[row, candidate]
+                if len(found) < rows and (slot is None or self._differ_in(slot, scale, step, *pair)):
+                    found.append(pair)
+        if not found:
+            where = "" if slot is None else f" in slot '{slot}'"
+            raise UserError(f"no two instances of '{self.name}' at scale {scale} differ in step {step}{where} alone")
+        clean, corrupted = (torch.stack(part) for part in zip(*found))
+        mask = torch.arange(clean.shape[1]).ge(self.prompt_length(scale)).expand(len(clean), -1)
+        return tuple(Batch(part, mask, torch.full((len(part),), scale)) for part in (clean, corrupted))  # type: ignore[return-value]
+
+    def _differ_in(self, slot: str, scale: int, step: int, one: Tensor, other: Tensor) -> bool:
+        """Whether what a step reads differs in one slot alone, and the token at its query does not but for that."""
+        steps = [list(self.circuit(scale, self.words(tokens)))[step] for tokens in (one, other)]
+        names = self.circuit(scale, self.words(one)).functions[steps[0].operator].slots
+        if slot not in names:
+            raise UserError(f"step {step} of task '{self.name}' has no slot '{slot}': the slots are {', '.join(names)}")
+        if steps[0].operator != steps[1].operator or len(steps[0].sources) != len(steps[1].sources):
+            return False
+        differs = [int(one[a]) != int(other[b]) for a, b in zip(steps[0].sources, steps[1].sources)]
+        at_query = any(differs[k] for k, source in enumerate(steps[0].sources) if source == steps[0].query)
+        same_query = at_query or int(one[steps[0].query]) == int(other[steps[1].query])
+        return same_query and {names[k] for k, unlike in enumerate(differs) if unlike} == {slot}
+
     def every_instance(self, scale: int, at_most: int) -> Batch | None:
         """All instances of a scale, or None if there are more than `at_most` strings of free symbols to look at."""
         base, digits = len(self.symbols), self.input_length(self.checked_scale(scale))
@@ -457,6 +511,19 @@ class Task(ABC):
         rows = np.arange(base**digits)
         inputs = torch.from_numpy(rows[:, None] // base ** np.arange(digits)[::-1] % base)
         return self.assemble(inputs[self.valid(inputs, scale)], scale)
+
+
+def _near(inputs: Tensor, symbols: int, generator: torch.Generator) -> Tensor:
+    """Inputs [row, input] with each symbol replaced, or exchanged with another. [row, candidate, input]"""
+    rows, size = inputs.shape
+    every = torch.arange(size)
+    replaced, swapped = (inputs[:, None].repeat(1, size, 1) for _ in range(2))
+    more = torch.randint(1, max(2, symbols), (rows, size), generator=generator)
+    replaced[:, every, every] = (inputs + more) % symbols
+    with_whom = torch.randint(size, (rows, size), generator=generator)
+    swapped[:, every, every] = inputs.gather(1, with_whom)
+    swapped.scatter_(2, with_whom[..., None], inputs[..., None])
+    return torch.cat([replaced, swapped], 1)
 
 
 def step_rows(task: Task, text: str) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.spec import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.controls import SHARP, copy_by_content, copy_by_hand, induction_by_hand
+from lengthlens.probes.stretch import placements
 from lengthlens.probes.subject import exact_by_scale
 from lengthlens.tasks import TASKS
 
@@ -88,7 +89,7 @@ def test_every_move_is_what_it_says(small_model: Callable[..., HookedModel]) -> 
     model, tokens = small_model("learned"), instances(5)
     table, length = model.W_pos.detach().clone(), tokens.shape[1]
     order = torch.randperm(length - 1, generator=torch.Generator().manual_seed(7)) + 1
-    stretched = torch.tensor([0, 1, 2, 3, 4, 5, 9, 10, 11, 12, 13, 14, 18])  # ^ ..... ... = ..... ... $
+    stretched = next(placements(COPY, 5, 8))
     moves: list[tuple[dict[str, Any], Tensor]] = [
         ({"shift": 4}, torch.arange(length) + 4),
         ({"clamp": 6}, torch.arange(length).clamp(max=6)),

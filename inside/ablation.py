@@ -1,0 +1,257 @@
+"""Ablation: what exact match is left without a head, without what it reads in a relation, and which heads suffice.
+
+A head is ablated by replacing what it gives (`hook_z`) with
+
+- ``mean``: its mean over instances at the same position, so that what depends on positions alone stays;
+- ``resample``: what it gives on another instance of the same scale, so that activations stay in distribution;
+- ``zero``: nothing.
+
+A *relation* is ablated by hiding keys from the queries of one head, of a layer or of all: those in a role of the
+circuit's step (by its name), or those for which a linear form of i, j and n is 0 (``i-j-n``: the key n back).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.inside.subject import Head, all_heads, fitting_scales, head_named, label, nearest, roles_in
+from lengthlens.models.schemes.relation import read_form
+from lengthlens.probes.subject import AnyModel, subject_of, task_of
+from lengthlens.runs.evaluation import evaluating, right_tokens
+from lengthlens.tasks import Batch, Task
+
+How = Literal["mean", "resample", "zero"]
+HOW = ("mean", "resample", "zero")
+ROWS = 128
+KEEPS = 0.9  # exact match that a set of heads has to keep
+EXHAUSTIVE = 10  # heads up to which every set is tried, in the order of size; beyond, heads are taken away one by one
+Hook = tuple[str, Callable[..., Any]]
+
+
+def ablate(
+    model: AnyModel,
+    task: Task | None = None,
+    scales: Sequence[int] = (10,),
+    *,
+    how: str = "mean",
+    heads: Sequence[str | Head] | None = None,
+    relations: Sequence[str] | None = None,
+    rows: int = ROWS,
+    generator: torch.Generator | None = None,
+) -> pd.DataFrame:
+    """Exact match without each head; with `relations`, with the keys in each of them hidden from each head.
+
+    Arguments:
+        model: a HookedModel, or any model with `run_with_hooks` and HookedTransformer's hook names.
+        task: the task; the model's own if None.
+        scales: the scales n at which to try.
+        how: mean, resample or zero; what a head's output is replaced with.
+        heads: the heads to try, as ``L0H3`` or (layer, head); all if None.
+        relations: roles of the circuit by name, or forms such as ``i-j-n``; whole heads if None.
+        rows: instances of each scale.
+        generator: of the instances; seed 0 if None.
+
+    Result: a row for each scale, head (and relation): `whole` is the exact match of the model as it is, `exact_match`
+    what is left, `token_accuracy` the share of answer tokens that is. The row with head −1 is all heads at once.
+
+    Errors: UserError for a head, relation, scale or way that does not exist, with the nearest.
+
+    >>> from lengthlens.probes.controls import induction_by_hand
+    >>> table = ablate(induction_by_hand(), scales=[6], rows=32)
+    >>> {label((row.layer, row.head)): row.exact_match for row in table.itertuples()}["L1H1"]
+    1.0
+    """
+    if how not in HOW:
+        raise nearest("way to ablate", how, HOW)
+    task, subject = task_of(model, task), subject_of(model)
+    subject.layers(None)
+    chosen = all_heads(model) if heads is None else [head_named(model, head) for head in heads]
+    generator, found = generator or torch.Generator().manual_seed(0), []
+    for scale in fitting_scales(model, task, scales):
+        trial = Trial(subject.model, task.sample(scale, rows, generator), scale)
+        whole = trial.share([])
+        for relation in relations or [""]:
+            keys = hidden_keys(task, scale, trial.batch.tokens, relation) if relation else None
+            for group in [*([head] for head in chosen), *([chosen] if len(chosen) > 1 else [])]:
+                hooks = trial.without(group, how) if keys is None else trial.hiding(group, keys)
+                exact, accuracy = trial.share(hooks)
+                layer, head = group[0] if len(group) == 1 else (-1, -1)
+                about = {"scale": scale, "layer": layer, "head": head, "relation": relation}
+                found.append({**about, "whole": whole[0], "exact_match": exact, "token_accuracy": accuracy})
+    table = pd.DataFrame(found)
+    return table if relations else table.drop(columns="relation").assign(how=how)
+
+
+@dataclass(frozen=True)
+class LeastHeads:
+    """The heads that suffice, what they keep, and whether every smaller set was tried."""
+
+    heads: list[Head]
+    exact_match: float
+    whole: float  # with all heads
+    exhaustive: bool
+
+    def __str__(self) -> str:
+        names = ", ".join(map(label, self.heads)) or "no head"
+        kind = "no smaller set does" if self.exhaustive else "no one of them can go"
+        return f"{names} keep exact match {self.exact_match:.3f} of {self.whole:.3f}; {kind}"
+
+
+def least_heads(
+    model: AnyModel,
+    task: Task | None = None,
+    scale: int = 10,
+    *,
+    keep: float = KEEPS,
+    how: str = "mean",
+    rows: int = ROWS,
+    generator: torch.Generator | None = None,
+) -> LeastHeads:
+    """The least set of heads that keeps exact match when all others are ablated.
+
+    With up to ten heads every set is tried in the order of size, so that no smaller one does. With more, heads are taken
+    away one by one, the one that costs least first, until none can go.
+
+    Arguments: as of `ablate`; `keep` is the exact match that has to be left. Errors: also where the whole model has less.
+
+    >>> from lengthlens.probes.controls import induction_by_hand
+    >>> print(least_heads(induction_by_hand(), scale=6, rows=32))  # L0H1 gives the same on every instance
+    L0H0, L1H0 keep exact match 1.000 of 1.000; no smaller set does
+    >>> print(least_heads(induction_by_hand(), scale=6, rows=32, how="zero"))
+    L0H0, L0H1, L1H0 keep exact match 1.000 of 1.000; no smaller set does
+    """
+    if how not in HOW:
+        raise nearest("way to ablate", how, HOW)
+    task, subject, every = task_of(model, task), subject_of(model), all_heads(model)
+    fitting_scales(model, task, [scale])
+    trial = Trial(subject.model, task.sample(scale, rows, generator or torch.Generator().manual_seed(0)), scale)
+    whole = trial.share([])[0]
+    if whole < keep:
+        raise UserError(f"the whole model has exact match {whole:.3f} at n = {scale}, less than the {keep:g} to keep")
+
+    def left(kept: Sequence[Head]) -> float:
+        return trial.share(trial.without([head for head in every if head not in kept], how))[0]
+
+    if len(every) <= EXHAUSTIVE:
+        for size in range(len(every) + 1):
+            best = max(((left(kept), kept) for kept in combinations(every, size)), key=lambda pair: pair[0])
+            if best[0] >= keep:
+                return LeastHeads(list(best[1]), best[0], whole, True)
+    kept, share = list(every), whole
+    while kept:
+        tried = {head: left([other for other in kept if other != head]) for head in kept}
+        head = max(tried, key=lambda each: tried[each])
+        if tried[head] < keep:
+            break
+        kept.remove(head)
+        share = tried[head]
+    return LeastHeads(kept, share, whole, False)
+
+
+class Trial:
+    """Instances of one scale on which a model is run with hooks."""
+
+    def __init__(self, model: Any, batch: Batch, scale: int) -> None:
+        self.model, self.batch = model, batch
+        self.subject = subject_of(model)
+        self.tokens = batch.tokens.to(self.subject.device)
+        self.scale = {"scale": scale} if self.subject.takes_scale else {}
+        self.given: dict[str, Tensor] = {}  # what the heads of a layer give, as the model is
+
+    def share(self, hooks: Sequence[Hook]) -> tuple[float, float]:
+        """Exact match, and the share of answer tokens that are right, under hooks."""
+        with evaluating(self.model):
+            logits = self.model.run_with_hooks(self.tokens, fwd_hooks=list(hooks), **self.scale)
+        right = right_tokens(logits.float(), self.batch)
+        return float(right.all(1).double().mean()), float(right.double().mean())
+
+    def without(self, heads: Sequence[Head], how: str) -> list[Hook]:
+        """Hooks that replace what these heads give."""
+        return [(name, self._replacing(name, of_layer, how)) for name, of_layer in _by_layer(heads, "hook_z").items()]
+
+    def _replacing(self, name: str, heads: list[int], how: str) -> Callable[..., Tensor]:
+        instead = torch.zeros(()) if how == "zero" else self._output(name)[:, :, heads]
+        if how == "mean":
+            instead = instead.mean(0, keepdim=True)
+        elif how == "resample":
+            instead = instead.roll(1, 0)
+
+        def hook(z: Tensor, hook: Any) -> Tensor:
+            z = z.clone()
+            z[:, :, heads] = instead.to(z)
+            return z
+
+        return hook
+
+    def _output(self, name: str) -> Tensor:
+        if name not in self.given:
+            with evaluating(self.model):
+                self.given[name] = self.model.run_with_cache(self.tokens, names_filter=[name], **self.scale)[1][name]
+        return self.given[name]
+
+    def hiding(self, heads: Sequence[Head], keys: Tensor) -> list[Hook]:
+        """Hooks that hide keys [1|row, query, key] from the queries of these heads."""
+        return [
+            (name, _hiding(of_layer, keys.to(self.subject.device)))
+            for name, of_layer in _by_layer(heads, "hook_attn_scores").items()
+        ]
+
+
+def _by_layer(heads: Sequence[Head], point: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for layer, head in heads:
+        found.setdefault(f"blocks.{layer}.attn.{point}", []).append(head)
+    return found
+
+
+def _hiding(heads: list[int], keys: Tensor) -> Callable[..., Tensor]:
+    def hook(scores: Tensor, hook: Any) -> Tensor:
+        scores = scores.clone()
+        hidden = scores[:, heads].masked_fill(keys[:, None], -torch.inf)
+        # A query from which every key is hidden keeps them all: there is nothing else it could attend to.
+        none = hidden.isneginf().all(-1, keepdim=True)
+        scores[:, heads] = torch.where(none, scores[:, heads], hidden)
+        return scores
+
+    return hook
+
+
+def hidden_keys(task: Task, scale: int, tokens: Tensor, relation: str) -> Tensor:
+    """The keys in a relation to each query: in a role at answer queries, or where a form is 0. [1|row, query, key]
+
+    >>> from lengthlens.tasks import TASKS
+    >>> tokens = TASKS["copy"].parse("^ 7 3 =").tokens
+    >>> hidden_keys(TASKS["copy"], 2, tokens, "token").nonzero().tolist()  # row, query, key
+    [[0, 3, 1], [0, 4, 2], [0, 5, 3]]
+    """
+    length, roles = tokens.shape[1], roles_in(task, scale, tokens)
+    place = torch.arange(length)
+    if relation in roles.names:
+        key = roles.keys_of(relation)  # [1|row, step]
+        found = torch.zeros(len(key), length, length, dtype=torch.bool)
+        row, step = (key >= 0).nonzero(as_tuple=True)
+        found[row, roles.query[step], key[row, step]] = True
+        return found
+    try:
+        form = read_form(relation)
+    except UserError:
+        raise nearest("role or form", relation, [*roles.names, "i-j", "i-j-n", "i+j-2n", "j"]) from None
+    value = form.query * place[:, None] + form.key * place + form.scale * scale + form.constant
+    return (value == 0)[None]
+
+
+@contextmanager
+def ablated(model: Any, heads: Sequence[str | Head], batch: Batch, how: str = "mean") -> Iterator[Any]:
+    """Inside the block, the heads give what they give on `batch` on average, or on another of its instances."""
+    if how not in HOW:
+        raise nearest("way to ablate", how, HOW)
+    trial = Trial(model, batch, int(batch.scale[0]))
+    with model.hooks(fwd_hooks=trial.without([head_named(model, head) for head in heads], how)):
+        yield model

@@ -1,0 +1,67 @@
+"""A study of surgery: which runs of a store does the ideal relation heal, and why not the others?"""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from lengthlens.errors import UserError
+from lengthlens.files import make_directory, read_whole, write_whole
+from lengthlens.inside.healing import ROWS, healing
+from lengthlens.probes.stretch import stretched_match
+from lengthlens.runs.evaluation import is_accurate
+from lengthlens.runs.run import Run
+from lengthlens.runs.store import RunStore
+
+TABLE = "surgery.csv"
+SCALES = (20, 40)  # twice and four times the training range of the studies
+
+
+def healing_study(
+    store: RunStore,
+    out: str | Path,
+    scales: Sequence[int] = SCALES,
+    *,
+    rows: int = ROWS,
+    report: Callable[[str], None] | None = None,
+) -> pd.DataFrame:
+    """Every run of a store that is accurate in range, under each kind of surgery (`lengthlens.inside.healing`).
+
+    The table is kept in `out`/surgery.csv, run by run: what is there is not computed again. It has a row for each run,
+    surgery and scale, with the run's task, scheme (with its options) and seed, the exact match, and the cause of its
+    failure by stretching (`ll.stretched_match`). A run whose scheme or task has no ideal relation has one row with the
+    `reason`.
+
+        table = healing_study(ll.RunStore("out/runs"), "figures/surgery")
+    """
+    path, tell = Path(out) / TABLE, report or (lambda text: None)
+    make_directory(path.parent)
+    table = read_healing(path) if path.exists() else pd.DataFrame({"run": pd.Series(dtype=str)})
+    ready = [run for run in store.runs() if run.status().finished and is_accurate(run.config, run.evaluation())]
+    missing = [run for run in ready if run.id not in set(table["run"])]
+    for place, run in enumerate(missing):
+        tell(f"{run.id} ({place + 1} of {len(missing)})")
+        table = pd.concat([table, _of_run(run, scales, rows)], ignore_index=True)
+        ordered = table.sort_values(["task", "scheme", "seed", "run"], kind="stable").reset_index(drop=True)
+        write_whole(path, ordered.to_csv(index=False, lineterminator="\n").encode())
+    return read_healing(path) if path.exists() else table
+
+
+def read_healing(path: str | Path) -> pd.DataFrame:
+    """The table of a study, from its file."""
+    return pd.read_csv(io.BytesIO(read_whole(Path(path))), keep_default_na=False, na_values={"exact_match": [""]})
+
+
+def _of_run(run: Run, scales: Sequence[int], rows: int) -> pd.DataFrame:
+    """The rows of one run."""
+    config, model = run.config, run.model("cpu").eval()
+    about = {"run": run.id, "task": config.task, "scheme": config.model.spec.label, "seed": config.seed}
+    try:
+        found = healing(model, scales=scales, train_max=config.train_max, rows=rows)
+        cause = stretched_match(model, train_max=config.train_max, scales=scales).cause
+    except UserError as error:
+        return pd.DataFrame([{**about, "reason": str(error)}])
+    return found.assign(**about, cause=cause or "", reason="")[
+        [*about, "surgery", "scale", "exact_match", "cause", "reason"]
+    ]
