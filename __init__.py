@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from lengthlens.inside.residual import residual_parts, residual_shares
     from lengthlens.inside.scores import score_parts, score_shares
     from lengthlens.inside.sequence import look_at
+    from lengthlens.inside.ablation import ablate, least_heads
+    from lengthlens.inside.attribution import relevance
+    from lengthlens.inside.healing import healing
+    from lengthlens.inside.judging import judge_relevance
+    from lengthlens.inside.patching import attribution_patching, patch_by_role
     from lengthlens.inside.surgery import surgery
     from lengthlens.models.config import ModelConfig
     from lengthlens.models.pretrained import load
@@ -79,17 +84,25 @@ HOMES = {
     "residual_shares": "inside.residual",
     "look_at": "inside.sequence",
     "check": "studies.checking",
+    "ablate": "inside.ablation",
+    "least_heads": "inside.ablation",
+    "patch_by_role": "inside.patching",
+    "attribution_patching": "inside.patching",
+    "relevance": "inside.attribution",
+    "judge_relevance": "inside.judging",
+    "healing": "inside.healing",
     "study": "studies.build",
     "reproduce": "studies.reproduce",
     "draw": "studies.drawing",
 }
 
 __all__ = [
-    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "attention_by_role",
-    "build", "certify", "check", "draw", "exact_match", "head_plane", "heads", "import_checkpoint", "inspect",
-    "interchange_src", "invariance_index", "known_by", "load", "look_at", "measured_lrc", "measured_src", "prune",
-    "readout_transfer", "register", "relations", "reproduce", "residual_parts", "residual_shares", "score_parts",
-    "score_shares", "stretched_match", "study", "surgery", "sweep", "train", "verdict",
+    "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "ablate",
+    "attention_by_role", "attribution_patching", "build", "certify", "check", "draw", "exact_match", "head_plane",
+    "heads", "healing", "import_checkpoint", "inspect", "interchange_src", "invariance_index", "judge_relevance",
+    "known_by", "least_heads", "load", "look_at", "measured_lrc", "measured_src", "patch_by_role", "prune",
+    "readout_transfer", "register", "relations", "relevance", "reproduce", "residual_parts", "residual_shares",
+    "score_parts", "score_shares", "stretched_match", "study", "surgery", "sweep", "train", "verdict",
 ]  # fmt: skip
 
 

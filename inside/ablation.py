@@ -116,10 +116,10 @@ def least_heads(
 ) -> LeastHeads:
     """The least set of heads that keeps exact match when all others are ablated.
 
-    With up to ten heads every set is tried in the order of size, so that no smaller one does. With more, heads are taken
-    away one by one, the one that costs least first, until none can go.
+    With up to ten heads every set is tried in the order of size, so that no smaller one does. With more, heads are
+    taken away one by one, the one that costs least first, until none can go.
 
-    Arguments: as of `ablate`; `keep` is the exact match that has to be left. Errors: also where the whole model has less.
+    Arguments: as of `ablate`; `keep` is the exact match that has to be left. Errors: also where the model has less.
 
     >>> from lengthlens.probes.controls import induction_by_hand
     >>> print(least_heads(induction_by_hand(), scale=6, rows=32))  # L0H1 gives the same on every instance

@@ -271,9 +271,8 @@ class Borrowed(Derived):
             raise UserError("the ideal relation is derived from the circuit of a task: build the model for a task")
         self.most, self.blocks = most, tuple(blocks)
         self.inputs: dict[int, Tensor] = {}
-        own = inner.acts()
         self.idle = False  # whether the last input keeps its own codes, so that nothing is to be changed
-        self.by_pair = [act for act in own if act in ("embed", "embed_qk", "rotate")] or inner.weighs_content
+        self.moves_keys = not {"embed", "embed_qk", "rotate"}.isdisjoint(inner.acts())
 
     def acts(self) -> list[str]:  # type: ignore[override]
         own = self.inner.acts()
@@ -333,7 +332,7 @@ class Borrowed(Derived):
         if self.idle:
             return self.inner.score(layer, short, queries, q, k)
         plain = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
-        if self.by_pair:
+        if self.moves_keys or self.inner.weighs_content:
             wanted = self._pair_by_pair(layer, positions, queries, q, k)
         else:
             bias = self.inner.score(layer, short, slice(0, short.tokens.shape[1]), q, k)
@@ -358,16 +357,20 @@ class Borrowed(Derived):
         For each position of the short instance, all keys are tried there; each pair takes the one it needs.
         """
         short, key = positions.cache["short"], positions.cache["key"][queries, : queries.stop]
-        wanted = torch.zeros(len(q), q.shape[2], *key.shape, dtype=q.dtype, device=q.device)
-        at_query = self._ids(short, positions.cache["query"][queries])
-        turned = self.inner.rotate_in(layer, q, at_query)
-        for place in torch.unique(key).tolist():
-            moved = self._keys_at(layer, positions, place, k)
-            scores = turned.transpose(1, 2) @ moved.permute(0, 2, 3, 1)
-            if (bias := self._bias_at(layer, short, place, at_query.position, q, k)) is not None:
-                scores = scores + bias
-            wanted = torch.where(key == place, scores, wanted)
-        return wanted
+        query = positions.cache["query"][queries]
+        if self.moves_keys:
+            wanted = torch.zeros(len(q), q.shape[2], *key.shape, dtype=q.dtype, device=q.device)
+            turned = self.inner.rotate_in(layer, q, self._ids(short, query)).transpose(1, 2)
+            for place in torch.unique(key).tolist():
+                moved = self._keys_at(layer, positions, place, k)
+                wanted = torch.where(key == place, turned @ moved.permute(0, 2, 3, 1), wanted)
+        else:
+            wanted = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
+        if "score" not in self.inner.acts():
+            return wanted
+        return wanted + torch.cat(
+            [self._bias(layer, short, *pair, q[:, i : i + 1], k) for i, pair in enumerate(zip(query, key))], 2
+        )
 
     def _ids(self, short: Positions, place: Tensor) -> Positions:
         """Positions [1, *] that have the ids of these places of the short instance."""
@@ -388,17 +391,15 @@ class Borrowed(Derived):
         ids = self._ids(short, torch.full((number,), place, device=k.device))
         return self.inner.rotate_in(layer, k, ids)
 
-    def _bias_at(self, layer: int, short: Positions, place: int, ids: Tensor, q: Tensor, k: Tensor) -> Tensor | None:
-        """What the scheme adds to scores with all keys at one place of the short instance. [row, head, query, key]
+    def _bias(self, layer: int, short: Positions, query: Tensor, key: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """What the scheme adds to the scores of one query, which stands at `query` and sees keys at `key` [key].
 
-        Keys and queries form one sequence of given position ids, keys first.
+        Keys and the query form one sequence of given position ids, the query last. [row, head, 1, key]
         """
-        if "score" not in self.inner.acts():
-            return None
-        number, asked = k.shape[1], q.shape[1]
-        ids = torch.cat([short.position[:, place, None].expand(len(ids), number), ids], 1)
-        tokens = short.tokens.new_zeros(1, number + asked)
-        where = Positions(tokens, ids, short.scale, limit=short.limit or short.tokens.shape[1])
-        keys = torch.nn.functional.pad(k, (0, 0, 0, 0, 0, asked))
-        bias = self.inner.score(layer, where, slice(number, number + asked), q, keys)
-        return None if bias is None else bias[..., :number]
+        number = k.shape[1]
+        ids = short.position[:, torch.cat([key, query[None]])]
+        where = Positions(ids.new_zeros(1, number + 1), ids, short.scale, limit=short.limit or short.tokens.shape[1])
+        keys = torch.nn.functional.pad(k, (0, 0, 0, 0, 0, 1))
+        bias = self.inner.score(layer, where, slice(number, number + 1), q, keys)
+        assert bias is not None
+        return bias[..., :number].expand(len(q), q.shape[2], -1, -1)

@@ -7,10 +7,10 @@ effect is the share of the way from the corrupted to the clean answer that this 
     effect = (lead patched − lead corrupted) / (lead clean − lead corrupted),  lead = logit clean − logit corrupted
 
 both answers' logits at the query of the step. Positions are aligned by the circuit, not by index: the query with the
-query, the key in a role with the key in that role. So the clean run may be shorter: a step at n = 10 is patched into its
-counterpart at n = 40. There the clean run is a *twin* (`probes/interchange.py`): an instance in which a step of the same
-operator reads the tokens that the clean answer needs. The steps whose states are exchanged there to measure SRC are
-exchanged here one component at a time.
+query, the key in a role with the key in that role. So the clean run may be shorter: a step at n = 10 is patched into
+its counterpart at n = 40. There the clean run is a *twin* (`probes/interchange.py`): an instance in which a step of the
+same operator reads the tokens that the clean answer needs. The steps whose states are exchanged there to measure SRC
+are exchanged here one component at a time.
 
 The patched runs are TransformerLens' (`patching.generic_activation_patch`), one for each component with all pairs in a
 batch. `attribution_patching` estimates the same effects from gradients, in two forward passes and one backward.

@@ -39,7 +39,7 @@ def healing_study(
     make_directory(path.parent)
     table = read_healing(path) if path.exists() else pd.DataFrame({"run": pd.Series(dtype=str)})
     ready = [run for run in store.runs() if run.status().finished and is_accurate(run.config, run.evaluation())]
-    missing = [run for run in ready if run.id not in set(table["run"])]
+    missing = sorted((run for run in ready if run.id not in set(table["run"])), key=_beyond)  # those that fail first
     for place, run in enumerate(missing):
         tell(f"{run.id} ({place + 1} of {len(missing)})")
         table = pd.concat([table, _of_run(run, scales, rows)], ignore_index=True)
@@ -53,6 +53,13 @@ def read_healing(path: str | Path) -> pd.DataFrame:
     return pd.read_csv(io.BytesIO(read_whole(Path(path))), keep_default_na=False, na_values={"exact_match": [""]})
 
 
+def _beyond(run: Run) -> float:
+    """Exact match beyond the training range, on average over what is known."""
+    scores = [row.get("exact_match") for row in run.evaluation() if row["length"] > run.config.train_max]
+    known = [score for score in scores if score is not None]
+    return float(sum(known) / max(1, len(known)))
+
+
 def _of_run(run: Run, scales: Sequence[int], rows: int) -> pd.DataFrame:
     """The rows of one run."""
     config, model = run.config, run.model("cpu").eval()
@@ -62,6 +69,5 @@ def _of_run(run: Run, scales: Sequence[int], rows: int) -> pd.DataFrame:
         cause = stretched_match(model, train_max=config.train_max, scales=scales).cause
     except UserError as error:
         return pd.DataFrame([{**about, "reason": str(error)}])
-    return found.assign(**about, cause=cause or "", reason="")[
-        [*about, "surgery", "scale", "exact_match", "cause", "reason"]
-    ]
+    rows_of_run = [{**about, **row, "cause": cause or "", "reason": ""} for row in found.to_dict("records")]
+    return pd.DataFrame(rows_of_run)

@@ -1,0 +1,361 @@
+"""To which tokens, and apart from that to which positions, an answer is owed.
+
+Every token of an input has two *gates*: α on its embedding, and β on what its position contributes: the vector added
+to it, the part of a score that a rotation makes, the bias or the factor of the scheme where it is the key. At α = β = 1
+the network is itself. What a method says of a token or position is said of its gate:
+
+- ``gradient``: the derivative of the answer by the gate (gradient × input).
+- ``integrated``: integrated gradients (captum), from all gates at 0 to all at 1; they add up to the difference.
+- ``lrp``: layer-wise relevance propagation. The rules below make the network a linear function of tokens, positions
+  and biases with the same value, so that relevance is conserved exactly, layer by layer:
+
+  * norms divide by a constant, activations multiply by one: relevance passes in proportion to what enters;
+  * of what a head moves from key j to query i, half is owed to the value moved, and half to the weight it has;
+  * a weight is owed to the parts of its score above their mean over all keys: content (half to the query, half to
+    the key), and position (rotation, bias, factor), in proportion to their absolute size;
+  * the embedding of a token and the vector of its position share what reaches them in proportion.
+
+  What is left goes to the biases of the network and is told apart.
+- ``rollout``: attention rollout, the product over layers of mean patterns and the identity; of tokens alone, and it
+  knows neither the answer nor positions.
+
+The *answer* is the logit of a token at a query, less the mean over the vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from lengthlens.errors import UserError
+from lengthlens.inside.scores import as_instances
+from lengthlens.inside.subject import nearest
+from lengthlens.models.attention import log_temperature
+from lengthlens.probes.subject import AnyModel, subject_of
+from lengthlens.runs.evaluation import evaluating
+
+METHODS = ("lrp", "gradient", "integrated", "rollout")
+STEPS = 32  # of the path of integrated gradients: completeness to about a hundredth
+TINY = 1e-6  # a preference among keys below it is none
+Hook = tuple[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """What each token and position of some inputs contributed to an answer.
+
+    `positions` is None for a method that does not tell. `conservation` is how far all parts together are from the
+    answer (for integrated gradients, from its difference to the answer of an empty network), relative to its size.
+    """
+
+    method: str
+    tokens: Tensor  # [row, pos]
+    positions: Tensor | None  # [row, pos]
+    bias: float  # of all rows together
+    output: Tensor  # [row], the answer
+    baseline: Tensor  # [row], what is left of it where nothing enters
+
+    @property
+    def conservation(self) -> float:
+        """|sum of parts − answer| over |answer|, of all rows together."""
+        parts = self.tokens.sum() + (0 if self.positions is None else self.positions.sum()) + self.bias
+        return float((parts + self.baseline.sum() - self.output.sum()).abs() / self.output.abs().sum().clamp(min=TINY))
+
+
+def relevance(
+    model: AnyModel,
+    tokens: str | Tensor,
+    query: int | Sequence[int] | Tensor | None = None,
+    target: str | int | Sequence[int] | Tensor | None = None,
+    method: str = "lrp",
+    *,
+    scale: int | None = None,
+    steps: int = STEPS,
+) -> Relevance:
+    """What each token, and apart from that each position, contributes to an answer.
+
+    Arguments:
+        model: a HookedModel (its hook points for norms, scores and position terms are used).
+        tokens: ids [row, pos] of one scale, or a text.
+        query: the position whose prediction it is, one for all rows or one each; the last if None.
+        target: the token predicted, by name or id, one for all rows or one each; the arg-max if None.
+        method: lrp, gradient, integrated or rollout.
+        scale: the scale of the inputs; by the task's own rule if None.
+        steps: of integrated gradients.
+
+    Result: a `Relevance`.
+
+    Errors: UserError for a method that does not exist, with the nearest, a query outside the input, or another model.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> found = relevance(copy_by_hand("lbpe"), "^ 7 3 5 =")  # reads the 7, n back, by position alone
+    >>> found.tokens.round().tolist(), found.positions.round().tolist(), found.conservation < 1e-6
+    ([[0.0, 14.0, 0.0, 0.0, 0.0]], [[0.0, 14.0, 0.0, 0.0, 0.0]], True)
+    """
+    if method not in METHODS:
+        raise nearest("method", method, METHODS)
+    network: Any = subject_of(model).model
+    if not hasattr(network, "hook_dict") or not hasattr(network, "pos_embed"):
+        raise UserError("attribution needs a model of this project, with its hook points and position embedding")
+    ids, scale = as_instances(model, tokens, scale)
+    ids = ids.to(subject_of(model).device)
+    gated = Gated(network, scale)
+    with evaluating(network):
+        at = _per_row(ids.shape[1] - 1 if query is None else query, ids)
+        if int(at.min()) < 0 or int(at.max()) >= ids.shape[1]:
+            raise UserError(f"there is no position {int(at.max())}: the input has positions 0 to {ids.shape[1] - 1}")
+        wanted = _targets(network, ids, at, target, scale)
+        return _METHOD[method](gated, ids, at, wanted, steps)
+
+
+def _per_row(given: Any, ids: Tensor) -> Tensor:
+    """One number for each row."""
+    return torch.as_tensor(given, device=ids.device).expand(len(ids))
+
+
+def _targets(network: Any, ids: Tensor, query: Tensor, target: Any, scale: int) -> Tensor:
+    if target is None:
+        rows = torch.arange(len(ids), device=ids.device)
+        found: Tensor = network(ids, scale)[rows, query].argmax(-1)
+        return found
+    return _per_row(network.to_single_token(target) if isinstance(target, str) else target, ids)
+
+
+# -- methods -------------------------------------------------------------------------------------------------------
+
+
+def _gradient(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int) -> Relevance:
+    alpha, beta = (torch.ones(ids.shape, device=ids.device, requires_grad=True) for _ in range(2))
+    with torch.enable_grad():
+        output = gated.answer(alpha, beta, ids, query, target)
+        of_tokens, of_positions = _derivatives(output, [alpha, beta])
+    return Relevance("gradient", of_tokens, of_positions, 0.0, output.detach(), torch.zeros_like(output))
+
+
+def _lrp(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int) -> Relevance:
+    alpha, beta = (torch.ones(ids.shape, device=ids.device, requires_grad=True) for _ in range(2))
+    gamma = torch.ones((), device=ids.device, requires_grad=True)
+    with torch.enable_grad():
+        output = gated.answer(alpha, beta, ids, query, target, rules=True, gamma=gamma)
+        of_tokens, of_positions, of_bias = _derivatives(output, [alpha, beta, gamma])
+    return Relevance("lrp", of_tokens, of_positions, float(of_bias), output.detach(), torch.zeros_like(output))
+
+
+def _derivatives(output: Tensor, gates: list[Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad(output.sum(), gates, allow_unused=True)
+    return [torch.zeros_like(gate) if each is None else each for gate, each in zip(gates, found)]
+
+
+def _integrated(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int) -> Relevance:
+    from captum.attr import IntegratedGradients  # slow to import, and only this needs it
+
+    ones, zeros = torch.ones(ids.shape, device=ids.device), torch.zeros(ids.shape, device=ids.device)
+    with torch.enable_grad():
+        tokens, positions = IntegratedGradients(gated.answer).attribute(
+            (ones, ones), (zeros, zeros), additional_forward_args=(ids, query, target), n_steps=steps,
+            internal_batch_size=max(len(ids), 256),
+        )  # fmt: skip
+    output, empty = (gated.answer(gate, gate, ids, query, target) for gate in (ones, zeros))
+    return Relevance("integrated", tokens.detach().to(ones), positions.detach().to(ones), 0.0, output, empty)
+
+
+def _rollout(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int) -> Relevance:
+    network, patterns = gated.network, list[Tensor]()
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(network.cfg.n_layers)]
+    hooks = [(name, lambda pattern, hook: patterns.append(pattern.mean(1))) for name in names]
+    network.run_with_hooks(ids, gated.scale, fwd_hooks=hooks)
+    same = torch.eye(ids.shape[1], device=ids.device)
+    rolled = same.expand(len(ids), -1, -1)
+    for pattern in patterns:
+        mixed = pattern + same
+        rolled = mixed / mixed.sum(-1, keepdim=True) @ rolled
+    shares = rolled[torch.arange(len(ids), device=ids.device), query]
+    ones = torch.ones(len(ids), device=ids.device)  # shares add up to 1, whatever the answer
+    return Relevance("rollout", shares, None, 0.0, ones, torch.zeros_like(ones))
+
+
+_METHOD: dict[str, Callable[..., Relevance]] = {
+    "lrp": _lrp, "gradient": _gradient, "integrated": _integrated, "rollout": _rollout,
+}  # fmt: skip
+
+
+# -- the network with gates ------------------------------------------------------------------------------------------
+
+
+class Gated:
+    """A network whose tokens and positions have gates; see the top of this file."""
+
+    def __init__(self, network: Any, scale: int) -> None:
+        self.network, self.scale = network, scale
+
+    def answer(
+        self,
+        alpha: Tensor,
+        beta: Tensor,
+        ids: Tensor,
+        query: Tensor,
+        target: Tensor,
+        rules: bool = False,
+        gamma: Tensor | None = None,
+    ) -> Tensor:
+        """The answer under gates [row, pos], by the rules of relevance or as it is. [row]"""
+        alpha, beta = alpha.to(self.network.cfg.dtype), beta.to(self.network.cfg.dtype)
+        hooks = self._hooks(alpha, beta, rules)
+        weights = {}
+        if gamma is not None:
+            named = self.network.named_parameters()
+            weights = {name: gamma * each for name, each in named if _is_bias(name)}
+        with self.network.hooks(fwd_hooks=hooks):
+            logits = functional_call(self.network, weights, (ids, self.scale))
+        rows = torch.arange(len(ids), device=ids.device)
+        at = logits[rows, query]
+        unused = 0 * (alpha.sum(1) + beta.sum(1))  # a scheme without positions has no other use for their gates
+        answer: Tensor = at[rows, target] - at.mean(-1) + unused
+        return answer
+
+    def _hooks(self, alpha: Tensor, beta: Tensor, rules: bool) -> list[Hook]:
+        known, hooks = self.network.hook_dict, list[Hook]()
+
+        def add(name: str, function: Callable[..., Any]) -> None:
+            if name in known:
+                hooks.append((name, lambda value, hook: function(value)))
+
+        add("hook_embed", lambda x: x * alpha[..., None])
+        for name in ("hook_pos_embed", "hook_qk_embed"):
+            add(name, lambda x: x * beta[..., None])
+        if rules:
+            add("ln_final.hook_scale", torch.detach)
+        for layer in range(self.network.cfg.n_layers):
+            attention = _Attention(self.network, layer, beta, rules)
+            for part, function in attention.hooks().items():
+                add(f"blocks.{layer}.attn.{part}", function)
+            if rules:
+                for norm in ("ln1", "ln2"):
+                    add(f"blocks.{layer}.{norm}.hook_scale", torch.detach)
+                mlp = _Mlp()
+                add(f"blocks.{layer}.mlp.hook_pre", mlp.keep)
+                add(f"blocks.{layer}.mlp.hook_pre_linear", mlp.keep_linear)
+                add(f"blocks.{layer}.mlp.hook_post", mlp.passed)
+        return hooks
+
+
+def _is_bias(name: str) -> bool:
+    """Whether a parameter is added to what passes; a scheme's own are not meant."""
+    last = name.rpartition(".")[2]
+    return (last.startswith("b_") or last == "b") and not name.startswith("pos_embed")
+
+
+class _Mlp:
+    """Relevance passes an activation in proportion; of a product of two, half to each."""
+
+    linear: Tensor | None = None
+
+    def keep(self, pre: Tensor) -> None:
+        self.pre = pre
+
+    def keep_linear(self, linear: Tensor) -> None:
+        self.linear = linear
+
+    def passed(self, post: Tensor) -> Tensor:
+        if self.linear is None:
+            return _in_proportion(self.pre, post)
+        return (_in_proportion(self.pre, post) + _in_proportion(self.linear, post)) / 2
+
+
+def _in_proportion(x: Tensor, y: Tensor) -> Tensor:
+    """`y`, as a constant times `x`, wherever x is not 0."""
+    here = x.abs() > TINY**2
+    return torch.where(here, x * (y / torch.where(here, x, 1)).detach(), y.detach())
+
+
+class _Attention:
+    """The gates and rules of one attention layer; sees its activations in the order in which they arise."""
+
+    def __init__(self, network: Any, layer: int, beta: Tensor, rules: bool) -> None:
+        self.beta, self.rules = beta, rules
+        self.rotates = f"blocks.{layer}.attn.hook_rot_q" in network.hook_dict
+        self.factors = "factor" in network.pos_embed.acts()
+        self.scale, config = network.cfg.attn_scale, network.config
+        self.scaled = config.train_ctx if config.score_scaling == "log" else None
+        self.bias: Tensor | None = None
+
+    def hooks(self) -> dict[str, Callable[..., Any]]:
+        watched: dict[str, Callable[..., Any]] = {"hook_pos_score": self.gate_bias}
+        if self.rotates or self.rules:
+            watched |= {"hook_q": self._keep("q"), "hook_k": self._keep("k")}
+        if self.rotates or self.rules or self.factors:
+            watched["hook_attn_scores"] = self.gate_rotation
+        if self.factors or self.rules:
+            watched["hook_pattern"] = self.gate_factor
+        return watched | ({"hook_v": self._keep("v"), "hook_z": self.mixed} if self.rules else {})
+
+    def _keep(self, name: str) -> Callable[[Tensor], None]:
+        return lambda value: setattr(self, name, value)
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+    def over_keys(self, values: Tensor) -> Tensor:
+        """Values [row, head, query, key] times the gate of each key's position."""
+        return values * self.beta[:, None, None, : values.shape[-1]]
+
+    def temperature(self, length: int) -> Tensor | float:
+        if self.scaled is None:
+            return 1.0
+        return log_temperature(length, self.scaled, self.beta.device)[:, None]
+
+    def gate_bias(self, bias: Tensor) -> Tensor:
+        self.bias = bias.detach()
+        return self.over_keys(bias)
+
+    def content(self, q: Tensor, k: Tensor) -> Tensor:
+        """The part of the scores that tokens make. [row, head, query, key]"""
+        product: Tensor = (q / self.scale).transpose(1, 2) @ k.permute(0, 2, 3, 1) * self.temperature(q.shape[1])
+        return product
+
+    def gate_rotation(self, scores: Tensor) -> Tensor:
+        self.later = scores.isneginf()
+        if self.rotates:
+            content = self.content(self.q, self.k)
+            turned = torch.where(self.later, 0, scores) - content
+            self.turned = turned.detach()
+            scores = (content + self.over_keys(turned)).masked_fill(self.later, -math.inf)
+        self.plain = scores.softmax(-1)
+        return scores
+
+    def gate_factor(self, pattern: Tensor) -> Tensor:
+        if self.factors:
+            here = self.plain > 0
+            self.factor = torch.where(here, pattern / torch.where(here, self.plain, 1), 1)
+            pattern = self.plain * (1 + self.over_keys(self.factor - 1))
+        self.pattern = pattern.detach()
+        return pattern
+
+    def mixed(self, z: Tensor) -> Tensor:
+        """What the heads give, half of it owed to values and half to the scores behind their weights."""
+        q, k, v = self.q, self.k, self.v
+        parts = [(self.content(q, k.detach()) + self.content(q.detach(), k)) / 2]
+        if self.rotates:
+            parts.append(self.over_keys(self.turned))
+        if self.bias is not None:
+            parts.append(self.over_keys(self.bias * self.temperature(q.shape[1])))
+        if self.factors:
+            parts.append(self.over_keys(self.factor.abs().clamp(min=TINY).log().detach()))
+        above = [self.above_mean(part) for part in parts]
+        size = torch.stack([part.detach().abs() for part in above]).sum(0)
+        half = torch.where(size > TINY, 0.5, 0.0)
+        owed = sum(part.detach().sign() * part for part in above) / size.clamp(min=TINY)  # 1, where there is a size
+        values, weights = v.transpose(1, 2), self.pattern
+        moved: Tensor = (weights * (1 - half)) @ values + (weights * half * owed) @ values.detach()
+        return moved.transpose(1, 2)
+
+    def above_mean(self, part: Tensor) -> Tensor:
+        """A part of the scores less its mean over the keys that a query sees. [row, head, query, key]"""
+        part = torch.where(self.later, 0, part)
+        seen = (~self.later).sum(-1, keepdim=True)
+        return torch.where(self.later, 0, part - part.sum(-1, keepdim=True) / seen)

@@ -1,0 +1,157 @@
+"""Minimal pairs, patching by role and across lengths, ablation: each finds the mechanism of a network built by hand."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import lengthlens as ll
+from lengthlens.errors import UserError
+from lengthlens.inside.ablation import ablated
+from lengthlens.inside.patching import agreement, attribution_patching
+from lengthlens.inside.subject import label
+from lengthlens.models.transformer import HookedModel
+from lengthlens.probes.controls import copy_by_content, copy_by_hand, induction_by_hand
+from lengthlens.probes.subject import exact_by_scale
+from lengthlens.tasks import TASKS
+
+# -- minimal pairs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_minimal_pairs_are_instances_that_differ_in_one_slot(name: str) -> None:
+    task = TASKS[name]
+    scale, step = max(task.min_scale, 5), 1 if task.answer_length(5) > 2 else 0
+    example = task.words(task.sample(scale, 1, torch.Generator().manual_seed(0)).tokens[0])
+    circuit = task.circuit(scale, example)
+    slot = circuit.functions[list(circuit)[step].operator].slots[0]
+    clean, other = task.minimal_pair(scale, step, slot, rows=4)
+    assert len(clean) == len(other) > 0
+    for one, two in zip(clean.tokens, other.tokens):
+        for tokens in (one, two):
+            assert task.render(task.parse(task.render(tokens)).tokens[0]) == task.render(tokens)  # it is an instance
+        steps = [list(task.circuit(scale, task.words(tokens)))[step] for tokens in (one, two)]
+        read = [[task.words(tokens)[s] for s in each.sources] for tokens, each in zip((one, two), steps)]
+        names = circuit.functions[steps[0].operator].slots
+        assert {n for n, a, b in zip(names, *read) if a != b} == {slot}
+        query = steps[0].query
+        assert one[query + 1] != two[query + 1]
+
+
+def test_a_pair_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UserError, match="no step 9 at scale 3: the steps are 0 to 3"):
+        TASKS["copy"].minimal_pair(3, 9)
+    with pytest.raises(UserError, match="no slot 'symbl'"):
+        TASKS["parity-cot"].minimal_pair(3, 1, "symbl")
+    with pytest.raises(UserError, match="differ in step 0 in slot 'so_far' alone"):
+        TASKS["parity-cot"].minimal_pair(3, 0, "so_far")
+
+
+# -- patching ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scale", "onto"), [(4, None), (3, 9), (9, 3)])
+@pytest.mark.parametrize("scheme", ["lbpe", "ideal", "hinted:relative"])
+def test_a_copier_by_position_is_found(scheme: str, scale: int, onto: int | None) -> None:
+    """Its one head carries the token to the query; before it the token is at its source, behind it nowhere else."""
+    table = ll.patch_by_role(copy_by_hand(scheme), scale=scale, onto=onto, pairs=6)
+    effect = table.set_index(["component", "place"])["effect"].round(4).to_dict()
+    expected = {("head", "query"): 1, ("attention", "query"): 1, ("residual", "token"): 1, ("residual", "query"): 0}
+    assert effect == expected and set(table["role"]) == {"token"}
+
+
+def test_a_copier_by_content_is_found() -> None:
+    effect = ll.patch_by_role(copy_by_content(), scale=5, pairs=6).set_index(["component", "place"])["effect"]
+    assert effect["head", "query"] == pytest.approx(1, abs=1e-4)
+    assert effect["residual", "token"] == pytest.approx(1, abs=1e-4)
+
+
+def test_an_induction_head_is_found() -> None:
+    """L1H0 carries the token to the query, and no other head; up to layer 1 it is at its source."""
+    model = induction_by_hand()
+    table = ll.patch_by_role(model, scale=6, pairs=8)
+    of_head = table[table["component"] == "head"]
+    effects = {label((row.layer, row.head)): round(row.effect, 4) for row in of_head.itertuples()}
+    assert effects == {"L0H0": 0, "L0H1": 0, "L1H0": 1, "L1H1": 0}
+    stream = table[table["component"] == "residual"].set_index(["layer", "place"])["effect"].round(4).to_dict()
+    assert stream == {(0, "query"): 0, (1, "query"): 0, (0, "token"): 1, (1, "token"): 1}
+    found = agreement(table, attribution_patching(model, scale=6, pairs=8))
+    assert found["same_first"].all() and (found["worst"] < 1e-4).all()
+
+
+def test_each_role_of_a_step_is_told_apart(trained: Callable[[str], HookedModel]) -> None:
+    """Running parity under the ideal relation: the symbol comes from its key, the value so far from the query."""
+    table = ll.patch_by_role(
+        trained("parity-cot_ideal"), scale=4, onto=8, pairs=8, components=["residual", "attention"]
+    )
+    first = table[(table["component"] == "residual") & (table["layer"] == 0)].set_index(["role", "place"])["effect"]
+    assert first["symbol", "symbol"] > 0.95 and first["so_far", "query"] > 0.95
+    assert abs(first["symbol", "query"]) < 0.05 and abs(first["so_far", "symbol"]) < 0.05
+
+
+def test_patching_a_run_into_itself_changes_nothing(trained: Callable[[str], HookedModel]) -> None:
+    """Everything before the first layer at every place that differs is the clean run itself."""
+    table = ll.patch_by_role(trained("copy_lbpe"), scale=5, pairs=4, components=["residual"])
+    assert (table[(table["layer"] == 0) & (table["place"] == "token")]["flips"] == 1).all()
+
+
+def test_estimates_from_gradients_rank_heads_as_patching_does(trained: Callable[[str], HookedModel]) -> None:
+    model, how = trained("copy_lbpe"), {"scale": 4, "onto": 8, "pairs": 12}
+    found = agreement(ll.patch_by_role(model, **how, components=["head"]), attribution_patching(model, **how))
+    assert (found["pearson"] > 0.8).all() and found["same_first"].all()
+
+
+# -- ablation ------------------------------------------------------------------------------------------------------
+
+
+def test_ablation_finds_the_heads_that_are_needed() -> None:
+    model = induction_by_hand()
+    for how, needed in (("zero", {"L0H0", "L0H1", "L1H0"}), ("mean", {"L0H0", "L1H0"}), ("resample", {"L0H0", "L1H0"})):
+        table = ll.ablate(model, scales=[6], how=how, rows=32)
+        hurt = {label((row.layer, row.head)) for row in table.itertuples() if row.layer >= 0 and row.exact_match < 1}
+        assert hurt == needed, how
+        assert set(map(label, ll.least_heads(model, scale=6, how=how, rows=32).heads)) == needed
+
+
+def test_ablation_by_relation_finds_what_each_head_reads() -> None:
+    table = ll.ablate(
+        induction_by_hand(), scales=[6], relations=["i-j-1", "i-j-2", "i-j-3"], heads=["L0H0", "L0H1"], rows=16
+    )
+    single = table[table["layer"] >= 0]
+    hurt = {(row.relation, row.head) for row in single.itertuples() if row.exact_match < 1}
+    assert hurt == {("i-j-1", 0), ("i-j-2", 1)}
+    copier = ll.ablate(copy_by_hand("lbpe"), scales=[6, 9], relations=["token", "i-j-n", "i-j-1"], rows=16)
+    left = copier.groupby("relation")["exact_match"].max().to_dict()
+    assert left == {"token": 0, "i-j-n": 0, "i-j-1": 1}
+
+
+def test_least_heads_of_many_are_taken_away_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lengthlens.inside.ablation.EXHAUSTIVE", 2)
+    found = ll.least_heads(induction_by_hand(), scale=6, how="zero", rows=32)
+    assert not found.exhaustive and set(map(label, found.heads)) == {"L0H0", "L0H1", "L1H0"}
+    assert "no one of them can go" in str(found)
+
+
+def test_heads_can_be_kept_ablated_for_a_while() -> None:
+    model, task = induction_by_hand(), TASKS["induction"]
+    batch = task.sample(6, 16, torch.Generator().manual_seed(0))
+    with ablated(model, ["L0H0"], batch, "zero"):
+        assert exact_by_scale(model, task, [6], rows=16)[6] < 1
+    assert exact_by_scale(model, task, [6], rows=16)[6] == 1
+
+
+def test_what_does_not_exist_is_answered_with_the_nearest() -> None:
+    model = induction_by_hand()
+    for call, says in (
+        (lambda: ll.ablate(model, scales=[6], how="men"), "way to ablate 'men': the nearest are mean"),
+        (lambda: ll.ablate(model, scales=[6], heads=["L0H7"]), "the nearest is L0H1"),
+        (lambda: ll.ablate(model, scales=[6], relations=["tokn"]), "role or form 'tokn': the nearest are token"),
+        (lambda: ll.ablate(model, scales=[-2]), "the nearest is n = "),
+        (lambda: ll.patch_by_role(model, scale=6, roles=["tokens"]), "role 'tokens': the nearest are token"),
+        (lambda: ll.patch_by_role(model, scale=6, components=["haed"]), "component 'haed': the nearest are head"),
+        (lambda: ll.patch_by_role(model, scale=6, onto=9), "its steps have no counterparts"),
+        (lambda: ll.patch_by_role(lambda tokens: tokens, TASKS["copy"]), "no hooks"),
+        (lambda: ll.least_heads(model, scale=6, keep=1.5), "less than the 1.5 to keep"),
+    ):
+        with pytest.raises(UserError, match=says):
+            call()
