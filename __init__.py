@@ -8,17 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lengthlens.inside.ablation import ablate, least_heads
+    from lengthlens.inside.attribution import relevance
     from lengthlens.inside.heads import attention_by_role, heads, relations
+    from lengthlens.inside.healing import healing
+    from lengthlens.inside.judging import judge_relevance
     from lengthlens.inside.look import inspect
+    from lengthlens.inside.patching import attribution_patching, patch_by_role
     from lengthlens.inside.plane import head_plane
     from lengthlens.inside.residual import residual_parts, residual_shares
     from lengthlens.inside.scores import score_parts, score_shares
     from lengthlens.inside.sequence import look_at
-    from lengthlens.inside.ablation import ablate, least_heads
-    from lengthlens.inside.attribution import relevance
-    from lengthlens.inside.healing import healing
-    from lengthlens.inside.judging import judge_relevance
-    from lengthlens.inside.patching import attribution_patching, patch_by_role
     from lengthlens.inside.surgery import surgery
     from lengthlens.models.config import ModelConfig
     from lengthlens.models.pretrained import load

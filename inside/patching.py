@@ -44,7 +44,7 @@ QUERY = "query"
 
 
 @dataclass(frozen=True)
-class Pairs:
+class MinimalPairs:
     """Minimal pairs of several steps, and where their steps and roles are in both runs. All on one device."""
 
     clean: Tensor  # [row, pos], of the run that activations are taken from
@@ -126,13 +126,13 @@ def _exists(network: Any, component: str) -> bool:
     return component != "mlp" or not network.cfg.attn_only
 
 
-def _corrupted(network: Any, pairs: Pairs) -> Tensor:
+def _corrupted(network: Any, pairs: MinimalPairs) -> Tensor:
     lead: Tensor = pairs.lead(network(pairs.corrupted), pairs.places[QUERY][1])
     return lead
 
 
 def _patched(
-    network: Any, pairs: Pairs, component: str, place: str, cache: Any, clean: Tensor, corrupted: Tensor
+    network: Any, pairs: MinimalPairs, component: str, place: str, cache: Any, clean: Tensor, corrupted: Tensor
 ) -> pd.DataFrame:
     """The effects of one component at one place, for every layer (and head)."""
     here, there = pairs.places[place]
@@ -163,7 +163,7 @@ def _patched(
 
 
 def _by_role(
-    pairs: Pairs, component: str, place: str, index: pd.DataFrame, effect: Tensor, flips: Tensor, rows: Tensor
+    pairs: MinimalPairs, component: str, place: str, index: pd.DataFrame, effect: Tensor, flips: Tensor, rows: Tensor
 ) -> pd.DataFrame:
     """Means over the rows of each role."""
     found, kept = [], set(rows.tolist())
@@ -259,7 +259,7 @@ def minimal_pairs(
     pairs: int,
     steps: int,
     generator: torch.Generator | None,
-) -> Pairs:
+) -> MinimalPairs:
     """Minimal pairs of several steps and roles; where lengths differ, twins of the clean ones at the shorter length."""
     task, subject = task_of(model, task), subject_of(model)
     subject.layers(None)  # refuses a model without hooks
@@ -289,7 +289,7 @@ def _spread(number: int, most: int) -> list[int]:
 
 def _pairs_of(
     task: Task, role: str, step: int, scale: int, onto: int, pairs: int, generator: torch.Generator
-) -> Pairs | None:
+) -> MinimalPairs | None:
     """Minimal pairs of one step that differ in one role; None if there are none."""
     try:
         clean, corrupted = task.minimal_pair(onto, step, role, pairs, generator)
@@ -314,7 +314,7 @@ def _pairs_of(
         return None
     answers = clean.tokens[fits, query + 1], corrupted.tokens[fits, query + 1]
     places = {name: (here[name][fits], there[name][fits]) for name in there if name in here}
-    return Pairs(tokens[fits], corrupted.tokens[fits], [role] * int(fits.sum()), *answers, places)
+    return MinimalPairs(tokens[fits], corrupted.tokens[fits], [role] * int(fits.sum()), *answers, places)
 
 
 def _keys(task: Task, scale: int, tokens: Tensor, step: int) -> dict[str, Tensor]:
@@ -331,7 +331,7 @@ def _counterpart(task: Task, step: int, scale: int, onto: int) -> int | None:
     return min(same, key=lambda k: abs(k - wanted), default=None)
 
 
-def _joined(parts: Sequence[Pairs], device: torch.device) -> Pairs:
+def _joined(parts: Sequence[MinimalPairs], device: torch.device) -> MinimalPairs:
     """All pairs as one batch."""
     names = list(dict.fromkeys(name for part in parts for name in part.places))
 
@@ -344,4 +344,4 @@ def _joined(parts: Sequence[Pairs], device: torch.device) -> Pairs:
         for key in ("clean", "corrupted", "clean_answer", "corrupted_answer")
     }
     places = {name: (gathered(name, 0), gathered(name, 1)) for name in names}
-    return Pairs(role=[role for part in parts for role in part.role], places=places, **tensors)
+    return MinimalPairs(role=[role for part in parts for role in part.role], places=places, **tensors)
