@@ -5,6 +5,8 @@ Both look at inputs of the training range only. *Flat*: the number of operators 
 predicted). A run is called right or wrong at twice the training range: it extrapolates exactly if it is flat and
 carries. The bound on ι was fixed on copy and parity-cot; the other is that of extrapolation itself.
 
+Flat and carrying are reported alone, too: carrying may do without the other.
+
 Beside the call, a length: the shortest of 2, 3, 4, 6 and 10 times the training range at which exact match is predicted
 below 0.9, with the cause. It is right if the length at which the run really falls below is within a factor of two.
 
@@ -206,7 +208,8 @@ def _groups(runs: pd.DataFrame) -> pd.DataFrame:
                 "right": f"{right} of {len(part)}",
                 "share": _bracketed(right / len(part), low, high),
             }
-            row |= {"extrapolating": int(part["extrapolates"].sum()), "flat alone right": alone}
+            carries = int(((part["predicted"] >= EXTRAPOLATES) == part["extrapolates"]).sum())
+            row |= {"flat alone": alone, "carries alone": carries, "extrapolating": int(part["extrapolates"].sum())}
             found.append({**row, f"length within a factor of {WITHIN}": f"{near} of {len(fail)}"})
     return pd.DataFrame(found)
 
