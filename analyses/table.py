@@ -79,7 +79,7 @@ class MissingError(UserError):
 
 @dataclass(frozen=True)
 class Index:
-    """An invariance index that a probe gives: its measure, its curve's, and what both are called."""
+    """An index that a probe gives: its measure, that of its growth curve (if it has one), and what both are called."""
 
     index: str
     curve: str
@@ -99,11 +99,11 @@ def indices(frame: Frame | None = None) -> list[Index]:
     The study is its table, or one row for each run as `per_run` has it.
     """
     found = [
-        Index(index, curve, probe.label, probe.short, probe.growth)
+        Index(probe.index, {index: curve for curve, index in probe.curves.items()}.get(probe.index, ""),
+              probe.label, probe.short, probe.growth)
         for probe in PROBES.values()
-        for curve, index in probe.curves.items()
-        if index == probe.index
-    ]
+        if probe.index is not None
+    ]  # fmt: skip
     ordered = sorted(found, key=lambda each: each.declared not in OF_CELLS)
     if frame is None:
         return ordered

@@ -44,7 +44,9 @@ class Probe(ABC):
     measures: tuple[str, ...]  # what its rows are called in the column `measure`
     words: str  # what it measures, for the help: a part of a sentence
     curves: Mapping[str, str] = {}  # measures that may grow with the scale, each with that of its invariance index ι
-    index: str | None = None  # the measure of the ι that is tried as a predictor of extrapolation
+    index: str | None = (
+        None  # the measure that is tried as a predictor of extrapolation: an ι, or what counts against it
+    )
     label: str = ""  # of the index in figures: "ι of measured SRC"
     short: str = ""  # of the index in tables: "ι of SRC"
     growth: str | None = None  # title of the figure of the (first) growth curve; None for no figure
@@ -235,7 +237,7 @@ class StretchProbe(Probe):
     """
 
     name, measures = "stretch", ("predicted_exact_match", "predicted_loss", "predicted_failure")
-    curves, index = {"predicted_exact_match": "predicted_loss"}, "predicted_loss"
+    index = "predicted_loss"
     label, short = "predicted failure", "predicted failure"
     words = "the exact match to expect on longer inputs, from short ones at the positions of long ones"
 
@@ -260,10 +262,12 @@ class StretchProbe(Probe):
         return rows
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
-        values = [row for row in rows if row["measure"] == "predicted_exact_match" and row["reason"] == ""]
+        values = [row for row in rows if row["measure"] == "predicted_exact_match" and not row["reason"]]
         texts = ", ".join(f"{row['value']:.2f} at n = {row['scale']}" for row in values)
         failures = [row for row in rows if row["measure"] == "predicted_failure"]
-        fault = [f"predicted to fail at n = {row['value']:g}: {row['reason']} {row['relation']}" for row in failures]
+        fault = [
+            f"predicted to fail at n = {row['value']:g}: {row['reason']} {row['relation'] or ''}" for row in failures
+        ]
         return [*([f"predicted exact match: {texts}"] if texts else []), *map(str.strip, fault)]
 
 
@@ -286,7 +290,11 @@ class MarksProbe(Probe):
         return [{"measure": f"known_{name}", "value": float(value), **about} for name, value in weighted.items()]
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
-        shares = {row["measure"].removeprefix("known_by_"): row["value"] for row in rows if row["reason"] == ""}
+        shares = {
+            row["measure"].removeprefix("known_by_"): row["value"]
+            for row in rows
+            if row["measure"] in self.measures and not row["reason"]
+        }
         texts = ", ".join(f"{share:.2f} by {name}" for name, share in shares.items())
         return [f"marks are known {texts}"] if texts else []
 

@@ -14,7 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lengthlens.cli import main
+from lengthlens.commands.probes import show
 from lengthlens.commands.terminal import live_line, progress, training_line, training_progress
+from lengthlens.probes.table import plain_rows, probe_model
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics
 from lengthlens.runs.training import TrainingProgress
@@ -173,3 +175,12 @@ def test_a_terminal_has_one_live_line_and_a_file_has_plain_ones(monkeypatch: pyt
 def test_the_progress_line_has_all_that_was_promised() -> None:
     line = training_line(TrainingProgress("copy", Metrics(100, 0.25, 1e-3, 0.5, 1.0, 20_000), 400, 10_000.0))
     assert line == "step 100/400  loss 0.2500  in-range 0.500  10,000 tokens/s  0:06 left"
+
+
+def test_all_measures_of_a_run_are_printed(trained, capsys) -> None:
+    """Curves over the training range and predictions beyond it stand in one output."""
+    measures = ["src", "interchange", "stretch", "marks"]
+    table = probe_model(trained("copy_lbpe"), train_max=3, measures=measures)
+    show(plain_rows(table.assign(run="a run")))
+    shown = capsys.readouterr().out
+    assert "predicted exact match: 1.00 at n = 6" in shown and "marks are known 1.00 by code" in shown
