@@ -35,7 +35,7 @@ types: $(INSTALLED)
 
 # One thread for each worker: two single-threaded workers are quicker than one with two threads.
 check: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m "not slow" --doctest-modules --ignore tests/fixtures tests tasks models theory runs probes analyses studies commands plugins errors.py values.py files.py processes.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m "not slow" --doctest-modules --ignore tests/fixtures tests tasks models theory runs probes analyses studies commands plugins errors.py values.py files.py processes.py notebook.py
 
 # Stress: many kills, every verdict. Minutes.
 test-slow: $(INSTALLED)

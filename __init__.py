@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lengthlens.inside.sequence import look_at
     from lengthlens.inside.surgery import surgery
     from lengthlens.models.config import ModelConfig
-    from lengthlens.models.pretrained import load
     from lengthlens.models.schemes.spec import SCHEMES
     from lengthlens.models.transformer import HookedModel, build
     from lengthlens.plugins.registry import register
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from lengthlens.runs.config import RunConfig
     from lengthlens.runs.evaluation import exact_match
     from lengthlens.runs.importing import import_checkpoint
+    from lengthlens.runs.loading import load
     from lengthlens.runs.store import RunStore
     from lengthlens.runs.sweep import sweep
     from lengthlens.runs.training import train
@@ -54,13 +54,13 @@ HOMES = {
     "HookedModel": "models.transformer",
     "ModelConfig": "models.config",
     "build": "models.transformer",
-    "load": "models.pretrained",
     "register": "plugins.registry",
     "RunConfig": "runs.config",
     "train": "runs.training",
     "RunStore": "runs.store",
     "exact_match": "runs.evaluation",
     "import_checkpoint": "runs.importing",
+    "load": "runs.loading",
     "sweep": "runs.sweep",
     "verdict": "theory.verdict",
     "measured_src": "probes.src",

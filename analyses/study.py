@@ -15,6 +15,7 @@ from lengthlens.analyses import theme
 from lengthlens.analyses.table import CELL, Index, MissingError, indices, of_runs, per_run
 from lengthlens.analyses.tables import Table
 from lengthlens.errors import unknown
+from lengthlens.notebook import Share, card
 
 Found = TypeVar("Found")
 
@@ -48,6 +49,22 @@ class Study:
         self.missing: dict[str, str] = {}  # by finding, why there is nothing to show
         self._found: dict[Any, Any] = {}
         self._figures: dict[str, Figure] = {}
+
+    def __repr__(self) -> str:
+        runs = self.runs
+        return f"Study({len(runs)} runs, {runs['task'].nunique()} tasks, {runs['scheme'].nunique()} schemes)"
+
+    def _repr_html_(self) -> str:
+        runs = self.runs
+        facts = {"title": self.about.get("title"), "runs": len(runs), "held-out tasks": ", ".join(self.held_out)}
+        if "exact_2" not in runs or not runs["exact_2"].notna().any():
+            return card("study", facts)
+        mean = runs.groupby(["task", "label"], sort=False)["exact_2"].agg(["mean", "count"]).dropna().reset_index()
+        table = [
+            {"task": task, "scheme": label, "exact match at 2 × the training range": Share(share), "runs": number}
+            for task, label, share, number in mean.itertuples(index=False)
+        ]
+        return card("study", facts, table)
 
     def labels(self, rows: pd.DataFrame) -> list[str]:
         """The scheme and, where a task has it with several, recipe and training range, as options are written."""

@@ -7,19 +7,30 @@ from typing import Any
 
 import click
 
+from lengthlens.commands.listing import Rows, listed
 from lengthlens.commands.options import MOST_SCALE, Whole, as_json, plot_file, scheme_option
 from lengthlens.commands.terminal import print_json, print_table, progress, save_figure
 from lengthlens.errors import UserError
+
+
+def task_listing() -> Rows:
+    from lengthlens.tasks import TASKS
+    from lengthlens.tasks.complexity import task_rows
+
+    return task_rows(TASKS.values())
+
+
+def scheme_listing() -> Rows:
+    from lengthlens.models.schemes.spec import scheme_rows
+
+    return scheme_rows()
 
 
 @click.command()
 @as_json
 def tasks(as_json: bool) -> None:
     """List the tasks: an example at n = 4, vocabulary, sequence length and declared SRC."""
-    from lengthlens.tasks import TASKS
-    from lengthlens.tasks.complexity import task_rows
-
-    rows = task_rows(TASKS.values())
+    rows = listed("tasks", task_listing)
     cells = [
         {
             "task": row["name"],
@@ -92,9 +103,7 @@ def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, 
 @as_json
 def schemes(as_json: bool) -> None:
     """List the position embeddings: where each acts, which position pairs it treats alike, its options."""
-    from lengthlens.models.schemes.spec import scheme_rows
-
-    rows = scheme_rows()
+    rows = listed("schemes", scheme_listing)
     cells = [
         {
             "scheme": row["name"],

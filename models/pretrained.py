@@ -49,7 +49,7 @@ def digest(config: ModelConfig, weights: bytes) -> str:
     return hashlib.sha256(config.to_json().encode() + b"\0" + weights).hexdigest()
 
 
-def load(path: str | Path, task: Task | None = None) -> HookedModel:
+def load_saved(path: str | Path, task: Task | None = None) -> HookedModel:
     """The model that `HookedModel.save_pretrained` wrote into a local directory.
 
     Arguments:
@@ -63,7 +63,7 @@ def load(path: str | Path, task: Task | None = None) -> HookedModel:
     >>> from lengthlens.models.transformer import build
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     build(ModelConfig(task="copy", scheme="rope")).save_pretrained(folder)
-    ...     load(folder).config.scheme
+    ...     load_saved(folder).config.scheme
     'rope'
     """
     folder = Path(path)

@@ -22,6 +22,7 @@ from lengthlens.models.layers import Embed, Unembed, make_norm, watched
 from lengthlens.models.schemes import Positions, Sizes, schemes_in
 from lengthlens.models.tl_api import LensNames
 from lengthlens.tasks import TASKS, Task
+from lengthlens.tasks.task import END
 
 ReturnType = Literal["logits", "loss", "both"] | None
 NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
@@ -191,6 +192,30 @@ class HookedModel(LensNames, HookedRootModule):
             tokens = torch.cat((tokens, self(tokens, scale)[:, -1].argmax(-1, keepdim=True)), 1)
         return tokens
 
+    @torch.no_grad()
+    def predict(self, prompt: str) -> str:
+        """The answer that the model writes behind a prompt, up to the end token, in words.
+
+        The prompt is an instance of the model's task, as in ``model.predict("^ 1 0 1 =")``; an answer that stands
+        behind it is not looked at. A model that does not stop is cut off where the right answer would end.
+
+        >>> len(build(ModelConfig(task="copy", scheme="rope")).predict("^ 7 3 =").split()) <= 3
+        True
+        """
+        task, device = self._task(), self.cfg.device
+        batch = task.parse(prompt)
+        scale = int(batch.scale)
+        start, end = task.prompt_length(scale), task.ids[END]
+        tokens = batch.tokens[:, :start].to(device)
+        while tokens.shape[1] < task.length(scale) and (tokens.shape[1] == start or int(tokens[0, -1]) != end):
+            tokens = self.generate(tokens, 1, scale)
+        return task.render(tokens[0, start:])
+
+    def __repr__(self) -> str:
+        config, number = self.config, sum(parameter.numel() for parameter in self.parameters())
+        sizes = f"{config.n_layers} layers of {config.n_heads} heads, d_model {config.d_model}"
+        return f"HookedModel(task '{config.task}', scheme '{config.spec.label}', {sizes}, {number:,} parameters)"
+
     def set_explicit_attention(self, explicit: bool) -> None:
         """Compute all scores at once even if nobody looks at them: what the fused way is tested against."""
         for block in self.layers:
@@ -320,9 +345,9 @@ class HookedModel(LensNames, HookedRootModule):
     @classmethod
     def from_pretrained(cls, path: str, task: Task | None = None) -> "HookedModel":
         """A saved model: a local directory (never touches the network), or a repository ``owner/name`` on the Hub."""
-        from lengthlens.models.pretrained import download, is_local, load
+        from lengthlens.models.pretrained import download, is_local, load_saved
 
-        return load(path if is_local(path) else download(path), task)
+        return load_saved(path if is_local(path) else download(path), task)
 
     def push_to_hub(self, repo: str, private: bool = False, token: str | None = None) -> str:
         """Upload the saved form to the repository `repo` of the Hugging Face Hub; the address of the commit."""

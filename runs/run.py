@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from lengthlens import files
 from lengthlens.errors import UserError
+from lengthlens.notebook import Share, card
 from lengthlens.runs.config import RunConfig
 from lengthlens.values import (
     LARGEST,
@@ -41,6 +42,7 @@ METRICS, EVALUATION, VERSIONS = "metrics.jsonl", "evaluation.json", "versions.js
 UNLISTED = (MANIFEST, LOG, LOCK)  # a manifest cannot list itself; the lines of a log have checksums of their own
 ASIDE = "damaged"  # the folder of a run into which what is damaged is moved; nothing reads it again
 LOCK_SECONDS = 0.2  # more than the moment for which someone who asks whether a run is busy holds its lock
+MOST_SHOWN = 12  # lengths in a notebook, the longest ones
 NOT_LISTED = "is not listed in the manifest"
 DIFFERS = "is not what was written (its checksum differs)"
 
@@ -110,6 +112,25 @@ class Run:
     @property
     def id(self) -> str:
         return self.path.name
+
+    def __repr__(self) -> str:
+        try:
+            return f"Run('{self.path}', {self.status().status})"
+        except UserError as error:
+            return f"Run('{self.path}', unreadable: {error})"
+
+    def _repr_html_(self) -> str:
+        from lengthlens.runs.evaluation import best_rows  # it evaluates runs, so it imports this file
+
+        try:
+            config, status, scores = self.config, self.status(), best_rows(self.evaluation())
+        except UserError as error:
+            return card(f"run {self.id}", {"cannot be read": error})
+        facts: dict[str, Any] = {"task": config.task, "scheme": config.spec.label, "status": status.status}
+        facts |= {"trained on": f"n ≤ {config.train_max}, {status.steps} steps", "reason": status.reason}
+        found = sorted((row["length"], row["exact_match"]) for row in scores if row.get("exact_match") is not None)
+        table = [{"n": length, "exact match": Share(share)} for length, share in found[-MOST_SHOWN:]]
+        return card(f"run {self.id}", facts, table)
 
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:

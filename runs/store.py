@@ -12,6 +12,7 @@ from pandas.api.types import is_numeric_dtype
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import attempt, make_directory, printable, write_whole
+from lengthlens.notebook import card
 from lengthlens.plugins.registry import PluginError
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import Score, best_rows
@@ -52,6 +53,15 @@ class RunStore:
 
     def __init__(self, path: str | Path = "runs") -> None:
         self.path = Path(path)
+
+    def __repr__(self) -> str:
+        number = sum(1 for _ in self.runs())
+        return f"RunStore('{self.path}', {number} run{'s' * (number != 1)})"
+
+    def _repr_html_(self) -> str:
+        shown = ("run", "status", "steps", "in_range_exact_match", "reason")
+        rows = [{name: "" if row[name] is None else row[name] for name in shown} for row in self.listing()]
+        return card(f"runs in {self.path}", {"runs": len(rows)}, rows)
 
     def run(self, config: RunConfig) -> Run:
         """The run of a config, whether it is there or not."""

@@ -159,7 +159,7 @@ def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float
         if not wait and run.busy():
             return RunOutcome(run.id, BUSY)
         finished = run.status().finished
-        status = train(plan.config, store, checkpoint_seconds=checkpoint_seconds, wait=True).status
+        status = train(plan.config, store, checkpoint_seconds=checkpoint_seconds, wait=True, progress=False).status
         if status.has_model:
             with cpu_threads(plan.config.threads):
                 while following := plan.next_evaluation(run.evaluation()):  # each is kept before the next begins

@@ -3,8 +3,10 @@
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +19,7 @@ from lengthlens.files import StorageError
 from lengthlens.models.contract import require_sound
 from lengthlens.models.pretrained import weights_of
 from lengthlens.models.transformer import HookedModel
+from lengthlens.notebook import card
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import cpu_threads, in_range_rows
 from lengthlens.runs.run import CHECKPOINT, CONFIG, METRICS, MODEL, VERSIONS, Run, Status
@@ -49,7 +52,7 @@ class TrainingProgress:
 Report = Callable[[TrainingProgress], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained:
     """What training gives. A diverged run has no model; one without a store has no run."""
 
@@ -57,6 +60,18 @@ class Trained:
     status: Status
     model: HookedModel | None
     run: Run | None = None
+
+    def __repr__(self) -> str:
+        right = self.status.in_range_exact_match
+        scored = "" if right is None else f", exact match {right:.4f} up to n = {self.config.train_max}"
+        return f"Trained({self.config.id}: {self.status.status} after {self.status.steps} steps{scored})"
+
+    def _repr_html_(self) -> str:
+        if self.run is not None:
+            return self.run._repr_html_()
+        facts: dict[str, Any] = {"task": self.config.task, "scheme": self.config.spec.label}
+        facts |= {"status": self.status.status, "steps": self.status.steps, "reason": self.status.reason}
+        return card(f"run {self.config.id}", {**facts, "exact match in range": self.status.in_range_exact_match})
 
     def summary(self) -> dict[str, Any]:
         """What `lengthlens train --json` prints."""
@@ -71,6 +86,7 @@ def train(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     wait: bool = False,
     check: bool = True,
+    progress: bool | None = None,
 ) -> Trained:
     """Train a run, or continue it where it was left, or give it back if it is finished.
 
@@ -82,6 +98,8 @@ def train(
         checkpoint_seconds: about how much work is lost to a kill.
         wait: what to do while another process trains the same run: wait for it, or refuse.
         check: whether a task or scheme from outside is checked first, once in a process (`lengthlens.check`).
+        progress: whether a bar shows how it is doing; if not said, on a terminal and in a notebook, unless there are
+            `reports`.
 
     Result: status, model (None if the run diverged) and run on disk (None without a store). The same config gives the
     same model, bit for bit, on one kind of device, however often it was interrupted.
@@ -98,6 +116,30 @@ def train(
         raise UserError(f"run '{config.id}' is an imported model, which is not trained here: import it again")
     if check:
         require_sound(config)
+    wanted = (sys.stderr.isatty() or "ipykernel" in sys.modules) and not listeners if progress is None else progress
+    with progress_bar(config) if wanted else nullcontext() as bar:
+        return _trained(config, store, [*listeners, *([bar] if bar else [])], checkpoint_seconds, wait)
+
+
+@contextmanager
+def progress_bar(config: RunConfig) -> Iterator[Report]:
+    """A bar, on a terminal or in a notebook, that is told how training goes."""
+    from tqdm.auto import tqdm
+
+    with tqdm(total=config.steps, desc=config.id, unit="step", leave=False) as bar:
+
+        def report(now: TrainingProgress) -> None:
+            bar.total = now.end
+            bar.set_postfix_str(f"loss {now.metrics.loss:.3f}, in-range {now.metrics.in_range_exact_match:.3f}", False)
+            bar.update(now.metrics.step - bar.n)
+
+        yield report
+
+
+def _trained(
+    config: RunConfig, store: RunStore | None, listeners: list[Report], checkpoint_seconds: float, wait: bool
+) -> Trained:
+    """The same, once it is known who is told."""
     if store is None:
         with cpu_threads(config.threads):
             trainer, start = Trainer(config), time.monotonic()

@@ -20,7 +20,7 @@ from lengthlens.models.schemes.scheme import PositionScheme
 ROOT = Path(__file__).resolve().parent.parent
 # Each may import from itself and from those before it.
 ROOMS = (
-    *("errors", "values", "files", "processes", "plugins", "tasks", "models", "theory"),
+    *("errors", "values", "files", "processes", "notebook", "plugins", "tasks", "models", "theory"),
     *("runs", "probes", "inside", "analyses", "studies", "commands", "cli"),
 )
 OUTSIDE = ("tests", "figures", "build", "out", "docs", "examples")

@@ -15,7 +15,7 @@ from safetensors.torch import save as save_tensors
 
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.pretrained import CONFIG, WEIGHTS, digest, is_local, load, render
+from lengthlens.models.pretrained import CONFIG, WEIGHTS, digest, is_local, load_saved, render
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks.copying import Copy
@@ -30,7 +30,7 @@ def test_bitwise_equal_logits(name: str, small_model: Small, mixed_batch: Mixed,
     model = small_model(name)
     model.save_pretrained(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
-    loaded = load(tmp_path).eval()
+    loaded = load_saved(tmp_path).eval()
     assert loaded.config == model.config
     for length in LENGTHS:
         tokens, scale = mixed_batch(length)
@@ -51,11 +51,11 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
         name = "echo"
 
     build(ModelConfig(scheme="ideal"), Echo()).save_pretrained(tmp_path)
-    assert load(tmp_path, Echo()).task.name == "echo"
+    assert load_saved(tmp_path, Echo()).task.name == "echo"
     with pytest.raises(UserError, match="unknown task 'echo'"):
-        load(tmp_path)
+        load_saved(tmp_path)
     with pytest.raises(UserError, match="the config is of task 'echo', and task 'copy' was given"):
-        load(tmp_path, Copy())
+        load_saved(tmp_path, Copy())
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------
@@ -225,11 +225,11 @@ def test_every_damage_gives_one_sentence(damage: Callable[[Path, random.Random],
         shutil.copytree(saved / "good", folder)
         damage(folder, random.Random(seed))
         with pytest.raises(UserError) as caught:
-            load(folder)
+            load_saved(folder)
         assert "\n" not in str(caught.value).strip(), f"seed {seed}"
         shutil.rmtree(folder)
     assert not (saved / "trace").exists()
-    load(saved / "good")
+    load_saved(saved / "good")
 
 
 def test_the_checksum_is_over_config_and_weights(saved: Path) -> None:
@@ -279,7 +279,7 @@ def test_hub_round_trip(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda repo, allow_patterns: str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
-    model = load(saved / "good").eval()
+    model = load_saved(saved / "good").eval()
     assert model.push_to_hub("owner/name", private=True) == "https://hub/owner/name/commit"
     fetched = HookedModel.from_pretrained("owner/name").eval()
     assert torch.equal(fetched("^ 1 2 ="), model("^ 1 2 ="))

@@ -60,6 +60,7 @@ import torch
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
 from lengthlens.models.schemes.spec import scheme_for
+from lengthlens.notebook import card
 from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Operator, Task
@@ -149,6 +150,15 @@ class Verdict:
     def failing(self) -> str:
         """The initials of the properties that do not hold: "SC" for neither stable nor covered."""
         return "".join(name[0].upper() for name in PROPERTIES if (own := getattr(self, name)) and not own.holds)
+
+    def __repr__(self) -> str:
+        return f"Verdict({str(self).splitlines()[0]})"
+
+    def _repr_html_(self) -> str:
+        facts = {name: "yes" if own.holds else "no" for name in PROPERTIES if (own := getattr(self, name)) is not None}
+        title = f"{self.task} with {self.scheme}: {self.verdict}"
+        asked = {"trained to": f"n = {self.train_max}", "asked up to": f"n = {self.test_max}"}
+        return card(title, {**asked, **facts}, lines=[*self.reasons, *map(str, self.helps)])
 
     def __str__(self) -> str:
         head = f"{self.task} with {self.scheme}, trained to {self.train_max}, tested to {self.test_max}: {self.verdict}"

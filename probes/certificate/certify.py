@@ -30,6 +30,7 @@ import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.transformer import HookedModel
+from lengthlens.notebook import card
 from lengthlens.probes.certificate.kinds import Cuts, named_places
 from lengthlens.probes.certificate.places import NamedSteps, checked_layout
 from lengthlens.probes.certificate.proof import leak_bound, proof
@@ -67,6 +68,22 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def __repr__(self) -> str:
+        return f"Certificate({self.headline})"
+
+    @property
+    def headline(self) -> str:
+        """What it says, in a line."""
+        if not self.length:
+            return f"no length is certified: {self.reason}"
+        return f"certified up to n = {self.length}{', no limit found below' if self.limit else ''} ({self.kind})"
+
+    def _repr_html_(self) -> str:
+        facts = {"why not longer": "" if self.limit else self.reason, "assumes": self.assumes}
+        facts |= {"weakest step": self.weakest_step, "weakest head": self.weakest_head}
+        table = [{"n": n, "least margin": float(margin)} for n, margin in self.worst.items()]
+        return card(self.headline, facts, table)
 
 
 def certify(
