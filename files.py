@@ -147,7 +147,7 @@ def read_whole(path: Path, most: int = LARGEST_FILE, follow: bool = True) -> byt
             raise StorageError(f"cannot read '{printable(path)}': it is {KINDS.get(stat.S_IFMT(about.st_mode))}")
         if about.st_size > most:
             raise StorageError(f"cannot read '{printable(path)}': it has {about.st_size} bytes, more than {most}")
-        return file.read(most)
+        return file.read(about.st_size)  # not `most`: room for so much would be asked for
 
 
 def set_aside(path: Path, folder: Path) -> Path:

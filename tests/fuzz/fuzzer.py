@@ -1,0 +1,377 @@
+"""Damaged files and odd arguments by the thousand: each must end in a result or in one sentence.
+
+``python tests/fuzz/fuzzer.py --files 20000 --arguments 2000 --seed 0 --out FILE.json`` (`make fuzz`). Every case runs
+in a child process in a sandbox (see sandbox.py): files in batches, argument lists one process each. What counts as a
+failure: an exception that is no `UserError`, more CPU time or memory than the limit, a crash, and a change to a
+checksummed file that is believed. A case follows from its number and the seed, so that it can be run again.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import pkgutil
+import random
+import resource
+import select
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import corpus  # noqa: E402
+import mutations  # noqa: E402
+import sandbox  # noqa: E402
+import words  # noqa: E402
+from click.testing import CliRunner  # noqa: E402
+
+import lengthlens  # noqa: E402
+from lengthlens import files  # noqa: E402
+from lengthlens.analyses.table import BLANK, SIGNATURE, read_study, signed  # noqa: E402
+from lengthlens.cli import main as lengthlens_command  # noqa: E402
+from lengthlens.errors import UserError  # noqa: E402
+from lengthlens.models import pretrained  # noqa: E402
+from lengthlens.models.interop import hooked_model_config  # noqa: E402
+from lengthlens.probes.table import earlier_relation, stored  # noqa: E402
+from lengthlens.runs.repair import repair  # noqa: E402
+from lengthlens.runs.run import LOG, MANIFEST, Run  # noqa: E402
+from lengthlens.runs.store import RunStore  # noqa: E402
+from lengthlens.runs.sweep import read_grid  # noqa: E402
+from lengthlens.runs.training import decode_checkpoint  # noqa: E402
+from lengthlens.studies.reproduce import is_shown  # noqa: E402
+from lengthlens.values import parse_json, parsed  # noqa: E402
+
+CPU_SECONDS = 20.0  # of one case; the slowest takes about one
+WALL_SECONDS = 300.0  # for a case that waits for something that never comes
+BATCH = 100  # file cases of one process
+SPECIAL = ("directory", "fifo", "link", "device", "huge", "missing")
+
+
+class HangError(BaseException):
+    """A case has used up its CPU time."""
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+class Attack:
+    """One damaged file: what was changed, and everything that reads it."""
+
+    def __init__(self, folder: Path, number: int, seed: int) -> None:
+        self.folder, self.chance = folder, random.Random(f"{seed} file {number}")
+        names = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != ".lock" and p.suffix != ".pyc")
+        self.path = names[number % len(names)]
+        self.before = self.path.read_bytes()
+        self.others = [p.read_bytes() for p in self.chance.sample(names, 2)]
+        self.resigned = self.chance.random() < 0.45
+        self.what = str(self.path.relative_to(folder))
+
+    def run(self) -> str:
+        """How it ended: "refused", or "read" for a change that need not be noticed."""
+        if self.chance.random() < 0.08:
+            return self.special(self.chance.choice(SPECIAL))
+        data = mutations.mutate(self.before, self.chance, self.others)
+        if data == self.before:
+            return "unchanged"
+        self.path.write_bytes(data)
+        if self.resigned:
+            self.sign()
+        refusals = list(self.readings())
+        if not self.resigned and self.believed(refusals):
+            raise AssertionError(f"a change of {self.what} was believed")
+        return "refused" if refusals else "read"
+
+    def special(self, kind: str) -> str:
+        """Something else than a regular file has the name."""
+        self.path.unlink()
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.write_bytes(b"mine\n")
+        if kind == "directory":
+            self.path.mkdir()
+        elif kind == "fifo":
+            os.mkfifo(self.path)
+        elif kind == "link":
+            self.path.symlink_to(elsewhere)
+        elif kind == "device":
+            self.path.symlink_to("/dev/zero")
+        elif kind == "huge":
+            with self.path.open("wb") as file:
+                file.truncate(1 << 40 if resource.getrlimit(resource.RLIMIT_FSIZE)[0] > 1 << 40 else 1 << 26)
+        refusals = list(self.readings())
+        assert elsewhere.read_bytes() == b"mine\n", "a link was followed and its target written"
+        return "refused" if refusals else "read"
+
+    def sign(self) -> None:
+        """Make every checksum fit again, as far as that can be done."""
+        if self.path.parent.parent.name == "runs" and self.path.name not in (MANIFEST, LOG):
+            manifest = self.path.parent / MANIFEST
+            listed = json.loads(manifest.read_bytes())
+            listed["files"][self.path.name] = {"sha256": files.sha256(self.path.read_bytes())}
+            manifest.write_text(json.dumps(listed))
+        elif self.path.suffix == ".parquet" and (place := SIGNATURE.search(data := self.path.read_bytes())):
+            self.path.write_bytes(signed(data[: place.start(1)] + BLANK + data[place.end(1) :]))
+        elif self.path.name == "model.safetensors":
+            self.sign_model()
+
+    def sign_model(self) -> None:
+        config = self.path.parent / "config.json"
+        header = json.loads(config.read_bytes())
+        weights = self.path.read_bytes()
+        values = pretrained.ModelConfig.from_dict(header["config"])
+        config.write_text(pretrained.render(values, weights))
+
+    def readings(self) -> Iterator[str]:
+        """All that reads the file; the sentence of each refusal."""
+        for look in self.readers():
+            try:
+                look()
+            except UserError as error:
+                said = str(error)
+                assert said and "\n" not in said and len(said) < 3000, f"no sentence: {said[:200]!r}"
+                said.encode()  # can be printed
+                yield said
+
+    def readers(self) -> list[Callable[[], object]]:
+        name, path = self.path.name, self.path
+        if path.parent.parent.name == "runs":
+            return self.run_readers(Run(path.parent))
+        if path.parent.name == "model":
+            return [lambda: pretrained.load(path.parent)]
+        if name == "grid.toml":
+            return [lambda: read_grid(path).configs()]
+        if name == "hooked.json":
+            return [lambda: hooked_model_config(parse_json(files.read_whole(path), "the config"))]
+        if name == ".shown":
+            return [lambda: is_shown(self.folder, "made of this")]
+        return [lambda: read_study(path)]
+
+    def run_readers(self, run: Run) -> list[Callable[[], object]]:
+        store, left = RunStore(run.path.parent), list[str]()
+
+        def check() -> None:
+            if problems := run.problems():
+                raise UserError(problems[0])
+
+        def mend() -> None:
+            done = repair(run, store)
+            assert not run.problems(), f"after {done} still {run.problems()}"
+
+        def checkpoint() -> None:
+            data = run.read("checkpoint.safetensors")
+            parsed(lambda: decode_checkpoint(data), "it", "a checkpoint")
+
+        looks: list[Callable[[], object]] = [
+            check, run.facts, run.model, run.verified, store.listing, store.table, checkpoint, lambda: stored(run),
+            lambda: store.table(lambda name, why: left.append(name)), lambda: repair(run, store, dry_run=True),
+            lambda: earlier_relation(run),
+        ]  # fmt: skip
+        looks = [check, *self.chance.sample(looks[1:], 6)]
+        return [*looks, mend] if self.chance.random() < 0.15 and not self.resigned else looks
+
+    def believed(self, refusals: list[str]) -> bool:
+        """Whether a change of a file with a checksum went unnoticed."""
+        if refusals:
+            return False
+        if self.path.parent.parent.name == "runs":
+            if self.path.name == LOG:  # the loss of its last lines is not promised to be noticed
+                return not self.before.startswith(self.path.read_bytes())
+            return self.path.name != MANIFEST
+        if self.path.name == "study.parquet":
+            return True
+        return self.path.parent.name == "model"
+
+
+def attack_files(folder: Path, fresh: Path, numbers: range, seed: int, tell: Callable[..., None]) -> None:
+    """File cases in this process, each on a copy of the corpus as it was made."""
+    case = folder / "case"
+    shutil.rmtree(case, ignore_errors=True)
+    shutil.copytree(fresh, case)
+    for number in numbers:
+        tell("begin", number)
+        attack = Attack(case, number, seed)
+        tell("end", number, *judged(attack.run, attack.what))
+        place = attack.path.parent if attack.path.parent != case else attack.path  # a run, a model, or a file
+        shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink(missing_ok=True)
+        source = fresh / place.relative_to(case)
+        shutil.copytree(source, place) if source.is_dir() else shutil.copy(source, place)
+        (case / "elsewhere").unlink(missing_ok=True)
+
+
+def judged(case: Callable[[], str], what: str) -> tuple[str, str]:
+    """How a case ended, and, if it failed, where."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    try:
+        return case(), what
+    except HangError:
+        return "FAILED hang", what
+    except BaseException as error:
+        trace = "".join(traceback.format_exception(error)[-3:])
+        return f"FAILED {type(error).__name__}", f"{what}: {trace[-900:]}"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def attack_command(folder: Path, fresh: Path, numbers: range, seed: int, tell: Callable[..., None]) -> None:
+    """Argument lists, each as a command in this process, with the corpus as the working directory."""
+    for number in numbers:
+        tell("begin", number)
+        shutil.rmtree(folder / "case", ignore_errors=True)
+        shutil.copytree(fresh, folder / "case")
+        os.chdir(folder / "case")
+        asked = words.command_line(random.Random(f"{seed} words {number}"))
+        tell("end", number, *judged(lambda asked=asked: invoke(asked), repr(asked)[:600]))  # type: ignore[misc]
+        os.chdir(folder)
+
+
+def invoke(asked: list[str]) -> str:
+    result = CliRunner().invoke(lengthlens_command, asked)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code in (0, 1, 2), f"exit code {result.exit_code}"
+    assert "Traceback" not in result.stderr
+    if result.exit_code == 2:
+        assert "Error" in result.stderr or "Usage" in result.stderr, result.stderr
+    return f"exit {result.exit_code}"
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+
+def in_child(
+    body: Callable[..., None], folder: Path, fresh: Path, numbers: range, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Run cases in a sandboxed child; their outcomes. A child that dies or stands still takes one case with it."""
+    while numbers:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            status = 1
+            try:
+                with os.fdopen(write, "w", buffering=1) as pipe:
+                    sandbox.enter(folder)
+                    signal.signal(signal.SIGPROF, hang)
+                    body(folder, fresh, numbers, seed, lambda *facts: pipe.write(json.dumps(facts) + "\n"))
+                    pipe.write(json.dumps(["memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]) + "\n")
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(write)
+        at, standing = numbers.start, False
+        with os.fdopen(read) as pipe:
+            while True:
+                if not select.select([pipe], [], [], WALL_SECONDS)[0]:
+                    standing = True
+                    os.kill(child, signal.SIGKILL)
+                line = pipe.readline()
+                if not line:
+                    break
+                kind, *facts = json.loads(line)
+                if kind == "begin":
+                    at = facts[0]
+                elif kind == "end":
+                    yield {"case": facts[0], "outcome": facts[1], "what": facts[2]}
+                    at = facts[0] + 1
+                else:
+                    yield {"memory": facts[0]}
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:
+            return
+        how = "FAILED hang" if standing else f"FAILED crash ({code})"
+        yield {"case": at, "outcome": how, "what": "the process died"}
+        numbers = range(at + 1, numbers.stop)
+
+
+def hang(*_: object) -> None:
+    raise HangError
+
+
+def import_everything() -> None:
+    """All code at once: the sandbox may not be able to read it later."""
+    for module in pkgutil.walk_packages(lengthlens.__path__, "lengthlens."):
+        if module.name.split(".")[1] not in ("tests", "benchmarks", "figures", "docs", "build"):
+            importlib.import_module(module.name)
+    import pandas.core
+
+    for module in pkgutil.walk_packages(pandas.core.__path__, "pandas.core."):
+        if "numba" not in module.name:  # which is not needed
+            importlib.import_module(module.name)
+    for name in ("dask", "distributed", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"):
+        importlib.import_module(name)
+    for asked in (
+        ["tasks"],
+        ["schemes"],
+        ["src", "copy", "--max-scale", "2"],
+        ["verdict", "--task", "copy", "--scheme", "rope"],
+        ["src", "--no-such"],
+        ["train", "--help"],
+    ):
+        CliRunner().invoke(lengthlens_command, asked)
+
+
+def fuzz(
+    number_of_files: int, number_of_commands: int, seed: int = 0, report: Callable[[str], None] | None = None
+) -> dict[str, Any]:
+    """Run so many cases of both kinds; counts of outcomes, and each failure with what it takes to see it again."""
+    import_everything()
+    place, start = sandbox.make_directory(), time.monotonic()
+    try:
+        made = place / "made"
+        corpus.make(made)
+        sandbox.give(place)
+        counts: dict[str, Counter[str]] = {"files": Counter(), "arguments": Counter()}
+        failures, memory = [], 0
+        for kind, body, total, size in (
+            ("files", attack_files, number_of_files, BATCH),
+            ("arguments", attack_command, number_of_commands, 1 if number_of_commands > 200 else 20),
+        ):
+            for first in range(0, total, size):
+                for found in in_child(body, place, made, range(first, min(total, first + size)), seed):
+                    if "memory" in found:
+                        memory = max(memory, found["memory"])
+                        continue
+                    counts[kind][found["outcome"]] += 1
+                    if found["outcome"].startswith("FAILED"):
+                        failures.append({"kind": kind, **found})
+                if report:
+                    report(f"{kind} {min(total, first + size)} of {total}, {len(failures)} failures")
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return {
+        "seed": seed,
+        "files": {"cases": number_of_files, **counts["files"]},
+        "arguments": {"cases": number_of_commands, **counts["arguments"]},
+        "failures": failures,
+        "largest_resident_MiB": memory // 1024,
+        "limit_MiB": sandbox.MEMORY >> 20,
+        "seconds": round(time.monotonic() - start),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=20_000)
+    parser.add_argument("--arguments", type=int, default=2_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    found = fuzz(asked.files, asked.arguments, asked.seed, lambda text: print(text, file=sys.stderr, flush=True))
+    text = json.dumps({**found, "failures": found["failures"][:50]}, indent=1, ensure_ascii=False)
+    print(text)
+    if asked.out:
+        asked.out.write_text(text + "\n")
+    sys.exit(bool(found["failures"]))
+
+
+if __name__ == "__main__":
+    main()
