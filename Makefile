@@ -6,9 +6,10 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 JOBS ?= auto
 PRESET ?= quick
+FUZZ_JOBS ?= 2
 CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py analyses/*.py)
 
-.PHONY: reproduce test test-slow lint types check bench clean
+.PHONY: reproduce test test-slow lint types check bench fuzz faults clean
 
 # From nothing to the page, in ten minutes on two cores: train, evaluate, probe, judge, draw. Results go to out/; what is
 # there already is not done again. PRESET=smoke is a minute, PRESET=full is for a GPU or a cluster.
@@ -40,6 +41,14 @@ check: $(INSTALLED)
 # Stress: many kills, every verdict. Minutes.
 test-slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m slow tests
+
+# 20,000 damaged files and 2,000 argument lists, in a sandbox without root's rights; minutes. See tests/fuzz/.
+fuzz: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzzer.py --jobs $(FUZZ_JOBS) --out tests/fuzz/found.json
+
+# Kills, full disks, dying workers and schedulers; minutes.
+faults: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m slow tests/test_faults.py
 
 # Side by side with peers; prints ratios and peak memory. See the head of each file for its options.
 bench: $(INSTALLED)

@@ -64,6 +64,18 @@ def shown(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that spreadsheets run
+
+
+def harmless_cell(value: Any) -> Any:
+    """A cell of a csv file, with an apostrophe in front of a text that a spreadsheet would take for a formula.
+
+    >>> harmless_cell("=1+1"), harmless_cell("fine"), harmless_cell(-1.0)
+    ("'=1+1", 'fine', -1.0)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
 # -- rules -------------------------------------------------------------------------------------------------------
 
 

@@ -6,11 +6,14 @@ is an estimate with its interval.
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import escape
+
+from lengthlens.values import harmless_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +25,8 @@ LATEX = {
     "×": r"$\times$", "→": r"$\to$", "∞": r"$\infty$", "≤": r"$\le$", "≥": r"$\ge$", "½": r"$\frac12$", "–": "--",
     "²": "$^2$", "<": r"$<$", ">": r"$>$", "|": r"$|$",
 }  # fmt: skip
+
+TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 Row = Mapping[str, Any]
 
@@ -64,12 +69,12 @@ class Table:
         keys = [key for key in ends if key in self.columns or any(key in row for row in self.rows)]
         writer = csv.DictWriter(file, keys, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.rows)
+        writer.writerows({key: harmless_cell(value) for key, value in row.items()} for row in self.rows)
         return file.getvalue()
 
     def markdown(self) -> str:
         """As GitHub has it."""
-        head, *rows = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in self.texts()]
+        head, *rows = [[markdown_text(cell) for cell in row] for row in self.texts()]
         lines = [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]]
         return "\n".join([self.caption, "", *lines, ""])
 
@@ -111,6 +116,15 @@ class Table:
             f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">\n<table class="sortable">\n'
             f"<thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody>\n</table>\n</div>"
         )
+
+
+def markdown_text(cell: str) -> str:
+    """A text as a cell of Markdown: on one line, with neither a bar nor the beginning of a tag in it.
+
+    >>> markdown_text("a|b\\n<b>")
+    'a\\\\|b &lt;b>'
+    """
+    return TAG.sub("&lt;", " ".join(cell.split())).replace("|", "\\|") if cell.strip() else cell
 
 
 def of_frame(frame: "pd.DataFrame", columns: Sequence[str] | None = None, **words: str) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class Remedy:
     remedy: str
     action: Callable[[], object]
     healed: bool = True
+    unlocked: bool = False  # done after all others, when the lock is given back: it takes the lock itself
 
 
 def repair(
@@ -91,25 +92,37 @@ def repair(
         return []
     if dry_run:
         return [Repair(run.id, s.file, s.wrong, s.remedy, s.healed) for s in planned(run, place, makers or {})]
-    done = []
+    done, later = [], list[Remedy]()
     with run.locked():
         for step in planned(run, place, makers or {}):
-            try:
-                step.action()
-                done.append(Repair(run.id, step.file, step.wrong, step.remedy, step.healed))
-            except UserError as error:
-                done.append(Repair(run.id, step.file, step.wrong, f"could not be done: {error}", False))
+            if step.unlocked:
+                run.set_aside(step.file)
+                later.append(step)
+            else:
+                done.append(taken(run, step))
     vars(run).pop("config", None)  # as it was read before
-    return done
+    return done + [taken(run, step) for step in later]
+
+
+def taken(run: Run, step: Remedy) -> Repair:
+    """What a step came to, now that it was tried."""
+    try:
+        step.action()
+    except UserError as error:
+        return Repair(run.id, step.file, step.wrong, f"could not be done: {error}", False)
+    return Repair(run.id, step.file, step.wrong, step.remedy, step.healed)
 
 
 def planned(run: Run, store: RunStore, makers: Makers) -> Iterator[Remedy]:
     """What is to be done, in order; each step sees what those before it left, if they were taken."""
     try:
         damage, entries = run.damage(), run.manifest()
+        wrong = "" if run.has(MANIFEST) else "is missing"
     except files.StorageError as error:
+        wrong = str(error)
+    if wrong:
         entries = surely(run)
-        yield Remedy(MANIFEST, str(error), f"made again for {len(entries)} files", partial(relist, run, entries))
+        yield Remedy(MANIFEST, wrong, f"made again for {len(entries)} files", partial(relist, run, entries))
         names = sorted(path.name for path in run.path.iterdir() if path.name not in UNLISTED and not path.is_dir())
         damage = {name: UNSURE for name in names if name not in entries}
     config, how = known_config(run, store, damage)
@@ -130,7 +143,7 @@ def planned(run: Run, store: RunStore, makers: Makers) -> Iterator[Remedy]:
         if name == EVALUATION and config is not None and sound:
             yield Remedy(name, wrong, scores_remedy(run, config), partial(score_again, run))
         elif name in makers and sound:
-            yield Remedy(name, wrong, "measured again", partial(make_again, run, name, makers[name]))
+            yield Remedy(name, wrong, "measured again", partial(makers[name], run), unlocked=True)
         else:
             stray = name not in follow
             yield Remedy(name, wrong, "set aside", partial(run.set_aside, name), healed=stray and wrong != UNSURE)
@@ -283,11 +296,6 @@ def scores_remedy(run: Run, config: RunConfig) -> str:
     lengths = sorted({row["length"] for row in rows if row["length"] > config.train_max})
     also = f"; then: lengthlens evaluate {run.id} --lengths {','.join(map(str, lengths))}" if lengths else ""
     return f"computed again in range{also}"
-
-
-def make_again(run: Run, name: str, make: Callable[[Run], object]) -> None:
-    run.set_aside(name)
-    make(run)
 
 
 def command_of(config: RunConfig) -> str:

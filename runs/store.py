@@ -17,7 +17,7 @@ from lengthlens.plugins.registry import PluginError
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import Score, best_rows
 from lengthlens.runs.run import CONFIG, LOG, MANIFEST, Run, Status
-from lengthlens.values import text
+from lengthlens.values import harmless_cell, text
 
 COLUMNS = [
     "run",
@@ -26,7 +26,6 @@ COLUMNS = [
     *(f.name for f in fields(Score) if f.name != "seed"),
     *("evaluation_seed", "reason"),
 ]
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that spreadsheets run
 LeftOut = Callable[[str, str], None]  # told the name of a run, and what is wrong with it
 Result = TypeVar("Result")
 INTEGERS = ("length", "samples", "d_mlp")  # columns that may be empty and are whole numbers otherwise
@@ -170,11 +169,8 @@ def harmless(table: pd.DataFrame) -> pd.DataFrame:
     >>> harmless(pd.DataFrame({"reason": ["=1+1", "fine"], "value": [-1.0, 2.0]})).values.tolist()
     [["'=1+1", -1.0], ['fine', 2.0]]
     """
-
-    def cell(value: Any) -> Any:
-        return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
-
-    return table.assign(**{name: table[name].map(cell) for name in table.columns if not is_numeric_dtype(table[name])})
+    texts = [name for name in table.columns if not is_numeric_dtype(table[name])]
+    return table.assign(**{name: table[name].map(harmless_cell) for name in texts})
 
 
 def listed(run: Run) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -283,7 +284,10 @@ def metrics_lines(history: list[Metrics]) -> bytes:
 
 def library_versions() -> dict[str, str]:
     """What the run was made with."""
-    return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
+    return {"python": platform.python_version(), **{name: _version(name) for name in LIBRARIES}}
+
+
+_version = cache(version)  # each looks through all packages that are installed
 
 
 def wandb_report(config: RunConfig, project: str = "lengthlens") -> Report:

@@ -1,7 +1,7 @@
 """Damaged files and odd arguments by the thousand: each must end in a result or in one sentence.
 
 ``python tests/fuzz/fuzzer.py --files 20000 --arguments 2000 --seed 0 --out FILE.json`` (`make fuzz`). Every case runs
-in a child process in a sandbox (see sandbox.py): files in batches, argument lists one process each. What counts as a
+in a child process in a sandbox (see sandbox.py), 100 files or 20 argument lists in each. What counts as a
 failure: an exception that is no `UserError`, more CPU time or memory than the limit, a crash, and a change to a
 checksummed file that is believed. A case follows from its number and the seed, so that it can be run again.
 """
@@ -16,6 +16,7 @@ import resource
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -51,8 +52,11 @@ from lengthlens.values import parse_json, parsed  # noqa: E402
 
 CPU_SECONDS = 20.0  # of one case; the slowest takes about one
 WALL_SECONDS = 300.0  # for a case that waits for something that never comes
-BATCH = 100  # file cases of one process
+BATCH = {"files": 100, "arguments": 20}  # cases of one process
 SPECIAL = ("directory", "fifo", "link", "device", "huge", "missing")
+
+
+Found = dict[str, Any]
 
 
 class HangError(BaseException):
@@ -319,38 +323,36 @@ def import_everything() -> None:
         CliRunner().invoke(lengthlens_command, asked)
 
 
-def fuzz(
-    number_of_files: int, number_of_commands: int, seed: int = 0, report: Callable[[str], None] | None = None
-) -> dict[str, Any]:
-    """Run so many cases of both kinds; counts of outcomes, and each failure with what it takes to see it again."""
+def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[str], None] | None = None) -> Found:
+    """Run these cases of both kinds; counts of outcomes, and each failure with what it takes to see it again."""
     import_everything()
     place, start = sandbox.make_directory(), time.monotonic()
+    counts: dict[str, Counter[str]] = {"files": Counter(), "arguments": Counter()}
+    failures, memory = [], 0
     try:
-        made = place / "made"
-        corpus.make(made)
+        corpus.make(place / "made")
+        words.DRAWING = len(of_arguments) > 200
+        if words.DRAWING:  # fonts, too, are read before the sandbox is entered
+            for name in ("report", "figures"):
+                asked = [name, "--table", str(place / "made" / "study.parquet"), "--out", str(place / f"{name}.html")]
+                CliRunner().invoke(lengthlens_command, asked)
         sandbox.give(place)
-        counts: dict[str, Counter[str]] = {"files": Counter(), "arguments": Counter()}
-        failures, memory = [], 0
-        for kind, body, total, size in (
-            ("files", attack_files, number_of_files, BATCH),
-            ("arguments", attack_command, number_of_commands, 1 if number_of_commands > 200 else 20),
-        ):
-            for first in range(0, total, size):
-                for found in in_child(body, place, made, range(first, min(total, first + size)), seed):
-                    if "memory" in found:
-                        memory = max(memory, found["memory"])
-                        continue
-                    counts[kind][found["outcome"]] += 1
-                    if found["outcome"].startswith("FAILED"):
-                        failures.append({"kind": kind, **found})
+        for kind, body, cases in (("files", attack_files, of_files), ("arguments", attack_command, of_arguments)):
+            for first in range(cases.start, cases.stop, BATCH[kind]):
+                numbers = range(first, min(cases.stop, first + BATCH[kind]))
+                for found in in_child(body, place, place / "made", numbers, seed):
+                    memory = max(memory, found.get("memory", 0))
+                    if "outcome" in found:
+                        counts[kind][found["outcome"]] += 1
+                        failures += [{"kind": kind, **found}] if found["outcome"].startswith("FAILED") else []
                 if report:
-                    report(f"{kind} {min(total, first + size)} of {total}, {len(failures)} failures")
+                    report(f"{kind} {numbers.stop} of {cases.stop}, {len(failures)} failures")
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return {
         "seed": seed,
-        "files": {"cases": number_of_files, **counts["files"]},
-        "arguments": {"cases": number_of_commands, **counts["arguments"]},
+        "files": {"cases": len(of_files), **counts["files"]},
+        "arguments": {"cases": len(of_arguments), **counts["arguments"]},
         "failures": failures,
         "largest_resident_MiB": memory // 1024,
         "limit_MiB": sandbox.MEMORY >> 20,
@@ -358,14 +360,38 @@ def fuzz(
     }
 
 
+def shared_out(files: int, arguments: int, seed: int, jobs: int) -> Found:
+    """The same cases by several processes, each with a part of them; what they found together."""
+    parts = []
+    for k in range(jobs):
+        bounds = [str(total * at // jobs) for total in (files, arguments) for at in (k, k + 1)]
+        own = [sys.executable, __file__, "--part", *bounds, "--seed", str(seed)]
+        parts.append(subprocess.Popen(own, stdout=subprocess.PIPE))
+    found = [json.loads(part.communicate()[0]) for part in parts]
+    merged: Found = {"seed": seed}
+    for kind in ("files", "arguments"):
+        merged[kind] = dict(sum((Counter(each[kind]) for each in found), Counter()))
+    merged["failures"] = [failure for each in found for failure in each["failures"]]
+    for name in ("largest_resident_MiB", "limit_MiB", "seconds"):
+        merged[name] = max(each[name] for each in found)
+    return merged
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--arguments", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the cases")
+    parser.add_argument("--part", type=int, nargs=4, help="only these cases, from and to, of both kinds")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    found = fuzz(asked.files, asked.arguments, asked.seed, lambda text: print(text, file=sys.stderr, flush=True))
+    if asked.part or asked.jobs == 1:
+        bounds = asked.part or (0, asked.files, 0, asked.arguments)
+        say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
+        found = fuzz(range(*bounds[:2]), range(*bounds[2:]), asked.seed, say)
+    else:
+        found = shared_out(asked.files, asked.arguments, asked.seed, asked.jobs)
     text = json.dumps({**found, "failures": found["failures"][:50]}, indent=1, ensure_ascii=False)
     print(text)
     if asked.out:

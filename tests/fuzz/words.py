@@ -78,6 +78,7 @@ SMALL = {
     "src": ["--max-scale", "3"],
     "figures": ["--formats", "svg"],
 }
+DRAWING = False  # whether studies that can be read may be asked to be drawn
 NEVER = ("--wandb", "--tensorboard", "--help", "--version", "--all", "--address")  # other services, other processes
 LEFT = ("reproduce", "verdict --all")  # minutes each
 
@@ -108,6 +109,8 @@ def value(parameter: click.Parameter, chance: random.Random) -> str:
         return chance.choice(RANGES)
     if name in ("settings", "scheme_options", "resources"):
         return chance.choice(PAIRS)
+    if name == "tables" and not DRAWING:
+        return chance.choice([path for path in PATHS if not path.startswith("study")])
     if kind in ("file", "directory", "path") or name in ("store", "out", "table", "tables", "file", "plot"):
         return chance.choice(PATHS)
     return chance.choice(NAMES)
@@ -129,7 +132,7 @@ def command_line(chance: random.Random) -> list[str]:
         elif getattr(parameter, "is_flag", False):
             asked += names[:1] if chance.random() < 0.2 else []
         elif parameter.required or chance.random() < 0.25:
-            often = 0.15 if parameter.name == "tables" else 0.6  # drawing a whole study takes seconds
+            often = 0.6 if parameter.name != "tables" else 0.15 if DRAWING else 0.0  # a whole study takes seconds
             given = (
                 usual(parameter, path) if parameter.required and chance.random() < often else value(parameter, chance)
             )

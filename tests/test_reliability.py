@@ -1,0 +1,542 @@
+"""What was found by attacking the store, the files and the commands: each attack, and what happens now."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from lengthlens import files
+from lengthlens.analyses.table import read_study, write_study
+from lengthlens.analyses.tables import Table
+from lengthlens.cli import main
+from lengthlens.errors import UserError
+from lengthlens.probes.table import FILE, probe_run
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.evaluation import evaluate
+from lengthlens.runs.repair import repair
+from lengthlens.runs.run import CHECKPOINT, CONFIG, EVALUATION, LOG, MANIFEST, METRICS, MODEL, STATUS, VERSIONS, Run
+from lengthlens.runs.store import RunStore, harmless
+from lengthlens.runs.sweep import Grid, read_grid, sweep
+from lengthlens.runs.training import train
+from lengthlens.studies.build import study
+from lengthlens.studies.reproduce import is_shown, write_stamp
+
+TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
+
+
+def tiny(**changes: object) -> RunConfig:
+    return RunConfig.from_dict({"task": "copy", "scheme": "relative", **TINY, **changes})
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two finished runs, one of which is probed."""
+    store = RunStore(tmp_path_factory.mktemp("made") / "runs")
+    for seed in (0, 1):
+        trained = train(tiny(seed=seed), store)
+    assert trained.run is not None
+    probe_run(trained.run, ["lrc"], force=True)
+    return store.path
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> RunStore:
+    shutil.copytree(made, tmp_path / "runs")
+    return RunStore(tmp_path / "runs")
+
+
+@pytest.fixture
+def run(store: RunStore) -> Run:
+    """The run that is probed."""
+    return store.find("copy_relative_s1")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# -- 1: output replaces files and nothing else ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "dangling", "folder", "socket"])
+@pytest.mark.parametrize("words", [["src", "copy", "--max-scale", "2", "--plot"], ["runs", "table"]])
+def test_only_a_file_is_replaced(tmp_path: Path, store: RunStore, kind: str, words: list[str]) -> None:
+    target, out = tmp_path / "target", tmp_path / "out.png"
+    target.write_text("mine")
+    if kind == "fifo":
+        os.mkfifo(out)
+    elif kind == "folder":
+        out.mkdir()
+    elif kind == "socket":
+        os.mknod(out, stat.S_IFSOCK | 0o600)
+    else:
+        out.symlink_to(target if kind == "link" else tmp_path / "nowhere")
+    before = out.lstat()
+    where = ["--store", str(store.path)] if words[0] == "runs" else []
+    name = out if words[0] != "runs" else out.rename(tmp_path / "out.parquet")
+    result = command(*words, str(name), *where)
+    assert result.exit_code == 2 and "out" in result.stderr, result.output
+    assert (name.lstat().st_mode, name.lstat().st_ino) == (before.st_mode, before.st_ino)
+    assert target.read_text() == "mine" and not (tmp_path / "nowhere").exists()
+
+
+def test_a_device_stays_a_device(tmp_path: Path) -> None:
+    with pytest.raises(files.StorageError, match="it is a device"):
+        files.write_whole(Path("/dev/null"), b"x")
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+# -- 2: links in a run ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [LOG, STATUS, MANIFEST, MODEL, EVALUATION, CHECKPOINT, ".lock"])
+def test_links_in_a_run_are_not_followed(store: RunStore, run: Run, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes((run.path / name).read_bytes() if run.has(name) else b"")
+    before = outside.read_bytes()
+    (run.path / name).unlink(missing_ok=True)
+    (run.path / name).symlink_to(outside)
+    with pytest.raises(UserError), run.locked():
+        run.set_status(run.status())
+        run.log("test")
+        run.write(name, b"{}")
+    assert outside.read_bytes() == before and outside.is_file()
+    if name != ".lock":
+        assert any(name in problem for problem in run.problems())
+
+
+def test_a_run_that_is_a_link_is_refused(store: RunStore, run: Run, tmp_path: Path) -> None:
+    moved = run.path.rename(tmp_path / "moved")
+    run.path.symlink_to(moved)
+    before = contents(moved)
+    assert any("is a link" in problem for problem in run.problems())
+    with pytest.raises(UserError, match="is a link"):
+        train(tiny(seed=1), store)
+    with pytest.raises(UserError, match="is a link"):
+        repair(run)
+    assert contents(moved) == before
+
+
+def test_a_manifest_names_no_file_outside(store: RunStore, run: Run, tmp_path: Path) -> None:
+    listed = json.loads((run.path / MANIFEST).read_text())
+    listed["files"]["../../secret"] = {"sha256": "0" * 64}
+    (run.path / MANIFEST).write_text(json.dumps(listed))
+    assert "outside of the run" in run.problems()[0]
+
+
+# -- 3: the log ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "lost", "not text"])
+def test_a_torn_line_is_left_out_and_seen(run: Run, damage: str) -> None:
+    lines = (run.path / LOG).read_bytes().splitlines(keepends=True)
+    assert len(lines) == 2
+    if damage == "torn":
+        lines[1] = lines[1][:40]
+    elif damage == "flipped":
+        lines[1] = lines[1].replace(b"finish", b"finisj")
+    elif damage == "lost":
+        lines = lines[1:]
+    else:
+        lines[1] = b"\xff\xfe}\n"
+    (run.path / LOG).write_bytes(b"".join(lines))
+    assert len(run.events()) == (0 if damage == "lost" else 1)
+    assert any(LOG in problem for problem in run.problems())
+    shown = command("runs", "show", run.id, "--store", str(run.path.parent), "--json")
+    assert shown.exit_code == 0 and isinstance(json.loads(shown.stdout)["log"], list)
+    with run.locked():
+        run.log("later")
+    assert run.events()[-1]["event"] == "later"
+    assert all(each.healed for each in repair(run)) and run.problems() == []
+    assert run.events()[-1]["event"] == "later"
+
+
+def test_lines_of_an_earlier_version_are_read(run: Run) -> None:
+    (run.path / LOG).write_text('{"time": "2030-01-31T00:00:00Z", "event": "start", "step": 0}\n')
+    assert run.events() == [{"time": "2030-01-31T00:00:00Z", "event": "start", "step": 0}]
+    with run.locked():
+        run.log("finish")
+    assert [event["event"] for event in run.events()] == ["start", "finish"] and run.problems() == []
+
+
+def test_a_short_write_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    files.append_line(path, b"one")
+    monkeypatch.setattr(os, "fdopen", short_writing)
+    with pytest.raises(files.StorageError, match="No space"):
+        files.append_line(path, b"two")
+    monkeypatch.undo()
+    files.append_line(path, b"three")
+    assert path.read_bytes() == b"one\nthree\n"
+
+
+def short_writing(descriptor: int, *rest: object, **options: object) -> object:
+    """A file on a disk that takes two bytes and no more."""
+
+    class Short:
+        def __enter__(self) -> "Short":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            os.close(descriptor)
+
+        def write(self, data: bytes) -> int:
+            return os.write(descriptor, data[:2])
+
+    return Short()
+
+
+# -- 4: only a refused length is a result --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("samples", ["0", "-1"])
+def test_no_instances_are_no_result(store: RunStore, run: Run, samples: str) -> None:
+    before = run.evaluation()
+    result = command("evaluate", run.id, "--lengths", "3", "--samples", samples, "--store", str(store.path))
+    assert result.exit_code == 2 and "--samples" in result.stderr
+    swept = command("sweep", "--tasks", "copy", "--schemes", "rope", "--samples", samples, "--store", str(store.path))
+    assert swept.exit_code == 2
+    with pytest.raises(UserError, match="samples"):
+        evaluate(run, [3], samples=int(samples))
+    assert run.evaluation() == before
+
+
+def test_an_error_is_not_kept_as_a_score(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> object:
+        raise UserError("something else")
+
+    monkeypatch.setattr("lengthlens.runs.evaluation.right_answers", fails)
+    before = run.evaluation()
+    with pytest.raises(UserError, match="something else"):
+        evaluate(run, [3], samples=5)
+    assert run.evaluation() == before
+
+
+def test_a_length_that_a_scheme_refuses_is_kept(store: RunStore) -> None:
+    trained = train(tiny(scheme="learned", n_ctx=16), store)
+    assert trained.run is not None
+    (row,) = evaluate(trained.run, [50], samples=5)
+    assert "16 positions" in row["reason"] and trained.run.evaluation()[-1] == row
+
+
+# -- 5: what reproduce names is there ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "other"])
+def test_outputs_are_looked_at(tmp_path: Path, damage: str) -> None:
+    made = [tmp_path / name for name in ("study.parquet", "index.html")]
+    for path in made:
+        path.write_bytes(b"long enough")
+    write_stamp(tmp_path, "this", made)
+    assert is_shown(tmp_path, "this") and not is_shown(tmp_path, "that")
+    made[1].unlink() if damage == "gone" else made[1].write_bytes(b"long" if damage == "cut" else b"changed now")
+    assert not is_shown(tmp_path, "this")
+
+
+@pytest.mark.parametrize("stamp", [b"", b"\xff\xfe", b"[]", b'{"made_of": 3, "files": {}}', b'{"files": {"..": []}}'])
+def test_a_damaged_stamp_means_make_again(tmp_path: Path, stamp: bytes) -> None:
+    (tmp_path / ".shown").write_bytes(stamp)
+    assert not is_shown(tmp_path, "this")
+
+
+# -- 7: one damaged run --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [STATUS, CONFIG, MANIFEST, EVALUATION])
+def test_a_damaged_run_is_named_left_out_and_counted(store: RunStore, run: Run, tmp_path: Path, name: str) -> None:
+    (run.path / name).write_bytes(b"{")
+    told = dict[str, str]()
+    table = study(store, pola_targets=[], left_out=told.__setitem__)
+    assert list(told) == [run.id] and name in told[run.id]
+    assert set(table["run"]) - {""} == {store.find("copy_relative_s0").id}
+    with pytest.raises(UserError, match=run.id):
+        study(store, pola_targets=[])
+    for words in (["runs", "table", str(tmp_path / "all")], ["probe", "--all", "--measure", "lrc", "--force"]):
+        result = command(*words, "--store", str(store.path))
+        assert result.exit_code == (0 if words[0] == "probe" and name in (EVALUATION, CONFIG) else 1), result.output
+        if result.exit_code:
+            assert run.id in result.stderr and "1 damaged run" in result.stderr
+    assert set(pd.read_parquet(tmp_path / "all.parquet")["run"]) == {store.find("copy_relative_s0").id}
+
+
+# -- 8: repair -----------------------------------------------------------------------------------------------------
+
+DAMAGE = {"flip": lambda data: data[:-3] + b"?" + data[-2:], "cut": lambda data: data[: len(data) // 2], "gone": None}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", [CONFIG, STATUS, EVALUATION, MODEL, METRICS, VERSIONS, MANIFEST, FILE])
+def test_damage_is_healed(store: RunStore, run: Run, name: str, damage: str) -> None:
+    """What follows from sound parts is as before, bit for bit; the rest is set aside, and nothing is deleted."""
+    path, change = run.path / name, DAMAGE[damage]
+    data, before = path.read_bytes(), contents(run.path)
+    path.unlink() if change is None else path.write_bytes(change(data))
+    damaged = contents(run.path)
+    planned = repair(run, dry_run=True)
+    assert planned and contents(run.path) == damaged, "only said"
+    makers = {FILE: lambda each: probe_run(each, ["lrc"], force=True)}
+    done = repair(run, makers=makers)
+    assert done and run.problems() == [], done
+    after = contents(run.path)
+    aside = {text for each, text in after.items() if each.startswith("damaged/")}
+    assert set(damaged.values()) <= {*after.values(), *aside} | {damaged.get(MANIFEST, b"")}, "nothing is deleted"
+    if name in (CONFIG, STATUS, EVALUATION, FILE):
+        assert all(each.healed for each in done)
+        assert {k: v for k, v in after.items() if not k.startswith("damaged/")} == before
+    if name == MODEL:
+        assert not done[0].healed and "lengthlens train" in done[0].remedy
+        assert run.status().status == "new"
+        train(tiny(seed=1), store)
+        assert (run.path / MODEL).read_bytes() == data
+    if name == MANIFEST:
+        assert after[MODEL] == before[MODEL] and run.status() == Run(run.path).status() and run.status().has_model
+    assert repair(run) == []
+
+
+def test_repair_is_a_command(store: RunStore, run: Run) -> None:
+    words = ("runs", "repair", "--store", str(store.path))
+    assert "nothing to repair" in command(*words).stdout
+    (run.path / STATUS).write_bytes(b"")
+    planned = command(*words, run.id, "--dry-run", "--json")
+    assert planned.exit_code == 1 and json.loads(planned.stdout)["repairs"][0]["file"] == STATUS
+    assert store.check()
+    healed = command(*words)
+    assert healed.exit_code == 0 and "1 files were healed" in healed.stdout, healed.output
+    assert store.check() == []
+    (run.path / MODEL).write_bytes(b"")
+    lost = command(*words)
+    assert lost.exit_code == 1 and "train it again" in lost.stdout
+
+
+def test_a_run_of_a_newer_version_is_not_repaired(run: Run) -> None:
+    listed = json.loads((run.path / MANIFEST).read_text())
+    (run.path / MANIFEST).write_text(json.dumps({**listed, "format": 99}))
+    before = contents(run.path)
+    with pytest.raises(UserError, match="newer"):
+        repair(run)
+    assert contents(run.path) == before
+
+
+def test_again_replaces_damaged_files(store: RunStore, run: Run) -> None:
+    for name, words in (
+        (EVALUATION, ["evaluate", run.id, "--lengths", "3", "--samples", "5"]),
+        (FILE, ["probe", run.id, "--measure", "lrc", "--force"]),
+    ):
+        (run.path / name).write_bytes(b"damaged")
+        refused = command(*words, "--store", str(store.path))
+        assert refused.exit_code == 2 and "runs repair" in refused.stderr
+        again = command(*words, "--again", "--store", str(store.path))
+        assert again.exit_code == 0, again.output
+        assert run.problems() == []
+        assert (run.path / "damaged" / name).read_bytes() == b"damaged"
+    assert {row["length"] for row in run.evaluation()} == {1, 2, 3}
+
+
+# -- 9 and 10: sweeps and numbers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tasks = 5", 'tasks = ["copy"]\nschemes = ["rope"]\nsamples = "x"', "tasks = [[1]]", "seeds = [-1]",
+        'tasks = ["copy"]\nschemes = ["rope"]\nlengths = [0]', "tasks = " + "[" * 3000 + "]" * 3000, "settings = 3",
+        'tasks = ["copy"]\nschemes = ["rope"]\nsamples = 0', 'tasks = ["copy"]\nschemes = 7', "seeds = true",
+        'tasks = ["copy"]\nschemes = ["rope"]\n[settings]\nseed = 7', "\udcff",
+    ],
+)  # fmt: skip
+def test_a_sweep_file_is_checked(tmp_path: Path, text: str) -> None:
+    (tmp_path / "grid.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError) as refusal:
+        read_grid(tmp_path / "grid.toml").configs()
+    assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sweep", "--tasks", "copy", "--schemes", "rope", "--seeds", "5-3"],
+        ["sweep", "--tasks", "copy", "--schemes", "rope", "--set", "seed=7"],
+        ["sweep", "--tasks", "copy", "--schemes", "rope", "--lengths", "0"],
+        ["sweep", "--tasks", "copy", "--schemes", "rope", "--resources", "GPU=x"],
+        ["sweep", "--tasks", "copy", "--schemes", "rope", "--workers", "2147483648"],
+        ["runs", "check", "--store", "typo"],
+        ["runs", "repair", "--store", "typo"],
+        ["evaluate", "copy_relative_s0", "--lengths", "5-3"],
+        ["evaluate", "copy_relative_s0", "--lengths", "²"],
+        ["evaluate", "copy_relative_s0", "--lengths", "9" * 5000],
+        ["evaluate", "copy_relative_s0", "--lengths", "0-10000000000"],
+        ["evaluate", "copy_relative_s0", "--memory", "nan"],
+        ["evaluate", "copy_relative_s0", "--memory", "inf"],
+        ["evaluate", "copy_relative_s0", "--seed", "9" * 30],
+        ["evaluate", ""],
+        ["evaluate", "x" * 300],
+        ["evaluate", "a/" * 3000],
+        ["probe", "copy_relative_s0", "--layers", "5-3"],
+        ["train", "--task", "copy", "--scheme", "rope", "--seed", "9" * 30],
+        ["train", "--task", "copy", "--scheme", "rope", "--set", "scheme_options=5"],
+        ["train", "--task", "copy", "--scheme", "rope", "--set", "scheme_options=" + "[" * 5000],
+        ["train", "--task", "copy", "--scheme", "rope", "--set", "threads=100000"],
+        ["train", "--task", "copy", "--scheme", "rope", "--store", ""],
+        ["train", "--task", "x" * 300, "--scheme", "rope"],
+        ["verdict", "--all", "--jobs", "2147483648"],
+        ["runs", "table", ""],
+        ["runs", "table", "/"],
+        ["report", "--table", "study.parquet", "--out", ""],
+        ["report", "--table", "."],
+        ["report", "--table", "/dev/zero"],
+        ["figures", "--table", "runs", "--out", ""],
+        ["sweep", "/dev/zero"],
+        ["sweep", "."],
+        ["sweep", "fifo"],
+        ["sample", "copy", "--seed", "1\0"],
+        ["sample", "caf\udce9"],
+    ],
+    ids=lambda words: " ".join(words)[:60].encode("ascii", "replace").decode().replace("\0", "0"),
+)
+def test_nonsense_is_one_sentence(
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    before = contents(store.path)
+    result = command(*words)
+    assert result.exit_code == 2, result.output[:500]
+    said = [line for line in result.stderr.splitlines() if line.startswith("Error")]
+    assert len(said) == 1 and len(said[0]) < 2000
+    assert contents(store.path) == before, "nothing was trained"
+
+
+# -- 11 and 12: damaged entries and tables -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", [None, 3, [], {}, {"sha256": 3}, {"sha256": "x"}, {"before": None}])
+def test_manifest_entries_are_checked(store: RunStore, run: Run, entry: object) -> None:
+    listed = json.loads((run.path / MANIFEST).read_text())
+    listed["files"][STATUS] = entry
+    (run.path / MANIFEST).write_text(json.dumps(listed))
+    assert MANIFEST in run.problems()[0]
+    assert [row["status"] for row in store.listing()] == ["not-converged", "unreadable"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (STATUS, {"status": 3}), (STATUS, []), (STATUS, {"status": "converged", "steps": "x"}), (EVALUATION, {"a": 1}),
+        (EVALUATION, [{"length": "x"}]), (EVALUATION, [3]), (VERSIONS, [1]), (METRICS, {"step": None}), (CONFIG, []),
+        (STATUS, {"status": "converged", "seconds": 1e999}),
+    ],
+)  # fmt: skip
+def test_believed_checksums_do_not_make_nonsense_sense(store: RunStore, run: Run, name: str, value: object) -> None:
+    """A checksum that was made to fit is believed, the content is not."""
+    run.write(name, json.dumps(value).encode())
+    vars(run).pop("config", None)
+    with pytest.raises(UserError):
+        run.facts()
+    store.listing()
+
+
+def small_study() -> pd.DataFrame:
+    rows = {"run": ["a", "b"], "task": "copy", "scheme": "rope", "measure": "steps", "value": [1.0, 2.0]}
+    return pd.DataFrame(rows)
+
+
+def test_any_change_of_a_study_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "study.parquet"
+    write_study(small_study(), {"made": "2030-01-31"}, path)
+    table, about = read_study(path)
+    assert len(table) == 2 and about == {"made": "2030-01-31"}
+    assert len(pd.read_parquet(path)) == 2, "still a plain parquet file"
+    data = path.read_bytes()
+    for place in range(0, len(data), 7):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(UserError):
+            read_study(path)
+    for end in (0, 4, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:end])
+        with pytest.raises(UserError):
+            read_study(path)
+
+
+def test_a_study_without_a_checksum_is_read(tmp_path: Path) -> None:
+    small_study().to_parquet(tmp_path / "earlier.parquet")
+    assert len(read_study(tmp_path / "earlier.parquet")[0]) == 2
+
+
+@pytest.mark.parametrize("cell", ["1e400", "99999999999999999999999", "x", "\udcff"])
+def test_a_damaged_csv_is_a_sentence(tmp_path: Path, cell: str) -> None:
+    text = f"task,scheme,measure,value,scale\ncopy,rope,src,1,{cell}\n"
+    (tmp_path / "a.csv").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError):
+        read_study(tmp_path / "a.csv")
+
+
+# -- 16: workers end with their parent -----------------------------------------------------------------------------
+
+WORKERS = """
+import os, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from lengthlens.processes import end_with
+
+def work(_):
+    time.sleep(600)
+
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(2, get_context("spawn"), initializer=end_with, initargs=(os.getpid(),))
+    list(pool.map(work, range(2)))
+"""
+
+
+def children(parent: int) -> list[int]:
+    path = Path(f"/proc/{parent}/task/{parent}/children")
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(WORKERS)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "work.py")])
+    while len(found := children(parent.pid)) < 3:  # two workers and what watches over shared things
+        assert parent.poll() is None
+        time.sleep(0.05)
+    time.sleep(1.0)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{child}").exists() for child in found):
+        assert time.monotonic() < deadline, "left over"
+        time.sleep(0.05)
+
+
+# -- low -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_cell_is_a_formula_and_no_name_breaks_a_table() -> None:
+    table = pd.DataFrame({"reason": ["=1+1", "+1", "-1", "@x", "fine", None], "value": [-1.0] * 6})
+    assert [str(cell)[:1] for cell in harmless(table)["reason"][:4]] == ["'"] * 4
+    assert harmless(table)["value"].tolist() == [-1.0] * 6
+    row = {"name": "a|b\n`<script>`\r*x*", "value": "=1+1"}
+    shown = Table("Names", [row], {"name": "name", "value": "value"})
+    (line,) = shown.markdown().splitlines()[4:]
+    assert line.count("|") - line.count("\\|") == 3 and "<script>" not in line
+    assert "'=1+1" in shown.csv()
+
+
+def test_a_sweep_of_numbers_is_bounded() -> None:
+    with pytest.raises(UserError, match="seeds"):
+        Grid(["copy"], ["rope"], seeds=range(10**9)).configs()
+    with pytest.raises(UserError, match="workers"):
+        sweep(Grid(["copy"], ["rope"]), RunStore("nowhere"), workers=2**40)
