@@ -12,6 +12,7 @@ from lengthlens.models.config import ModelConfig
 from lengthlens.models.huggingface import ACTIVATIONS, written_out
 from lengthlens.models.pretrained import check_weights
 from lengthlens.models.transformer import HookedModel
+from lengthlens.values import anything, map_of, real, text
 
 BUFFERS = ("mask", "IGNORE", "rotary_sin", "rotary_cos")  # constants that old checkpoints carry along
 
@@ -125,6 +126,7 @@ def from_native(hooked: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dic
 
 def hooked_fields(hooked: Mapping[str, Any]) -> dict[str, Any]:
     """A HookedTransformerConfig, as a dict, in the fields of a `ModelConfig`."""
+    map_of(anything())(hooked, "a HookedTransformerConfig")
     try:
         sizes = {name: hooked[name] for name in ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")}
     except KeyError as error:
@@ -139,10 +141,12 @@ def hooked_fields(hooked: Mapping[str, Any]) -> dict[str, Any]:
         "shortformer": ("shortformer", {}),
         "alibi": ("alibi", {"slopes": slopes}),
     }
-    if (kind := hooked.get("positional_embedding_type", "standard")) not in kinds:
+    kind = text()(hooked.get("positional_embedding_type", "standard"), "positional_embedding_type")
+    if kind not in kinds:
         raise UserError(f"positional_embedding_type {kind!r} has no equivalent here; those that do: {', '.join(kinds)}")
     attn_only = bool(hooked.get("attn_only", False))
-    attn_scale = float(hooked.get("attn_scale", -1.0)) if hooked.get("use_attn_scale", True) else 1.0
+    given_scale = float(real()(hooked.get("attn_scale", -1.0), "attn_scale"))
+    attn_scale = given_scale if hooked.get("use_attn_scale", True) else 1.0
     norm, act_fn = hooked.get("normalization_type", "LN"), "gelu" if attn_only else hooked.get("act_fn", "relu")
     if hooked.get("final_rms") and norm not in ("RMS", "RMSPre"):
         raise UserError(f"a HookedTransformer with final_rms and normalization_type {norm!r} has no equivalent here")
@@ -152,7 +156,7 @@ def hooked_fields(hooked: Mapping[str, Any]) -> dict[str, Any]:
         d_vocab_out=None if hooked.get("d_vocab_out", -1) == -1 else hooked["d_vocab_out"],
         scheme=kinds[kind][0],
         scheme_options=kinds[kind][1],
-        act_fn=ACTIVATIONS.get(act_fn, act_fn),
+        act_fn=ACTIVATIONS.get(str(act_fn), act_fn),
         normalization_type=norm,
         eps=hooked.get("eps", 1e-5),
         attn_only=attn_only,

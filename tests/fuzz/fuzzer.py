@@ -40,10 +40,11 @@ from lengthlens.analyses.table import BLANK, SIGNATURE, read_study, signed  # no
 from lengthlens.cli import main as lengthlens_command  # noqa: E402
 from lengthlens.errors import UserError  # noqa: E402
 from lengthlens.models import pretrained  # noqa: E402
-from lengthlens.models.interop import hooked_model_config  # noqa: E402
+from lengthlens.models.config import ModelConfig  # noqa: E402
+from lengthlens.models.interop import hooked_fields  # noqa: E402
 from lengthlens.probes.table import earlier_relation, stored  # noqa: E402
 from lengthlens.runs.repair import repair  # noqa: E402
-from lengthlens.runs.run import LOG, MANIFEST, Run  # noqa: E402
+from lengthlens.runs.run import CONFIG, LOG, MANIFEST, MODEL, Run  # noqa: E402
 from lengthlens.runs.store import RunStore  # noqa: E402
 from lengthlens.runs.sweep import read_grid  # noqa: E402
 from lengthlens.runs.training import decode_checkpoint  # noqa: E402
@@ -152,7 +153,7 @@ class Attack:
         if name == "grid.toml":
             return [lambda: read_grid(path).configs()]
         if name == "hooked.json":
-            return [lambda: hooked_model_config(parse_json(files.read_whole(path), "the config"))]
+            return [lambda: ModelConfig(**hooked_fields(parse_json(files.read_whole(path), "the config")))]
         if name == ".shown":
             return [lambda: is_shown(self.folder, "made of this")]
         return [lambda: read_study(path)]
@@ -173,12 +174,14 @@ class Attack:
             parsed(lambda: decode_checkpoint(data), "it", "a checkpoint")
 
         looks: list[Callable[[], object]] = [
-            check, run.facts, run.model, run.verified, store.listing, store.table, checkpoint, lambda: stored(run),
+            check, run.facts, run.verified, store.listing, store.table, checkpoint, lambda: stored(run),
             lambda: store.table(lambda name, why: left.append(name)), lambda: repair(run, store, dry_run=True),
             lambda: earlier_relation(run),
         ]  # fmt: skip
-        looks = [check, *self.chance.sample(looks[1:], 6)]
-        return [*looks, mend] if self.chance.random() < 0.15 and not self.resigned else looks
+        looks = [check, *self.chance.sample(looks[1:], 5)]
+        if self.path.name in (MODEL, CONFIG) or self.chance.random() < 0.1:
+            looks.append(run.model)
+        return [*looks, mend] if self.chance.random() < 0.07 and not self.resigned else looks
 
     def believed(self, refusals: list[str]) -> bool:
         """Whether a change of a file with a checksum went unnoticed."""
