@@ -3,6 +3,7 @@
 import math
 import os
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -274,6 +275,12 @@ def in_parallel(
                 if deaths == DEATHS:
                     why = "perhaps for want of memory: use fewer with --workers"
                     raise UserError(f"{DEATHS} workers in a row were killed, {why}") from None
+            except (Exception, CancelledError) as error:
+                if engine != "dask" or isinstance(error, UserError):
+                    raise
+                # What `function` raises is a result here, so that this is the cluster: its scheduler is gone.
+                lost = f"the Dask scheduler at '{address}' was lost ({type(error).__name__})"
+                raise UserError(f"{lost}: once it answers, the same command goes on where it was") from None
 
 
 def _named(function: Callable[[Item], Result], worn: Outfit, name: str, item: Item) -> tuple[str, Result]:
