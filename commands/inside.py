@@ -1,4 +1,4 @@
-"""The command that looks inside a trained run: a page, and a summary on the terminal."""
+"""The commands that look inside a trained run, operate on its position codes, patch it, and explain its answers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,7 @@ import click
 from lengthlens.commands import options
 from lengthlens.commands.options import as_json, store_option
 from lengthlens.commands.terminal import print_json, print_table, progress, stoppable
+from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
     from lengthlens.inside.look import Inspection
@@ -76,4 +77,96 @@ def show(run: str, seen: "Inspection") -> None:
     print_table([{key.replace("_", " "): row[key] for key in row if key != "attends_to"} for row in rows])
 
 
-INSIDE_COMMANDS = (inspect_command,)
+@click.command("surgery")
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option("--lengths", callback=options.numbers, help="Scales n beyond training.  [default: 20,40]")
+@click.option("--all", "every", is_flag=True, help="Every run of the store that is accurate in range; needs --out.")
+@click.option("--table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Draw from this table.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where table and figure of --all go.")
+@store_option
+@as_json
+def surgery_command(
+    run: str | None,
+    lengths: list[int] | None,
+    every: bool,
+    table: Path | None,
+    out: Path | None,
+    store: "RunStore",
+    as_json: bool,
+) -> None:
+    """Give RUN the ideal relation, and see whether that heals it on long inputs; with --all, a study of all runs."""
+    from lengthlens.inside.healing import healing
+    from lengthlens.studies.healing import SCALES, draw_healing, healing_study, read_healing
+
+    if (run is not None) + every + (table is not None) != 1:
+        raise UserError("name a RUN, or say --all, or --table with a table that was made before")
+    scales = lengths or list(SCALES)
+    if run is not None:
+        found = store.find(run)
+        with stoppable("the surgery"), progress("operating"):
+            rows = healing(found.model(), scales=scales, train_max=found.config.train_max)
+        print_json(rows.to_dict("records")) if as_json else print_table(rows.to_dict("records"))  # type: ignore[arg-type]
+        return
+    if out is None:
+        raise UserError("--all and --table need --out, the directory for table and figure")
+    with stoppable("the study"), progress("operating") as report:
+        whole = healing_study(store, out, scales, report=report) if table is None else read_healing(table)
+        files = draw_healing(whole, out)
+    print_json(files) if as_json else click.echo("\n".join(files))
+
+
+@click.command("patch")
+@click.argument("run", metavar="RUN")
+@click.option("--length", type=int, help="The scale n that activations are taken from.  [default: train_max]")
+@click.option("--onto", type=int, help="The scale n of the run that is patched.  [default: the same]")
+@click.option("--roles", callback=options.names, help="Slots of the step, with commas.  [default: all]")
+@options.plot_file
+@store_option
+@as_json
+def patch_command(
+    run: str,
+    length: int | None,
+    onto: int | None,
+    roles: list[str] | None,
+    plot: Path | None,
+    store: "RunStore",
+    as_json: bool,
+) -> None:
+    """Say which layer and head of RUN carries what each slot of a step reads, within one length or across two."""
+    from lengthlens.inside.patching import patch_by_role
+
+    found = store.find(run)
+    with stoppable("patching"), progress("patching"):
+        table = patch_by_role(found.model().eval(), None, length or found.config.train_max, onto, roles=roles or None)
+    rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
+    print_json(rows) if as_json else print_table(rows)
+    if plot is not None:
+        from lengthlens.analyses import mechanism, theme
+
+        theme.save(mechanism.plot_patching(table), plot)
+
+
+@click.command("attribute")
+@click.argument("run", metavar="RUN")
+@click.option("--input", "text", required=True, help='The input up to the query, such as "^ 1 0 1 1 =".')
+@click.option("--method", default="lrp", show_default=True, help="lrp, gradient, integrated or rollout.")
+@options.plot_file
+@store_option
+@as_json
+def attribute_command(run: str, text: str, method: str, plot: Path | None, store: "RunStore", as_json: bool) -> None:
+    """Say to which tokens, and to which positions, RUN owes the token that it predicts behind an input."""
+    from lengthlens.inside.attribution import relevance
+
+    found = relevance(store.find(run).model().eval(), text, method=method)
+    words = text.split()
+    positions = [None] * len(words) if found.positions is None else found.positions[0].tolist()
+    parts = zip(words, found.tokens[0].tolist(), positions)
+    rows = [{"position": k, "token": w, "of token": t, "of position": p} for k, (w, t, p) in enumerate(parts)]
+    print_json(rows) if as_json else print_table(rows)
+    if plot is not None:
+        from lengthlens.analyses import mechanism, theme
+
+        theme.save(mechanism.plot_relevance(found, words), plot)
+
+
+INSIDE_COMMANDS = (inspect_command, surgery_command, patch_command, attribute_command)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from lengthlens.analyses import theme
+from lengthlens.analyses.mechanism import healing_tables, plot_healing
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, read_whole, write_whole
 from lengthlens.inside.healing import ROWS, healing
@@ -43,6 +45,7 @@ def healing_study(
     for place, run in enumerate(missing):
         tell(f"{run.id} ({place + 1} of {len(missing)})")
         table = pd.concat([table, _of_run(run, scales, rows)], ignore_index=True)
+        table = table.astype({"seed": "Int64", "scale": "Int64"})  # a run without an ideal relation has no scale
         ordered = table.sort_values(["task", "scheme", "seed", "run"], kind="stable").reset_index(drop=True)
         write_whole(path, ordered.to_csv(index=False, lineterminator="\n").encode())
     return read_healing(path) if path.exists() else table
@@ -50,7 +53,22 @@ def healing_study(
 
 def read_healing(path: str | Path) -> pd.DataFrame:
     """The table of a study, from its file."""
-    return pd.read_csv(io.BytesIO(read_whole(Path(path))), keep_default_na=False, na_values={"exact_match": [""]})
+    missing = {"exact_match": [""], "scale": [""]}
+    table = pd.read_csv(io.BytesIO(read_whole(Path(path))), keep_default_na=False, na_values=missing)
+    return table.astype({"seed": "Int64", "scale": "Int64"})
+
+
+def draw_healing(table: pd.DataFrame, out: str | Path) -> list[str]:
+    """The figure of a study as pdf and png and its tables, in Markdown and LaTeX; the files that were written."""
+    files = [Path(out) / f"healing.{kind}" for kind in ("pdf", "png")]
+    for path in files:
+        theme.save(plot_healing(table), path)
+    for name, found in healing_tables(table).items():
+        for ending, text in (("md", found.markdown()), ("tex", found.latex())):
+            files.append(Path(out) / "tables" / f"{name}.{ending}")
+            make_directory(files[-1].parent)
+            write_whole(files[-1], text.encode())
+    return [str(path) for path in files]
 
 
 def _beyond(run: Run) -> float:
@@ -68,6 +86,7 @@ def _of_run(run: Run, scales: Sequence[int], rows: int) -> pd.DataFrame:
         found = healing(model, scales=scales, train_max=config.train_max, rows=rows)
         cause = stretched_match(model, train_max=config.train_max, scales=scales).cause
     except UserError as error:
-        return pd.DataFrame([{**about, "reason": str(error)}])
+        blank = {"surgery": "", "scale": None, "exact_match": float("nan"), "cause": ""}
+        return pd.DataFrame([{**about, **blank, "reason": str(error)}])
     rows_of_run = [{**about, **row, "cause": cause or "", "reason": ""} for row in found.to_dict("records")]
     return pd.DataFrame(rows_of_run)
