@@ -243,10 +243,10 @@ def show(run: str, store: "RunStore", as_json: bool) -> None:
         print_table([score_cells(row) for row in facts["evaluation"]])
 
 
-@runs.command()
+@runs.command("check")
 @own_store
 @as_json
-def check(store: "RunStore", as_json: bool) -> None:
+def check_runs(store: "RunStore", as_json: bool) -> None:
     """Verify every checksum of every run."""
     problems, count = store.must_exist().check(), len(list(store.runs()))
     if as_json:

@@ -92,9 +92,9 @@ def show_reproduced(done: "Reproduced") -> None:
 @as_json
 def figures(names: tuple[str, ...], out: Path, formats: list[str], as_json: bool, **about: Any) -> None:
     """Redraw every figure and table of a study, or only those NAMEs. The same study gives the same bytes."""
-    from lengthlens.studies.drawing import check, draw
+    from lengthlens.studies.drawing import check_names, draw
 
-    check(names, formats)
+    check_names(names, formats)
     study = opened(**about)
     with progress("drawing") as report:
         drawn = draw(study, names, out, formats, report=report)

@@ -45,7 +45,7 @@ def draw(
         table = ll.study(ll.RunStore("out/runs"))
         ll.draw(table, ["front", "tables"], out="figures", formats=["png"]).missing
     """
-    check(names, formats)
+    check_names(names, formats)
     study = table if isinstance(table, Study) else Study(table, held_out=held_out)
     tell, files = report or (lambda name: None), list[Path]()
     for name, finding in findings(None if names else study).items():
@@ -63,7 +63,7 @@ def draw(
     return Drawn(files, study.missing)
 
 
-def check(names: Sequence[str], formats: Sequence[str]) -> None:
+def check_names(names: Sequence[str], formats: Sequence[str]) -> None:
     """Refuse names and formats that do not exist."""
     for kind, given, known in (("figure", names, (*findings(), TABLES)), ("format", formats, FORMATS)):
         for name in given:
