@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lengthlens.analyses.findings import plot
     from lengthlens.inside.ablation import ablate, least_heads
     from lengthlens.inside.attribution import relevance
     from lengthlens.inside.heads import attention_by_role, heads, relations
@@ -94,15 +95,16 @@ HOMES = {
     "study": "studies.build",
     "reproduce": "studies.reproduce",
     "draw": "studies.drawing",
+    "plot": "analyses.findings",
 }
 
 __all__ = [
     "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "ablate",
     "attention_by_role", "attribution_patching", "build", "certify", "check", "draw", "exact_match", "head_plane",
     "heads", "healing", "import_checkpoint", "inspect", "interchange_src", "invariance_index", "judge_relevance",
-    "known_by", "least_heads", "load", "look_at", "measured_lrc", "measured_src", "patch_by_role", "prune",
-    "readout_transfer", "register", "relations", "relevance", "reproduce", "residual_parts", "residual_shares",
-    "score_parts", "score_shares", "stretched_match", "study", "surgery", "sweep", "train", "verdict",
+    "known_by", "least_heads", "load", "look_at", "measured_lrc", "measured_src", "patch_by_role", "plot",
+    "prune", "readout_transfer", "register", "relations", "relevance", "reproduce", "residual_parts",
+    "residual_shares", "score_parts", "score_shares", "stretched_match", "study", "surgery", "sweep", "train", "verdict",
 ]  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Curves over the scale: exact match beyond the training range, and complexity inside it. And every cell as a row."""
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -12,22 +13,27 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.canvas import Canvas, Given, legend_height
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import FACTORS, Index, measured
+from lengthlens.analyses.table import FACTORS, Index, MissingError, measured
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.probes.invariance import over_seeds
 
 DECLARED: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
+TRAINED, BAND = Patch(color="0.93", label="training range"), "0.75"
+SAME = 0.03  # exact match, within which marks hide each other
+STEP = 0.8  # of a mark, between marks of one place, which stand side by side
 
 
 def mean_curves(rows: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds at each scale, with the lowest and highest seed.
 
-    Columns: task, label, scale, mean, low, high, seeds, train_max.
+    Columns: row, label, scale, mean, low, high, seeds, train_max.
     """
-    grouped = rows.groupby(["task", "label", "scale"])
+    grouped = rows.groupby(["row", "label", "scale"])
     found = grouped.agg(mean=("value", "mean"), low=("value", "min"), high=("value", "max"), seeds=("value", "count"))
     return found.assign(train_max=grouped["train_max"].max()).reset_index()
 
@@ -36,9 +42,8 @@ class Extrapolation(Finding):
     name, title = "extrapolation", "Exact match against length"
     shows = "Exact match against length, for each task and scheme."
 
-    def figure(self, study: Study) -> Figure:
-        found = mean_curves(measured(study.rows, "exact_match", "evaluate"))
-        return exact_multiples(found, "lowest to highest seed")[0]
+    def draw(self, study: Study, canvas: Canvas) -> None:
+        exact_multiples(mean_curves(measured(study.rows, "exact_match", "evaluate")), "lowest to highest seed", canvas)
 
     def tables(self, study: Study) -> dict[str, Table]:
         caption = (
@@ -59,8 +64,8 @@ def cell_table(study: Study) -> pd.DataFrame:
     its mean, _low and _high.
     """
     rows = []
-    for task in theme.tasks_in_order(study.runs["task"]):
-        own = study.runs[study.runs["task"] == task]
+    for task in theme.tasks_in_order(study.runs["row"]):
+        own = study.runs[study.runs["row"] == task]
         for label in theme.in_order(own["label"]):
             part = own[own["label"] == label]
             good = part[part["accurate"]]
@@ -75,59 +80,82 @@ def cell_table(study: Study) -> pd.DataFrame:
 
 
 def multiples(
-    found: pd.DataFrame, line: Callable[..., None], x: str, y: str, extra: Sequence[Artist], top: str = ""
-) -> tuple[Figure, dict[str, Axes]]:
-    """Small multiples of rows as `mean_curves` has them: the figure, and the axes of each task.
+    found: pd.DataFrame, line: Callable[..., None], canvas: Canvas, x: str, y: str, legend: Sequence[Artist],
+    top: str = "",
+) -> dict[str, Axes]:  # fmt: skip
+    """Small multiples of rows as `mean_curves` has them: the axes of each task.
 
-    `line` draws one scheme. Lines that coincide lie on each other, the wider below, label `top` above all. `x` and `y`
-    say what the axes are; `extra` is more of the legend.
+    `line` draws one scheme. Lines that coincide lie on each other, label `top` above all. `x` and `y` say what the axes
+    are.
     """
-    labels = sorted(theme.in_order(found["label"]), key=lambda label: label != top)
-    looks = theme.lines(labels)
-    figure, axes_of = theme.panels(found["task"], labels, x, y)
+    names = theme.tasks_in_order(found["row"])
+    if not names:
+        raise MissingError("the table has no value of an accurate run with its task, scheme and scale")
+    wide = canvas.width(theme.PAGE if len(names) > 1 else theme.COLUMN * 1.2)
+    room = legend_height([str(each.get_label()) for each in legend], wide) + 0.25
+    axes_of = canvas.panels(names, wide, theme.PANEL_HEIGHT, across=theme.ACROSS, more=room, sharex=True, sharey=True)
+    looks = theme.drawing_order(theme.lines(found["label"]), top, marks=2.2 if canvas.narrow else 3.0)
     for task, axes in axes_of.items():
-        for k, label in enumerate(reversed(labels)):  # the first schemes on top
-            own = found[(found["task"] == task) & (found["label"] == label)]
-            line(axes, own, theme.stacked(looks[label], k, len(labels)))
-    theme.legend(figure, labels, extra)
-    return figure, axes_of
+        axes.set_title(theme.literal(task))
+        for label, look in looks.items():
+            line(axes, found[(found["row"] == task) & (found["label"] == label)], look)
+    canvas.label(x, y)
+    canvas.data |= {"": found.rename(columns={"row": "task", "label": "scheme"})}
+    canvas.legend(legend, handlelength=2.8)
+    return axes_of
 
 
 def exact_multiples(
-    found: pd.DataFrame, band: str, extra: Sequence[Artist] = (), top: str = ""
-) -> tuple[Figure, dict[str, Axes]]:
+    found: pd.DataFrame, band: str, canvas: Canvas, extra: Sequence[Artist] = (), top: str = ""
+) -> dict[str, Axes]:
     """Exact match against length as `multiples`; `band` says in the legend what a band is."""
-    shaded = [Patch(color="0.93", label="training range"), Patch(color="0.75", label=band)]
-    with theme.style():
-        figure, axes_of = multiples(found, _exact_line, "length n", "exact match", [*shaded, *extra], top)
-        for task, axes in axes_of.items():
-            trained = found.loc[found["task"] == task, "train_max"].dropna()
-            known = int(trained.min()) if len(trained) else None  # shaded: where all runs were trained
-            length_axis(axes, found["scale"].min(), found["scale"].max(), known)
-    return figure, axes_of
+    bands = [Patch(color=BAND, label=band)] if (found["high"] > found["low"]).any() else []
+    legend = [*theme.handles(found["label"]), TRAINED, *bands, *extra]
+    axes_of = multiples(side_by_side(found), _exact_line, canvas, "length n", "exact match", legend, top)
+    for task, axes in axes_of.items():
+        trained = found.loc[found["row"] == task, "train_max"].dropna()
+        known = int(trained.min()) if len(trained) else None  # shaded: where all runs were trained
+        length_axis(axes, found["scale"].min(), found["scale"].max(), known)
+    return axes_of
+
+
+def side_by_side(found: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a column `aside`: by how many marks each is moved, so that those of one place can all be seen."""
+    order = {label: k for k, label in enumerate(theme.in_order(found["label"]))}
+    placed = found.assign(place=(found["mean"] / SAME).round(), order=found["label"].map(order)).sort_values("order")
+    groups = placed.groupby(["row", "scale", "place"])["order"]
+    aside = groups.cumcount() - (groups.transform("size") - 1) / 2
+    return found.assign(aside=aside.reindex(found.index))
 
 
 def _exact_line(axes: Axes, own: pd.DataFrame, look: dict[str, Any]) -> None:
-    """One scheme; marks only beyond the training range, where they do not hide each other."""
+    """One scheme. Marks are beyond the training range only, those of schemes at one place side by side."""
     if own.empty:
         return  # an empty band would have no place on a logarithmic axis
     scale = own["scale"].astype(float)
     axes.fill_between(scale, own["low"], own["high"], color=look["color"], alpha=0.15, linewidth=0)
     axes.plot(scale, own["mean"], **look | {"marker": "none"})
-    beyond = own[(own["scale"] > own["train_max"]).fillna(True)]
-    axes.plot(beyond["scale"].astype(float), beyond["mean"], **look | {"linestyle": "none"}, clip_on=False)
+    figure = cast(Figure, axes.get_figure(root=True))
+    for aside, part in own[(own["scale"] > own["train_max"]).fillna(True)].groupby("aside"):
+        moved = axes.transData + ScaledTranslation(
+            float(str(aside)) * STEP * look["markersize"] / 72, 0, figure.dpi_scale_trans
+        )
+        mark = look | {"linestyle": "none", "transform": moved, "zorder": 3, "clip_on": False}
+        axes.plot(part["scale"].astype(float), part["mean"], **mark)
 
 
-def plot_exact_match(rows: Sequence[Mapping[str, Any]], train_max: int, title: str) -> Figure:
+def plot_exact_match(
+    rows: Sequence[Mapping[str, Any]], train_max: int, title: str, ax: Given | None = None, width: float | None = None
+) -> Figure:
     """Exact match of one run with its interval, with and without the end token; the training range is shaded.
 
     `rows` as `lengthlens evaluate --json` prints them; lengths that the scheme cannot process are left out.
     """
     scored = sorted((row for row in rows if not row.get("reason")), key=lambda row: row["length"])
     lengths = [row["length"] for row in scored]
+    canvas = Canvas(ax, width)
     with theme.style():
-        figure = Figure(figsize=(theme.COLUMN * 1.2, 2.3), layout="constrained")
-        axes = figure.subplots()
+        axes = canvas.panel(theme.COLUMN * 1.2, 2.3)
         names = ("exact_match", "exact_match_no_end", "exact_match_low", "exact_match_high")
         exact, no_end, low, high = ([row[name] for row in scored] for name in names)
         axes.fill_between(lengths, low, high, color=theme.BLUE, alpha=0.25, linewidth=0)
@@ -135,9 +163,9 @@ def plot_exact_match(rows: Sequence[Mapping[str, Any]], train_max: int, title: s
         axes.plot(lengths, no_end, "--", color=theme.ORANGE, label="without the end token")
         length_axis(axes, min([1, *lengths]), max([train_max, *lengths]), train_max)
         axes.set(xlabel="length n", ylabel="exact match")
-        axes.set_title(theme.literal(title))
+        axes.set_title(theme.literal(textwrap.fill(title, int(canvas.width(4) * 16))))
         axes.legend()
-    return figure
+    return canvas.figure
 
 
 def length_axis(axes: Axes, first: float, last: float, train_max: float | None) -> None:
@@ -161,23 +189,22 @@ class Growth(Finding):
         self.name, self.title = f"growth-{index.curve}", f"Growth of {index.growth} in the training range"
         self.shows = f"Growth of {index.growth} with scale."
 
-    def figure(self, study: Study) -> Figure:
+    def draw(self, study: Study, canvas: Canvas) -> None:
         """A panel for each task, a line for each scheme, a band from the lowest to the highest seed.
 
         On the logarithmic axes ι is the slope of the right half of a line: flat is invariant, the diagonal grows as n
         does. The count that the task's own circuit declares is drawn behind.
         """
         found, circuits = growth_curves(study, self.index.curve), declared(study, self.index)
-        extra: list[Artist] = [Line2D([], [], **DECLARED, label="declared by the task")] if len(circuits) else []
-        extra.append(Patch(color="0.75", label="lowest to highest seed"))
-        with theme.style():
-            figure, axes_of = multiples(found, _growth_line, "scales up to n", str(self.index.growth), extra)
-            for task, axes in axes_of.items():
-                own = circuits[circuits["task"] == task]
-                if len(own):
-                    axes.plot(own["scale"].astype(float), own["value"], **DECLARED, zorder=1.9)
-                _log_axes(axes, found, bottom=1.0 if len(circuits) else float(found["low"].min()))
-        return figure
+        legend: list[Artist] = [*theme.handles(found["label"], marks=False)]
+        legend += [Line2D([], [], **DECLARED, label="declared by the task")] if len(circuits) else []
+        legend += [Patch(color=BAND, label="lowest to highest seed")] if (found["high"] > found["low"]).any() else []
+        axes_of = multiples(found, _growth_line, canvas, "scales up to n", str(self.index.growth), legend)
+        for task, axes in axes_of.items():
+            own = circuits[circuits["row"] == task]
+            if len(own):
+                axes.plot(own["scale"].astype(float), own["value"], **DECLARED, zorder=1.9)
+            _log_axes(axes, found, bottom=1.0 if len(circuits) else float(found["low"].min()))
 
 
 def growth_curves(study: Study, curve: str) -> pd.DataFrame:
@@ -187,10 +214,10 @@ def growth_curves(study: Study, curve: str) -> pd.DataFrame:
 
 
 def declared(study: Study, index: Index) -> pd.DataFrame:
-    """What each task's own circuit says inside the training range, if it says something: task, scale, value."""
+    """What each task's own circuit says inside the training range, if it says something: row, scale, value."""
     rows = study.table[study.table["measure"] == index.declared]
     rows = rows[(rows["scale"] <= rows["train_max"]).fillna(False)]
-    return rows[["task", "scale", "value"]].drop_duplicates(["task", "scale"]).sort_values(["task", "scale"])
+    return rows[["row", "scale", "value"]].drop_duplicates(["row", "scale"]).sort_values(["row", "scale"])
 
 
 def _growth_line(axes: Axes, own: pd.DataFrame, look: dict[str, Any]) -> None:
@@ -213,15 +240,14 @@ def _log_axes(axes: Axes, found: pd.DataFrame, bottom: float) -> None:
     axes.set_ylim(bottom=0.8 * max(1.0, bottom))
 
 
-def plot_src(rows: list[dict[str, Any]]) -> Figure:
+def plot_src(rows: list[dict[str, Any]], ax: Given | None = None, width: float | None = None) -> Figure:
     """SRC against n from the rows of `lengthlens.tasks.complexity.src_rows`: declared, and searched where it was.
 
     A scale at which no operators of the arity suffice has infinite SRC and is marked at the upper edge.
     """
-    table = pd.DataFrame(rows)
+    table, canvas = pd.DataFrame(rows), Canvas(ax, width)
     with theme.style():
-        figure = Figure(figsize=(theme.COLUMN, 2.2), layout="constrained")
-        axes = figure.subplots()
+        axes = canvas.panel(theme.COLUMN, 2.2)
         axes.plot(table["scale"], table["declared"], color=theme.BLUE, marker="o", label="declared (upper bound)")
         top = 1.25 * max(2.0, float(table["declared"].max()))
         if "searched" in table:
@@ -237,4 +263,4 @@ def plot_src(rows: list[dict[str, Any]]) -> Figure:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(loc="best")
-    return figure
+    return canvas.figure

@@ -6,9 +6,22 @@ To add one from outside::
     class Mine(Finding):
         name, title, shows = "mine", "What I found", "One number for each run."
 
-        def figure(self, study): ...
+        def draw(self, study, canvas):
+            axes = canvas.panel(3.4, 2.2)  # the usual width and height, in inches
+            axes.plot(study.runs["steps"], study.runs["label"], "o")
+
+    FINDINGS.add("mine", Mine())
+
+A finding that makes a whole figure by itself has `figure(study)` in place of `draw`; it cannot be drawn on axes.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lengthlens.analyses.canvas import Given
 from lengthlens.analyses.curves import Extrapolation, Growth
 from lengthlens.analyses.forecast import ForecastOfRuns
 from lengthlens.analyses.front import Front, Indices, Sensitivity
@@ -21,6 +34,7 @@ from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import indices
 from lengthlens.analyses.tables import Table
 from lengthlens.analyses.transfer import ReadoutTransfer
+from lengthlens.errors import unknown
 from lengthlens.plugins.registry import Extensible
 
 OURS: tuple[Finding, ...] = (
@@ -37,6 +51,38 @@ def findings(study: Study | None = None) -> dict[str, Finding]:
     """
     grown = [Growth(index) for index in (study.indices if study else indices()) if index.growth]
     return {**FINDINGS, **{finding.name: finding for finding in grown}}
+
+
+def plot(
+    name: str,
+    study: Study | pd.DataFrame,
+    ax: Given | None = None,
+    *,
+    width: float | None = None,
+    height: float | None = None,
+    legend: bool = True,
+    tasks: Iterable[str] = (),
+    schemes: Iterable[str] = (),
+    seeds: Iterable[int] = (),
+) -> Figure:
+    """Draw one figure of a study, or of those `tasks`, `schemes` and `seeds` of it that are named.
+
+    `name` is one of `lengthlens.analyses.findings.findings`, `study` a table as `ll.study` makes it. The figure is
+    `width` inches wide (3.3 is a column of a paper, 7 a page) and `height` high, both as it usually is if not given.
+    With `ax` it is drawn on axes that you have: one, or a dictionary of them by the names of the figure's panels, of
+    which those that you give are drawn. `legend` may be switched off. Returns the Matplotlib figure.
+
+    What the study lacks is a `MissingError` with a sentence; a name that does not exist is a `UserError`.
+
+        figure, axes = plt.subplots(1, 2)
+        ll.plot("extrapolation", table, {"copy": axes[0], "parity": axes[1]}, schemes=["rope", "lbpe"])
+        ll.plot("front", table, width=3.3).savefig("front.pdf")
+    """
+    known = findings()
+    if name not in known:
+        raise unknown("figure", name, known)
+    size: dict[str, Any] = {"width": width, "height": height, "legend": legend}
+    return known[name].plot(study, ax, **size, tasks=tasks, schemes=schemes, seeds=seeds)
 
 
 def all_tables(study: Study) -> dict[str, Table]:

@@ -2,15 +2,16 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.canvas import Canvas
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import MissingError, records
 from lengthlens.analyses.tables import Table, of_frame
@@ -20,7 +21,9 @@ from lengthlens.tasks import TASKS
 
 SCALES = range(3, 9)  # enough for a form that is constant by chance at one scale to differ at another
 WINDOW = 3  # of values of a form, as `lbpe` has it
-MOST = 14  # equations that a figure has room for; the rest are counted
+ROOM = 1.2  # inches beside the map, for names of runs
+BIAS = "bias on the score\n(attends to +, avoids −)"
+MOST, MOST_NARROW = 14, 8  # equations that a page and a column have room for; the rest are counted
 
 
 @dataclass(frozen=True)
@@ -74,46 +77,45 @@ class LearnedRelations(Finding):
     name, title = "learned", "Which relations were learned?"
     shows = "What the heads of lbpe attend to, beside the relation of the task's circuit."
 
-    def figure(self, study: Study) -> Figure:
+    def draw(self, study: Study, canvas: Canvas) -> None:
         """A row for each run, a column for each equation: the strongest bias of any head; the circuit's are framed."""
         found = study.once(learned).equations
-        circuits = {task: circuit_equations(task) for task in theme.tasks_in_order(found["task"])}
-        shown, rest = _columns(found, circuits)
-        runs = found[["task", "label", "seed", "run"]].drop_duplicates("run")
-        order = {task: k for k, task in enumerate(circuits)}
-        runs = runs.assign(place=runs["task"].map(order)).sort_values(["place", "label", "seed"])
+        order = theme.tasks_in_order(found["row"])
+        circuits = {row: circuit_equations(row.partition(theme.RANGE)[0]) for row in order}
+        shown, rest = _columns(found, circuits, MOST_NARROW if canvas.narrow else MOST)
+        runs = found[["row", "label", "seed", "run"]].drop_duplicates("run")
+        runs = runs.assign(place=runs["row"].map(order.index)).sort_values(["place", "label", "seed"])
         values = found.pivot_table(index="run", columns="equation", values="bias")
         values = values.reindex(index=runs["run"], columns=shown)
-        with theme.style():
-            figure = Figure(figsize=(theme.PAGE, min(1.25 + 0.13 * len(runs), theme.PAGE_HEIGHT)), layout="constrained")
-            axes = figure.add_subplot()
-            # Colours are for tasks that have a relation to find; what is left elsewhere may be off the scale.
-            told = [bool(circuits[task]) for task in runs["task"]]
-            limit = _strongest(values[told] if any(told) else values)
-            ends = "both" if limit < _strongest(values) else "neither"
-            sns.heatmap(
-                values, ax=axes, cmap="PuOr_r", vmin=-limit, vmax=limit, linewidths=0.4, linecolor="white",
-                cbar_kws={
-                    "label": "bias on the score\n(attends to +, avoids −)", "extend": ends,
-                    "pad": 0.02, "aspect": 15, "shrink": 0.8,
-                },
-            )  # fmt: skip
-            axes.set_facecolor("0.95")
-            for y, task in enumerate(runs["task"]):
-                for x in (shown.index(equation) for equation in circuits[task] if equation in shown):
-                    axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="black", linewidth=0.9))
-            several = runs["label"].nunique() > 1
-            names = [
-                f"{theme.literal(row['task'])}{', ' + theme.shown(row['label']) if several else ''}, seed {row['seed']}"
-                for row in records(runs)
-            ]
-            axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0)
-            slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-            axes.set_xticks(np.arange(len(shown)) + 0.5, list(map(theme.literal, shown)), **slanted)
-            axes.tick_params(length=0)
-            more = f"; {rest} weaker equations are left out" if rest else ""
-            axes.set(ylabel="", xlabel=f"a key j, seen from query i at scale n; framed: the circuit's own{more}")
-        return figure
+        high = (2.1 if canvas.narrow else 1.25) + 0.13 * len(runs)
+        axes = canvas.panel(theme.PAGE, min(high, theme.PAGE_HEIGHT))
+        # Colours are for tasks that have a relation to find; what is left elsewhere may be off the scale.
+        told = [bool(circuits[row]) for row in runs["row"]]
+        limit = _strongest(values[told] if any(told) else values)
+        bar: dict[str, Any] = {"extend": "both" if limit < _strongest(values) else "neither", "pad": 0.02}
+        below = {"location": "bottom", "aspect": 25, "label": BIAS}
+        beside = {"aspect": 15, "shrink": 0.8, "label": BIAS}
+        sns.heatmap(
+            values, ax=axes, cmap="PuOr_r", vmin=-limit, vmax=limit, linewidths=0.4, linecolor="white",
+            cbar_kws=bar | (below if canvas.narrow else beside),
+        )  # fmt: skip
+        axes.set_facecolor("0.95")
+        for y, row in enumerate(runs["row"]):
+            for x in (shown.index(equation) for equation in circuits[row] if equation in shown):
+                axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="black", linewidth=0.9))
+        several = runs["label"].nunique() > 1
+        names = [
+            f"{theme.literal(row['row'])}{', ' + theme.shown(row['label']) if several else ''}, seed {row['seed']}"
+            for row in records(runs)
+        ]
+        axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0)
+        slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(np.arange(len(shown)) + 0.5, list(map(theme.literal, shown)), **slanted)
+        axes.tick_params(length=0)
+        more = f"; {rest} weaker equations are left out" if rest else ""
+        words = f"a key j, seen from query i at scale n; framed: the circuit's own{more}"
+        axes.set(ylabel="", xlabel=fill(words, int((canvas.width(theme.PAGE) - ROOM) * 16)))
+        canvas.data |= {"": found.rename(columns={"row": "task", "label": "scheme"})}
 
     def tables(self, study: Study) -> dict[str, Table]:
         caption = (
@@ -135,16 +137,16 @@ def learned(study: Study) -> Learned:
     if rows.empty:
         raise MissingError("no run in the table has a learned relation: train some with a scheme that learns it: lbpe")
     strongest = rows.assign(strength=rows["value"].abs()).sort_values("strength", ascending=False, kind="stable")
-    keys = ["task", "label", "seed", "run", "equation"]
+    keys = ["row", "label", "seed", "run", "equation"]
     equations = strongest.drop_duplicates(["run", "equation"])[[*keys, "value"]].rename(columns={"value": "bias"})
     heads = rows.groupby(["run", "equation"]).size().rename("heads")
     equations = equations.join(heads, on=["run", "equation"]).sort_values(keys).reset_index(drop=True)
-    cells = [_cell(str(task), str(scheme), part) for (task, scheme), part in equations.groupby(["task", "label"])]
+    cells = [_cell(str(task), str(scheme), part) for (task, scheme), part in equations.groupby(["row", "label"])]
     return Learned(pd.DataFrame(cells), equations)
 
 
 def _cell(task: str, scheme: str, part: pd.DataFrame) -> dict[str, object]:
-    circuit = circuit_equations(task)
+    circuit = circuit_equations(task.partition(theme.RANGE)[0])
     needed = set(circuit) - {"i−j = 0"}
     attended = part[part["bias"] > 0]
     per_seed = attended.groupby("run")["equation"].agg(set)
@@ -164,10 +166,10 @@ def _strongest(values: pd.DataFrame) -> float:
     return max(1.0, float(np.nanmax(np.abs(values.to_numpy()), initial=1.0)))
 
 
-def _columns(found: pd.DataFrame, circuits: dict[str, list[str]]) -> tuple[list[str], int]:
+def _columns(found: pd.DataFrame, circuits: dict[str, list[str]], most: int) -> tuple[list[str], int]:
     """The equations to show, those of the circuits first and then the strongest, and how many are left out."""
     own = list(dict.fromkeys(equation for each in circuits.values() for equation in each))
     strength = found["bias"].abs().groupby(found["equation"]).max().sort_values(ascending=False, kind="stable")
     others = [equation for equation in strength.index if equation not in own]
-    room = max(0, MOST - len(own))
+    room = max(0, most - len(own))
     return [*own, *others[:room]], len(others[room:])

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.canvas import Canvas, Given
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, MissingError, indices, records
 from lengthlens.analyses.tables import Table, of_frame, spread
@@ -53,29 +54,27 @@ class VerdictAndOutcome(Finding):
     name, title = "outcome", "Verdicts before training, against what training gave"
     shows = "The verdict before training against what training gave."
 
-    def figure(self, study: Study) -> Figure:
+    def draw(self, study: Study, canvas: Canvas) -> None:
         """The confusion table as a picture: runs by verdict (rows) and outcome (columns); contradictions are framed."""
         found = study.once(outcome).confusion
         share = found.div(found.sum(axis=1).clip(lower=1), axis=0)
-        with theme.style():
-            figure = Figure(figsize=(theme.COLUMN, 0.85 + 0.3 * len(found)), layout="constrained")
-            axes = figure.add_subplot()
-            # The top of the scale is out of reach, so that no cell is too dark for black letters.
-            axes.imshow(share.to_numpy(float), cmap="Greys", vmin=0, vmax=2.4, aspect="auto")
-            for y, verdict in enumerate(found.index):
-                for x, what in enumerate(found.columns):
-                    count = int(found.loc[verdict, what])
-                    axes.text(x, y, str(count), ha="center", va="center", color="black" if count else "0.6")
-                    if (verdict, what) in CONTRADICTIONS:
-                        frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False, edgecolor=theme.VERMILION)
-                        axes.add_patch(frame)
-            axes.set_xticks(np.arange(len(found.columns)), [textwrap.fill(name, 14) for name in found.columns])
-            totals = found.sum(axis=1)
-            axes.set_yticks(np.arange(len(found)), [f"{name}\n({totals[name]} runs)" for name in found.index])
-            axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-            axes.spines[:].set_visible(False)
-            axes.set_xlabel("framed: contradicts the verdict", color=theme.VERMILION, fontsize=6.5)
-        return figure
+        axes = canvas.panel(theme.COLUMN, 0.85 + 0.3 * len(found))
+        # The top of the scale is out of reach, so that no cell is too dark for black letters.
+        axes.imshow(share.to_numpy(float), cmap="Greys", vmin=0, vmax=2.4, aspect="auto")
+        for y, verdict in enumerate(found.index):
+            for x, what in enumerate(found.columns):
+                count = int(found.loc[verdict, what])
+                axes.text(x, y, str(count), ha="center", va="center", color="black" if count else "0.6")
+                if (verdict, what) in CONTRADICTIONS:
+                    frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False, edgecolor=theme.VERMILION)
+                    axes.add_patch(frame)
+        axes.set_xticks(np.arange(len(found.columns)), [textwrap.fill(name, 14) for name in found.columns])
+        totals = found.sum(axis=1)
+        axes.set_yticks(np.arange(len(found)), [f"{name}\n({totals[name]} runs)" for name in found.index])
+        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+        axes.spines[:].set_visible(False)
+        axes.set_xlabel("framed: contradicts the verdict", color=theme.VERMILION, fontsize=6.5)
+        canvas.data |= {"": found.rename_axis("verdict").reset_index()}
 
     def tables(self, study: Study) -> dict[str, Table]:
         found, title = study.once(outcome), "How runs ended, by the verdict on their cell"
@@ -113,10 +112,10 @@ def _outcome(accurate: bool, extrapolates: bool | None) -> str:
 def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each cell and outcome that contradicts its verdict, with the numbers of the seeds it concerns."""
     at, first, rows = [f"exact_{factor}" for factor in FACTORS], indices(runs)[:1], []
-    for (task, scheme, verdict, what), part in runs.groupby(["task", "label", "verdict", "outcome"], sort=False):
+    for (task, scheme, verdict, what), part in runs.groupby(["row", "label", "verdict", "outcome"], sort=False):
         if (verdict, what) in CONTRADICTIONS:
             seeds = ", ".join(str(seed) for seed in part["seed"])
-            cell = runs[(runs["task"] == task) & (runs["label"] == scheme)]
+            cell = runs[(runs["row"] == task) & (runs["label"] == scheme)]
             numbers = [spread(part[name]) for name in ("in_range_exact_match", *at, *(each.index for each in first))]
             rows.append([task, scheme, verdict, what, seeds, len(cell), *numbers, part["reason"].iloc[0]])
     names = ["task", "scheme", "verdict", "outcome", "seeds", "of", "in range"]
@@ -124,7 +123,7 @@ def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*names, *beyond, "reasons"])
 
 
-def plot_verdicts(table: pd.DataFrame) -> Figure:
+def plot_verdicts(table: pd.DataFrame, ax: Given | None = None, width: float | None = None) -> Figure:
     """Tasks by schemes, from the rows of `verdict_grid`.
 
     Colour is the verdict. In an impossible cell the letters are the properties that fail: I (not isolated), S (not
@@ -134,10 +133,9 @@ def plot_verdicts(table: pd.DataFrame) -> Figure:
     schemes = theme.in_order(table["scheme"])
     family = dict(zip(table["task"], table["task_family"]))
     tasks = sorted(family, key=lambda task: FAMILIES.index(family[task]))  # within each, in the order of the table
+    canvas = Canvas(ax, width)
     with theme.style():
-        size = (1.75 + CELL_WIDTH * len(tasks), 1.7 + CELL_HEIGHT * len(schemes))
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.add_subplot()
+        axes = canvas.panel(1.75 + CELL_WIDTH * len(tasks), 1.7 + CELL_HEIGHT * len(schemes))
         for row in records(table):
             x, y = tasks.index(row["task"]), schemes.index(row["scheme"])
             fill, ink, sign = theme.VERDICTS[row["verdict"]]
@@ -152,8 +150,8 @@ def plot_verdicts(table: pd.DataFrame) -> Figure:
             axes.axhline(at, color="black", linewidth=0.5)
         first = table.iloc[0]
         axes.set_xlabel(f"trained up to n={first.train_max}, judged up to n={first.test_max}", labelpad=6)
-        figure.legend(handles=_verdict_legend(table), loc="outside lower center", ncols=2, handlelength=1.4)
-    return figure
+        canvas.legend(_verdict_legend(table), handlelength=1.4)
+    return canvas.figure
 
 
 def _verdict_frame(axes: Axes, tasks: list[str], schemes: list[str], possible: set[str]) -> None:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.canvas import Canvas, Given, legend_height
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import MissingError
 from lengthlens.analyses.tables import Table, of_frame
@@ -17,24 +18,32 @@ TARGET: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white"}
 
 
-def plot(table: pd.DataFrame) -> Figure:
+def plot_pola(table: pd.DataFrame, ax: Given | None = None, width: float | None = None) -> Figure:
     """LRC and error against scale, from the rows of `pola_table` (of one target, and one or more schemes).
 
     Left, the number of distinct values that the target has, and of classes on which each scheme spends it. Right,
     the squared error as a share of the target's own energy: 0 is perfect, 1 is what a model that knows nothing
-    scores. Lines are predictions; marks, where there was real training, are what gradient descent reached.
+    scores. Lines are predictions; marks, where there was real training, are what gradient descent reached. The panels
+    are `LRC` and `error`.
     """
+    canvas = Canvas(ax, width)
     with theme.style():
-        figure = Figure(figsize=(theme.PAGE, 2.5), layout="constrained")
-        both = figure.subplots(1, 2)
-        _panels(table, *both)
-        for axes in both:
+        axes_of = canvas.panels(
+            ["LRC", "error"], theme.PAGE, 2.4, across=2, least=2.5, more=0.8 if canvas.narrow else 0.1
+        )
+        scales = _scales(table)
+        for name, axes in axes_of.items():
+            (_complexity if name == "LRC" else _error)(axes, table, scales)
             axes.set_xlabel("scale n")
             middle, top = int(table["train_max"].iloc[0]) / 2, axes.get_xaxis_transform()
             axes.text(middle, 1.02, "training", ha="center", va="bottom", transform=top, fontsize=6)
-        figure.legend(handles=_legend(table), loc="outside right upper", handlelength=2.6)
-        figure.suptitle(f"Target: {table['target'].iloc[0]}", fontsize=8)
-    return figure
+        if canvas.own:
+            where = {"loc": "outside lower center", "ncols": 2} if canvas.narrow else {"loc": "outside right upper"}
+            canvas.figure.legend(handles=_legend(table), handlelength=2.6, **where)
+            canvas.figure.suptitle(f"Target: {table['target'].iloc[0]}", fontsize=8)
+        else:
+            canvas.legend(_legend(table), handlelength=2.6)
+    return canvas.figure
 
 
 class LinearAttention(Finding):
@@ -44,23 +53,35 @@ class LinearAttention(Finding):
         "represent the target."
     )
 
-    def figure(self, study: Study) -> Figure:
-        """All targets of a study: above the error, below the complexity; lines are predicted, marks are trained."""
+    def draw(self, study: Study, canvas: Canvas) -> None:
+        """All targets of a study: above the error, below the complexity; lines are predicted, marks are trained.
+
+        In a column a target is a row. The panels are `error of prefix-sum`, `LRC of prefix-sum`, …
+        """
         wide = study.once(from_study)
         targets = list(wide["target"].unique())
-        with theme.style():
-            width = theme.PAGE if len(targets) > 2 else theme.COLUMN * 1.4
-            figure = Figure(figsize=(width, 3.3), layout="constrained")
-            grid = figure.subplots(2, len(targets), squeeze=False, sharex=True)
-            for k, target in enumerate(targets):
-                own = wide[wide["target"] == target]
-                _panels(own, grid[1, k], grid[0, k])
-                grid[0, k].set_title(theme.literal(target), fontsize=7)
-                grid[0, k].set_ylabel("" if k else "error / energy")
-                grid[1, k].set(xlabel="scale n", ylabel="" if k else "LRC")
-            across = 5 if width == theme.PAGE else 3
-            figure.legend(handles=_legend(wide, True), loc="outside lower center", ncols=across, handlelength=2.6)
-        return figure
+        kinds = {"error": _error, "LRC": _complexity}
+        panels = [(kind, target) for kind in kinds for target in targets]
+        if canvas.narrow:
+            panels.sort(key=lambda panel: targets.index(panel[1]))
+        names = {f"{kind} of {target}": (kind, target) for kind, target in panels}
+        legend, across = _legend(wide, True), 2 if canvas.narrow else len(targets)
+        usual = theme.PAGE if len(targets) > 2 else theme.COLUMN * 1.4
+        room = legend_height([str(each.get_label()) for each in legend], canvas.width(usual)) + 0.2
+        height = 1.25 if canvas.narrow else 1.4
+        axes_of = canvas.panels(list(names), usual, height, across=across, least=1.2, more=room, sharex=True)
+        scales = _scales(wide)
+        for name, axes in axes_of.items():
+            kind, target = names[name]
+            kinds[kind](axes, wide[wide["target"] == target], scales)
+            first = target == targets[0] or canvas.narrow or not canvas.own
+            axes.set_title(theme.literal(target) if kind == "error" or canvas.narrow else "", fontsize=7)
+            axes.set_ylabel({"error": "error / energy", "LRC": "LRC"}[kind] if first else "")
+            axes.set_xlabel("scale n" if name in canvas.last_row else "")
+            if not first:
+                axes.tick_params(labelleft=False)
+        canvas.data |= {"": wide}
+        canvas.legend(legend, handlelength=2.6)
 
     def tables(self, study: Study) -> dict[str, Table]:
         caption = (
@@ -102,32 +123,53 @@ def finding(wide: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _panels(table: pd.DataFrame, complexity: Axes, error: Axes) -> None:
-    """LRC of the target and under each scheme, and the error of each; the training range is shaded."""
+def _scales(table: pd.DataFrame) -> dict[str, float]:
+    """What all panels of a row share: the largest complexity, the largest error, and the largest scale."""
+    energy = table["target_energy"].where(table["target_energy"] > 0)
+    errors = [table[name] / energy for name in ("predicted_error", "trained_error") if name in table]
+    largest = max(table["lrc"].max(), table["lrc_under"].replace(np.inf, 0).max())
+    return {"lrc": float(largest), "error": float(pd.concat(errors).max()), "scale": float(table["scale"].max())}
+
+
+def _complexity(axes: Axes, table: pd.DataFrame, scales: dict[str, float]) -> None:
+    """LRC of the target, and of what each scheme spends on it."""
     looks = theme.lines(table["scheme"])
     of_target = table[table["scheme"] == next(iter(looks))]
-    complexity.plot(of_target["scale"], of_target["lrc"], **TARGET)
-    for name, look in looks.items():
-        rows = table[table["scheme"] == name]
-        known = rows[np.isfinite(rows["lrc_under"])]
-        complexity.plot(known["scale"], known["lrc_under"], **look | {"marker": "none"})
-        energy = rows["target_energy"].where(rows["target_energy"] > 0)
-        error.plot(rows["scale"], rows["predicted_error"] / energy, **look | {"marker": "none"})
-        if "trained_error" in rows:
-            every, share = slice(None, None, max(1, len(rows) // 16)), rows["trained_error"] / energy
-            error.plot(rows["scale"][every], share[every], **look | {"linestyle": "none"} | HOLLOW)
-    complexity.set_ylabel("linear representation complexity")
-    largest = max(table["lrc"].max(), table["lrc_under"].replace(np.inf, 0).max())
-    if largest > 100:
-        complexity.set_yscale("log")
+    axes.plot(of_target["scale"], of_target["lrc"], **TARGET)
+    for name, look in theme.drawing_order(looks).items():
+        known = table[(table["scheme"] == name) & np.isfinite(table["lrc_under"])]
+        axes.plot(known["scale"], known["lrc_under"], **look | {"marker": "none"})
+    axes.set_ylabel("linear representation complexity")
+    if scales["lrc"] > 100:
+        axes.set_yscale("log")
+        axes.set_ylim(0.7, scales["lrc"] * 1.5)
     else:
-        complexity.set_ylim(0, largest * 1.1 + 0.5)
-    error.set_ylabel("squared error / energy of the target")
-    error.set_ylim(bottom=-0.03)
-    error.set_ylim(top=max(error.get_ylim()[1], 0.1))
-    for axes in (complexity, error):
-        axes.set_xlim(0, table["scale"].max() * 1.02)
-        axes.axvspan(0, int(table["train_max"].max()), color="0.94", zorder=0, linewidth=0)
+        axes.set_ylim(0, scales["lrc"] * 1.1 + 0.5)
+    _training_range(axes, table, scales)
+
+
+def _error(axes: Axes, table: pd.DataFrame, scales: dict[str, float]) -> None:
+    """The error of each scheme as a share of the target's energy; above 1 on a logarithmic scale."""
+    for name, look in theme.drawing_order(theme.lines(table["scheme"])).items():
+        rows = table[table["scheme"] == name]
+        energy = rows["target_energy"].where(rows["target_energy"] > 0)
+        axes.plot(rows["scale"], rows["predicted_error"] / energy, **look | {"marker": "none"})
+        if "trained_error" in rows:
+            every, share = slice(None, None, max(1, len(rows) // 12)), rows["trained_error"] / energy
+            axes.plot(rows["scale"][every], share[every], **look | {"linestyle": "none"} | HOLLOW)
+    axes.set_ylabel("squared error / energy of the target")
+    if scales["error"] > 2.5:
+        axes.set_yscale("symlog", linthresh=1, linscale=1)
+        ticks = [tick for tick in (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000) if tick <= 1.2 * scales["error"]]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.set_ylim(-0.05, max(1.25 * scales["error"], 0.1))
+    _training_range(axes, table, scales)
+
+
+def _training_range(axes: Axes, table: pd.DataFrame, scales: dict[str, float]) -> None:
+    axes.set_xlim(0, scales["scale"] * 1.02)
+    axes.axvspan(0, int(table["train_max"].max()), color="0.94", zorder=0, linewidth=0)
 
 
 def _legend(table: pd.DataFrame, plain: bool = False) -> list[Line2D]:

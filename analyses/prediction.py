@@ -140,7 +140,7 @@ def _in_words(row: Row) -> str:
 def prediction(study: Study) -> Prediction:
     """Everything about ι and extrapolation in a study."""
     runs = usable(study.runs)
-    runs = runs.assign(family=runs["scheme"].map(theme.family), cell=runs["task"] + " " + runs["label"])
+    runs = runs.assign(family=runs["scheme"].map(theme.family), cell=runs["row"] + " " + runs["label"])
     for name in BASE_RATES:
         for factor in FACTORS:
             runs[f"{name}_rate_{factor}"] = others_mean(runs[f"exact_{factor}"], runs[name])
@@ -249,7 +249,7 @@ def ranks(runs: Frame) -> Iterator[Row]:
 def both_ways(runs: Frame) -> Frame:
     """Cells of which some seeds extrapolate and others do not, with ι of both kinds."""
     rows = []
-    for (task, scheme), part in runs.groupby(["task", "label"]):
+    for (task, scheme), part in runs.groupby(["row", "label"]):
         yes = part["extrapolates_2"].astype(bool)
         if yes.nunique() == 2:
             row = {"task": task, "scheme": scheme, "extrapolating": int(yes.sum()), "runs": len(part)}

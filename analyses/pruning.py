@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.canvas import Canvas, legend_height
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, MissingError, indices
+from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, MissingError, indices, records
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.runs.evaluation import wilson
 
@@ -71,27 +71,26 @@ class PrunedRuns(Finding):
         "match beyond the range."
     )
 
-    def figure(self, study: Study) -> Figure:
-        """An arrow for each run, from what it was to its pruned copy: growth of SRC across, exact match upwards."""
+    def draw(self, study: Study, canvas: Canvas) -> None:
+        """An arrow for each run, from what it was to its pruned copy: growth of SRC across, exact match upwards.
+
+        The panels are `2x` and `10x`: exact match at so many times the training length.
+        """
         found = study.once(pruning).runs
-        looks = theme.lines(found["label"])
-        with theme.style():
-            figure = Figure(figsize=(theme.PAGE, 2.7), layout="constrained")
-            both = figure.subplots(1, len(FACTORS), sharey=True)
-            for axes, factor in zip(both, FACTORS):
-                _arrows(axes, found, factor, looks)
-                axes.set_title(f"at {factor} × the training length")
-                axes.set_xlabel("growth of SRC inside the training range, ι")
-            both[0].set_ylabel("exact match")
-            marks = [
-                Line2D([], [], **look | {"linestyle": "none"}, label=theme.shown(label))
-                for label, look in looks.items()
-            ]
-            grey: dict[str, Any] = {**EDGE, "color": "0.4"}
-            marks.append(Line2D([], [], **grey, markerfacecolor="white", label="as trained"))
-            marks.append(Line2D([], [], **grey, label="pruned in range"))
-            figure.legend(handles=marks, loc="outside lower center", ncols=min(6, len(marks)))
-        return figure
+        legend = theme.handles(found["label"], line=False)
+        grey: dict[str, Any] = {**EDGE, "color": "0.4"}
+        legend.append(Line2D([], [], **grey, markerfacecolor="white", label="as trained"))
+        legend.append(Line2D([], [], **grey, label="pruned in range"))
+        legend.append(Line2D([], [], **EDGE | {"markersize": 7, "color": "0.7"}, label="larger: more runs"))
+        names = {f"{factor}x": factor for factor in FACTORS}
+        room = legend_height([str(each.get_label()) for each in legend], canvas.width(theme.PAGE))
+        axes_of = canvas.panels(list(names), theme.PAGE, 2.3, across=2, least=2.5, more=room, sharex=True, sharey=True)
+        for name, axes in axes_of.items():
+            _arrows(axes, found, names[name], theme.lines(found["label"]))
+            axes.set_title(f"at {names[name]} × the training length")
+        canvas.label("growth of SRC inside the training range, ι", "exact match")
+        canvas.data |= {"": found}
+        canvas.legend(legend)
 
     def tables(self, study: Study) -> dict[str, Table]:
         found = study.once(pruning)
@@ -125,7 +124,7 @@ def pruning(study: Study) -> Pruning:
         own = exact[(exact["scale"] == factor * exact["train_max"]).fillna(False)].groupby("run")["value"].first()
         columns[f"exact_{factor}_before"] = runs[f"exact_{factor}"]
         columns[f"exact_{factor}_after"] = runs["run"].map(own)
-    return Pruning(runs[["run", "task", "label", "seed"]].assign(**columns))
+    return Pruning(runs[["run", "row", "label", "seed"]].rename(columns={"row": "task"}).assign(**columns))
 
 
 def cells(found: Pruning) -> pd.DataFrame:
@@ -140,22 +139,30 @@ def cells(found: Pruning) -> pd.DataFrame:
 
 
 def _arrows(axes: Axes, found: pd.DataFrame, factor: int, looks: dict[str, dict[str, Any]]) -> None:
+    """An arrow from where runs of a scheme were to where they are pruned; runs at one place share a larger mark."""
     top = max(1.0, float(np.nanmax(found[["iota_before", "iota_after"]].to_numpy(float))))
-    axes.set_xlim(-0.06 * top, 1.08 * top)
+    axes.set_xlim(-0.05 * top, 1.05 * top)
     axes.set_ylim(-0.06, 1.06)
-    places = []
-    for side in ("before", "after"):
-        x, y = found[f"iota_{side}"].astype(float), found[f"exact_{factor}_{side}"].astype(float)
-        dx, dy = theme.spread_out(x / (1.14 * top), y / 1.12, 0.7)
-        places.append((x + dx * 1.14 * top, y + dy * 1.12))
-    (x0, y0), (x1, y1) = places
-    for k, label in enumerate(found["label"]):
-        look, start, end = looks[label], (x0[k], y0[k]), (x1[k], y1[k])
-        if np.isnan([*start, *end]).any():
-            continue
+    columns = {side: (f"iota_{side}", f"exact_{factor}_{side}") for side in ("before", "after")}
+    known = found.dropna(subset=[name for pair in columns.values() for name in pair])
+    ends: dict[str, pd.DataFrame] = {side: _places(known, *pair, top) for side, pair in columns.items()}
+    for label, *places in zip(known["label"], *(ends[side][["at_x", "at_y"]].to_numpy() for side in ends)):
+        start, end = places
         if abs(start[0] - end[0]) / top + abs(start[1] - end[1]) > 0.08:
-            line = {"arrowstyle": "-|>", "color": look["color"], "alpha": 0.35, "linewidth": 0.7}
+            line = {"arrowstyle": "-|>", "color": looks[label]["color"], "alpha": 0.35, "linewidth": 0.7}
             axes.annotate("", end, start, arrowprops={**line, "shrinkA": 2, "shrinkB": 2})
-        mark: dict[str, Any] = {"marker": look["marker"], "markersize": 3.6, "clip_on": False}
-        axes.plot(*start, **mark, markerfacecolor="white", markeredgecolor=look["color"], zorder=3)
-        axes.plot(*end, **mark, color=look["color"], markeredgecolor="white", markeredgewidth=0.3, zorder=4)
+    for side, faces in (("before", {"markerfacecolor": "white"}), ("after", {"markeredgecolor": "white"})):
+        for row in records(ends[side].drop_duplicates(["label", "at_x", "at_y"])):
+            look, size = looks[row["label"]], 3.6 * np.sqrt(theme.area(row["count"]) / theme.MARK)
+            mark: dict[str, Any] = {"marker": look["marker"], "markersize": size, "color": look["color"], **faces}
+            edge = 0.9 if side == "before" else 0.3
+            axes.plot(row["at_x"], row["at_y"], **mark, markeredgewidth=edge, clip_on=False, zorder=3)
+
+
+def _places(known: pd.DataFrame, x: str, y: str, top: float) -> pd.DataFrame:
+    """Where the mark of each run is, and of how many runs it is: label, at_x, at_y, count, in the order given."""
+    spans = {x: top, y: 1.0}
+    marks = theme.gathered(known.astype({x: float, y: float}), spans, ["label"])
+    marks["at_x"], marks["at_y"] = theme.spread_out(marks[x], marks[y], ((0.0, top), (0.0, 1.0)), 0.7, marks["count"])
+    bins = theme.bins(known, spans)
+    return known[["label"]].assign(**bins).merge(marks.drop(columns=list(spans)), on=["label", *bins], how="left")

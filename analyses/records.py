@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.canvas import Canvas, Given
 from lengthlens.analyses.curves import exact_multiples
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import CELL, MissingError, records
@@ -58,8 +59,8 @@ class Records(Finding):
         "attention scores; a star at each goal."
     )
 
-    def figure(self, study: Study) -> Figure:
-        return plot(study.once(best))
+    def draw(self, study: Study, canvas: Canvas) -> None:
+        _draw(study.once(best), canvas)
 
     def tables(self, study: Study) -> dict[str, Table]:
         return tables(study.once(best))
@@ -145,7 +146,7 @@ def best(study: Study) -> Frame:
     ]
     keys = [*CELL, "score_scaling"]
     merged = pd.DataFrame(chosen).merge(training(found), on=keys).merge(over_seeds, on=keys)
-    merged["label"] = study.labels(merged)
+    merged = study.named(merged)
     tasks, schemes = theme.tasks_in_order(merged["task"]), theme.in_order(merged["scheme"])
     first = [GOAL_SCHEME] if GOAL_SCHEME in schemes else []
     order = {name: k for k, name in enumerate([*tasks, *dict.fromkeys([*first, *schemes])])}
@@ -187,26 +188,33 @@ def sentences(chosen: Frame) -> list[str]:
     return said
 
 
-def plot(chosen: Frame) -> Figure:
+def plot_records(chosen: Frame, ax: Given | None = None, width: float | None = None) -> Figure:
     """A panel for each task, a line for each scheme at its better scaling of scores, from `best`.
 
     Lines are medians over the seeds, bands reach down to the worst seed. A star stands at each goal, filled if every
     seed reaches it.
     """
+    canvas = Canvas(ax, width)
+    with theme.style():
+        _draw(chosen, canvas)
+    return canvas.figure
+
+
+def _draw(chosen: Frame, canvas: Canvas) -> None:
     run = chosen[chosen["seeds"] > 0]
     curves = run.assign(scale=run["length"], mean=run["median"], low=run["worst"], high=run["median"])
-    stars = [
-        Line2D([], [], **STAR, label=f"goal reached: {GOAL}, every seed"),
-        Line2D([], [], **MISSED, label="goal not reached"),
-    ]
-    figure, axes_of = exact_multiples(curves, "median to worst seed", stars, top=GOAL_SCHEME)
-    with theme.style():
-        for axes in axes_of.values():
-            axes.set_title(axes.get_title(), pad=9)  # room for the stars
-        for goal in records(goals(chosen)):
-            star = STAR if goal["state"] == "reached" else MISSED
-            axes_of[goal["task"]].plot(goal["length"], 1.1, **star, clip_on=False)
-    return figure
+    wanted = goals(chosen)
+    words = {"reached": f"goal reached: {GOAL}, every seed", "not reached": "goal not reached"}
+    looks = {"reached": STAR, "not reached": MISSED}
+    missed = wanted["state"] != "reached"
+    shown = [name for name, there in (("reached", ~missed), ("not reached", missed)) if there.any()]
+    stars = [Line2D([], [], **looks[name], label=words[name]) for name in shown]
+    axes_of = exact_multiples(curves, "median to worst seed", canvas, stars, top=GOAL_SCHEME)
+    for axes in axes_of.values():
+        axes.set_title(axes.get_title(), pad=9)  # room for the stars
+    for goal in records(wanted):
+        if goal["row"] in axes_of:
+            axes_of[goal["row"]].plot(goal["length"], 1.1, **looks.get(goal["state"], MISSED), clip_on=False)
 
 
 def tables(chosen: Frame) -> dict[str, Table]:

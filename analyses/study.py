@@ -4,7 +4,7 @@ A finding is one question to a study: one class, with a figure and tables, and o
 `lengthlens.analyses.findings`. What the study lacks is said where the figure would be.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -12,7 +12,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.table import CELL, Index, MissingError, indices, of_runs, per_run
+from lengthlens.analyses.canvas import Canvas, Given
+from lengthlens.analyses.table import CELL, Index, MissingError, as_study, indices, of_runs, per_run
 from lengthlens.analyses.tables import Table
 from lengthlens.errors import unknown
 from lengthlens.notebook import Share, card
@@ -23,10 +24,10 @@ Found = TypeVar("Found")
 class Study:
     """The table of a study with its provenance, and the tasks that were held out: those given, else those it names.
 
-    `rows` and `runs` have a column `label` beside those of the table: the scheme, with recipe and training range where
-    a task has it with several. So (task, label) names a cell.
+    `rows` and `runs` have two columns beside those of the table. `row` is the task, with the training range where the
+    study has the task with several; `label` is the scheme, with its recipe where it has several. Together they name a
+    cell.
 
-    >>> from lengthlens.analyses.table import as_study
     >>> study = Study(as_study(pd.DataFrame({"task": ["copy"], "scheme": "rope", "measure": "steps", "value": 9})))
     >>> study.runs["label"].tolist(), study.runs["steps"].tolist()
     (['rope'], [9.0])
@@ -43,12 +44,13 @@ class Study:
                 raise unknown("task in the table", task, sorted(tasks))
         named = self.about.get("held_out", ()) if held_out is None else held_out
         self.held_out = tuple(task for task in named if task in tasks)
-        several = trained.groupby(["task", "scheme"])[["recipe", "train_max"]].nunique() > 1
-        self._recipes, self._ranges = (set(several.index[several[name]]) for name in ("recipe", "train_max"))
-        self.table = table.assign(label=self.labels(table))
+        recipes = trained.groupby(["task", "scheme"])["recipe"].nunique() > 1
+        ranges = trained.groupby("task")["train_max"].nunique() > 1
+        self._recipes, self._ranges = set(recipes.index[recipes]), set(ranges.index[ranges])
+        self.table = self.named(table)
         self.missing: dict[str, str] = {}  # by finding, why there is nothing to show
         self._found: dict[Any, Any] = {}
-        self._figures: dict[str, Figure] = {}
+        self._drawn: dict[Any, Canvas] = {}
 
     def __repr__(self) -> str:
         runs = self.runs
@@ -59,21 +61,55 @@ class Study:
         facts = {"title": self.about.get("title"), "runs": len(runs), "held-out tasks": ", ".join(self.held_out)}
         if "exact_2" not in runs or not runs["exact_2"].notna().any():
             return card("study", facts)
-        mean = runs.groupby(["task", "label"], sort=False)["exact_2"].agg(["mean", "count"]).dropna().reset_index()
+        mean = runs.groupby(["row", "label"], sort=False)["exact_2"].agg(["mean", "count"]).dropna().reset_index()
         table = [
             {"task": task, "scheme": label, "exact match at 2 × the training range": Share(share), "runs": number}
             for task, label, share, number in mean.itertuples(index=False)
         ]
         return card("study", facts, table)
 
-    def labels(self, rows: pd.DataFrame) -> list[str]:
-        """The scheme and, where a task has it with several, recipe and training range, as options are written."""
-        found = []
-        for task, scheme, recipe, train_max in zip(*(rows[name] for name in CELL)):
-            parts = [scheme, *(recipe.split(", ") if recipe and (task, scheme) in self._recipes else [])]
-            parts += [f"train_max={train_max}"] if (task, scheme) in self._ranges and not pd.isna(train_max) else []
-            found.append("/".join(parts))
-        return found
+    def named(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The frame, whose columns name cells, with the columns `row` and `label`."""
+        rows, labels = [], []
+        for task, scheme, recipe, train_max in zip(*(frame[name] for name in CELL)):
+            several = task in self._ranges and not pd.isna(train_max)
+            rows.append(theme.row_name(task, train_max) if several else task)
+            options = recipe.split(", ") if recipe and (task, scheme) in self._recipes else []
+            labels.append("/".join([scheme, *options]))
+        return frame.assign(row=rows, label=labels)
+
+    @property
+    def title(self) -> str:
+        """What it is called: as its provenance says, else how much of what it has."""
+        if self.about.get("title"):
+            return str(self.about["title"])
+        trained = self.table[self.table["target"] == ""]
+        tasks, schemes = trained["task"].nunique(), trained["scheme"].nunique()
+        counted = f"{tasks} task{'s' * (tasks != 1)} under {schemes} position embedding{'s' * (schemes != 1)}"
+        return f"Length extrapolation: {counted}"
+
+    def select(self, tasks: Iterable[str] = (), schemes: Iterable[str] = (), seeds: Iterable[int] = ()) -> "Study":
+        """The part of it with these tasks, schemes and seeds; without names of a kind, all of that kind.
+
+        A scheme is named as in the table, with its options, or without them for all of its options. Position-only
+        linear attention has no tasks and no seeds, and stays.
+        """
+        rows, found = self.table, pd.Series(True, index=self.table.index)
+        if names := list(tasks):
+            known = rows["task"].where(rows["target"] == "").dropna()
+            found &= rows["task"].isin(chosen("task in the study", names, known)) | (rows["target"] != "")
+        if names := list(schemes):
+            bare = rows["scheme"].map(theme.bare)
+            exact = rows["scheme"].isin(names) | rows["label"].isin(names)
+            chosen("scheme in the study", names, pd.concat([rows["scheme"], rows["label"], bare]))
+            loose = [name for name in names if name not in set(rows["scheme"]) | set(rows["label"])]
+            found &= exact | bare.isin(loose)
+        if numbers := list(seeds):
+            chosen("seed in the study", numbers, rows["seed"].dropna())
+            found &= rows["seed"].isin(numbers) | rows["seed"].isna()
+        table = rows[found].drop(columns=["row", "label"]).reset_index(drop=True)
+        left = set(table.loc[table["target"] == "", "task"])
+        return Study(table, self.about, [task for task in self.held_out if task in left])
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -83,8 +119,7 @@ class Study:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row for each run; see `lengthlens.analyses.table.per_run`."""
-        found = per_run(self.table)
-        return found.assign(label=self.labels(found))
+        return self.named(per_run(self.table))
 
     @cached_property
     def indices(self) -> list[Index]:
@@ -92,47 +127,115 @@ class Study:
         return indices(self.rows)
 
     def once(self, compute: "Callable[[Study], Found]") -> Found:
-        """What a function finds in this study, computed when it is first asked for."""
+        """What a function finds in this study, or what it misses, computed when it is first asked for."""
         if compute not in self._found:
-            self._found[compute] = compute(self)
-        found: Found = self._found[compute]
+            try:
+                self._found[compute] = compute(self)
+            except MissingError as missing:
+                self._found[compute] = missing
+        found: Found | MissingError = self._found[compute]
+        if isinstance(found, MissingError):
+            raise found
         return found
 
-    def figure(self, finding: "Finding") -> Figure:
+    def figure(self, finding: "Finding", width: float | None = None, height: float | None = None) -> Figure:
         """The figure of a finding, drawn and laid out once; one that says what is missing if there is nothing."""
-        if finding.name not in self._figures:
+        return self.drawing(finding, width, height).figure
+
+    def drawing(self, finding: "Finding", width: float | None = None, height: float | None = None) -> Canvas:
+        """The same, with the numbers that were drawn."""
+        key = finding.name, width, height
+        if key not in self._drawn:
+            canvas = Canvas(width=width, height=height)
             try:
-                figure = finding.figure(self)
+                finding.paint(self, canvas)
             except MissingError as missing:
                 self.missing[finding.name] = str(missing)
-                figure = theme.saying(f"{finding.name}: {missing}")
-            with theme.style():
-                for _ in range(2):  # room for the label of a colour bar is known only once its ticks have a place
-                    figure.draw_without_rendering()
-            figure.set_layout_engine("none")
-            self._figures[finding.name] = figure
-        return self._figures[finding.name]
+                canvas.say(f"{finding.name}: {missing}")
+            lay_out(canvas.figure)
+            self._drawn[key] = canvas
+        return self._drawn[key]
 
     def tables(self, finding: "Finding") -> dict[str, Table]:
         """The tables of a finding there is something to put into, by name."""
         try:
-            return finding.tables(self)
+            return self.once(finding.tables)
         except MissingError as missing:
             self.missing[finding.name] = str(missing)
             return {}
 
 
+def chosen(kind: str, names: Sequence[Any], known: Iterable[Any]) -> Sequence[Any]:
+    """The names, if all of them are known."""
+    there = dict.fromkeys(known)
+    for name in names:
+        if name not in there:
+            raise unknown(kind, str(name), [str(each) for each in there if each != ""])
+    return names
+
+
+def lay_out(figure: Figure) -> None:
+    """Give everything in a figure its place, once: what is saved later, in however many formats, is not moved."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        return
+    with theme.style():
+        for _ in range(2):  # room for the label of a colour bar is known only once its ticks have a place
+            engine.execute(figure)
+        figure.set_layout_engine(None)  # with an engine of whatever kind, saving would draw twice
+
+
 class Finding:
-    """A question to a study. Subclasses say what they are called and show, and draw; tables they may have."""
+    """A question to a study. Subclasses say what they are called and show, and draw; tables they may have.
+
+    A subclass draws in `draw`, on the panels of a `Canvas`; then it can be drawn at any width and on axes that a user
+    has. Or it makes a whole figure of its own in `figure`.
+    """
 
     name: str
     title: str  # the heading of its section on the page
     shows: str  # what the figure shows, in a sentence
 
-    def figure(self, study: Study) -> Figure:
-        """The figure; `MissingError` with a sentence where the study lacks what it is made of."""
+    def draw(self, study: Study, canvas: Canvas) -> None:
+        """Draw on the panels of a canvas; `MissingError` with a sentence where the study lacks what it is made of."""
         raise NotImplementedError
+
+    def figure(self, study: Study) -> Figure:
+        """A whole figure; `MissingError` with a sentence where the study lacks what it is made of."""
+        canvas = Canvas()
+        self.paint(study, canvas)
+        return canvas.figure
 
     def tables(self, study: Study) -> dict[str, Table]:
         """Tables, by name of their file."""
         return {}
+
+    def paint(self, study: Study, canvas: Canvas) -> None:
+        """Draw on a canvas, whichever of the two ways the finding has."""
+        if type(self).draw is Finding.draw:
+            canvas.take_whole(self.figure(study), self.name)
+        else:
+            with theme.style():
+                self.draw(study, canvas)
+
+    def plot(
+        self,
+        study: Study | pd.DataFrame,
+        ax: Given | None = None,
+        *,
+        width: float | None = None,
+        height: float | None = None,
+        legend: bool = True,
+        tasks: Iterable[str] = (),
+        schemes: Iterable[str] = (),
+        seeds: Iterable[int] = (),
+    ) -> Figure:
+        """The figure of a study or of a part of it, `width` inches wide, or drawn on axes; see `ll.plot`."""
+        of = study if isinstance(study, Study) else Study(as_study(study))
+        if tasks or schemes or seeds:
+            of = of.select(tasks, schemes, seeds)
+        canvas = Canvas(ax, width, height, legend)
+        self.paint(of, canvas)
+        if canvas.own:
+            lay_out(canvas.figure)
+        return canvas.figure

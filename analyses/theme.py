@@ -5,7 +5,7 @@ a family of schemes; within a family, line style and marker tell them apart, so 
 """
 
 import io
-import math
+import itertools
 import re
 import textwrap
 from collections.abc import Iterable
@@ -16,12 +16,12 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lengthlens.analyses.table import MissingError
+from lengthlens.analyses.pgf import write_pgf
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, write_whole
 from lengthlens.models.schemes.spec import SCHEMES, WRAPPERS
@@ -30,10 +30,9 @@ from lengthlens.tasks import TASKS
 COLUMN = 3.4  # inches: one column of a two-column paper
 PAGE = 7.0  # both columns
 PAGE_HEIGHT = 9.2
+NARROW = 5.0  # less than this is a column
 ACROSS = 3  # small multiples in a row of a page
 PANEL_HEIGHT = 1.55
-LEGEND_ROW = 0.16
-LEGEND_COLUMNS = 4
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
@@ -43,14 +42,20 @@ FAMILY_COLOURS = {
     "circuit": BLUE, "learned relation": GREEN, "hinted": SKY, "task-given": YELLOW, "contextual": PURPLE,
     "relative": ORANGE, "rotary": VERMILION, "absolute": GREY, "randomized": "#B8A04A", "none": BLACK,
 }  # fmt: skip
+# Of schemes that are not of this package, one after the other: Tol's muted colours that are not like one above.
+OWN = "your own"
+OWN_COLOURS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#117733")
 FAMILY_WORDS = {
     "circuit": "ideal", "hinted": "with Scale Hint", "task-given": "given by the task", "none": "none (NoPE)"
 }  # fmt: skip
 TASK_MARKS = {"position-addressed": "o", "growing": "s", "content-addressed": "^", "": "D"}
 GOLDEN = np.pi * (3 - np.sqrt(5))  # the angle at which seeds of a sunflower follow each other
-SPREAD = 0.012  # of the width of the axes, between neighbours at one place
+SPREAD = 0.018  # of the width of the axes, between neighbours at one place whose marks are of one run
 PLACE = 0.025  # of the width and height: marks nearer than that hide each other
+MARK = 11.0  # area of the mark of one run, in square points; that of more grows as the root of their number
 LINES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 3)))
+REFERENCE = "circuit"  # the family of `ideal`, which is given what others have to learn
+RANGE = " (n ≤ "  # between a task and its training range
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 
 # What a verdict looks like: colour of the cell, colour of its letters, its sign. All differ in lightness as well.
@@ -58,6 +63,8 @@ VERDICTS = {
     "possible": (BLUE, "white", "✓"), "impossible": ("#FBD9A2", BLACK, ""), "task-limited": (GREY, "white", "–"),
     "open": (PALE, "#555555", "?"), "refused": ("white", "#555555", "×"),
 }  # fmt: skip
+
+Box = tuple[tuple[float, float], tuple[float, float]]  # the ranges of x and y
 
 RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 7, "axes.titlesize": 8, "axes.labelsize": 7,
@@ -103,7 +110,7 @@ def family(scheme: str) -> str:
     prefix, colon, _ = bare(scheme).partition(":")
     if colon and prefix in WRAPPERS:
         return prefix
-    return SCHEMES[bare(scheme)].family if bare(scheme) in SCHEMES else "your own"
+    return SCHEMES[bare(scheme)].family if bare(scheme) in SCHEMES else OWN
 
 
 def in_order(schemes: Iterable[str]) -> list[str]:
@@ -121,14 +128,41 @@ def in_order(schemes: Iterable[str]) -> list[str]:
     def place(label: str) -> tuple[int, int, list[tuple[int, int, str]]]:
         parts = [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", label)]
         inner = bare(label).rpartition(":")[2]
-        return families.get(family(label), len(families)), registered.get(inner, len(registered)), parts
+        return families.get(group(label), len(families)), registered.get(inner, len(registered)), parts
 
     return sorted(dict.fromkeys(schemes), key=place)
 
 
+def is_own(label: str) -> bool:
+    """Whether a scheme is not one of this package: registered from outside, or only named in a table."""
+    name = bare(label).rpartition(":")[2]
+    return name not in SCHEMES or SCHEMES[name].__module__.partition(".")[0] != __name__.partition(".")[0]
+
+
+def group(label: str) -> str:
+    """What a colour stands for: the family of a scheme; each scheme of the user's own has one to itself."""
+    return bare(label) if is_own(label) else family(label)
+
+
+def colours(labels: Iterable[str]) -> dict[str, str]:
+    """The colour of each group of the labels of a study, in order. A class of one's own may name its `colour`.
+
+    >>> colours(["rope", "mine/k=2", "mine", "another"])
+    {'rotary': '#D55E00', 'another': '#882255', 'mine': '#44AA99'}
+    """
+    groups = list(dict.fromkeys(map(group, in_order(labels))))
+    taken = iter(itertools.cycle(OWN_COLOURS))
+    return {each: FAMILY_COLOURS.get(each) or _named_colour(each) or next(taken) for each in groups}
+
+
+def _named_colour(scheme: str) -> str | None:
+    found = getattr(SCHEMES[scheme], "colour", None) if scheme in SCHEMES else None
+    return found if isinstance(found, str) and is_color_like(found) else None
+
+
 def line(scheme: str) -> dict[str, Any]:
     """Colour, line style and marker of a scheme: the same in every figure, whatever else is shown."""
-    return _look(scheme, _place(scheme))
+    return lines([scheme])[scheme]
 
 
 def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -141,36 +175,48 @@ def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     False
     """
     found, taken, ordered = dict[str, dict[str, Any]](), set[tuple[str, int]](), in_order(labels)
+    colour_of = colours(ordered)
     for label in sorted(ordered, key=lambda each: "/" in each):
-        mine, first = family(label), _place(label)
+        mine, first = group(label), _place(label)
         places = [k % len(MARKERS) for k in range(first, first + len(MARKERS))]
         place = next((k for k in places if (mine, k) not in taken), places[0])
         taken.add((mine, place))
-        found[label] = _look(label, place)
+        found[label] = {"color": colour_of[mine], "linestyle": LINES[place], "marker": MARKERS[place]}
     return {label: found[label] for label in ordered}
 
 
 def _place(label: str) -> int:
-    """Where a scheme stands within its family."""
+    """Where a scheme stands within its family. The reference is drawn broken: what it hides is seen in its gaps."""
     scheme, mine = bare(label), family(label)
     inner = scheme.rpartition(":")[2]
     others = [name for name in SCHEMES if ":" in scheme or SCHEMES[name].family == mine]
-    return others.index(inner) if inner in others else 0
+    place = others.index(inner) if inner in others and not is_own(label) else 0
+    return (place + (mine == REFERENCE)) % len(MARKERS)
 
 
-def _look(label: str, place: int) -> dict[str, Any]:
-    own = {"linestyle": LINES[place % len(LINES)], "marker": MARKERS[place % len(MARKERS)]}
-    return {"color": FAMILY_COLOURS.get(family(label), BLACK), **own}
+def row_name(task: str, train_max: int) -> str:
+    """A task that a study has with several training ranges, with one of them.
+
+    >>> row_name("copy", 5)
+    'copy (n ≤ 5)'
+    """
+    return f"{task}{RANGE}{train_max})"
 
 
 def tasks_in_order(tasks: Iterable[str]) -> list[str]:
     """Tasks as they are registered: position-addressed ones, growing ones, content-addressed ones; others last.
 
-    >>> tasks_in_order(["parity", "sort", "mine", "copy"])
-    ['copy', 'parity', 'sort', 'mine']
+    >>> tasks_in_order(["parity", "sort", "mine", "copy (n ≤ 10)", "copy (n ≤ 5)"])
+    ['copy (n ≤ 5)', 'copy (n ≤ 10)', 'parity', 'sort', 'mine']
     """
-    place = {task: k for k, task in enumerate(TASKS)}
-    return sorted(dict.fromkeys(tasks), key=lambda task: (place.get(task, len(place)), task))
+    registered = {task: k for k, task in enumerate(TASKS)}
+
+    def place(row: str) -> tuple[int, str, int]:
+        task, _, scale = row.partition(RANGE)
+        number = scale.rstrip(")")
+        return registered.get(task, len(registered)), task, int(number) if number.isdigit() else 0
+
+    return sorted(dict.fromkeys(tasks), key=place)
 
 
 def saying(sentence: str, width: float = COLUMN) -> Figure:
@@ -189,90 +235,110 @@ def save(figure: Figure, path: Path) -> None:
     kind, formats = path.suffix[1:], figure.canvas.get_supported_filetypes()
     if kind not in formats:
         raise UserError(f"cannot draw into '{path}': the formats are {', '.join(sorted(formats))}")
+    make_directory(path.parent)
+    if kind == "pgf":
+        with style():
+            write_pgf(figure, path)
+        return
     data = io.BytesIO()
     without_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
     with style():  # resolution and fonts are decided here
         figure.savefig(data, format=kind, metadata=without_date)
-    make_directory(path.parent)
     write_whole(path, data.getvalue())
 
 
-def panels(tasks: Iterable[str], schemes: Iterable[str], x: str, y: str) -> tuple[Figure, dict[str, Axes]]:
-    """A figure of page width with an axes for each task, in order, what the axes are, and room for the legend."""
-    names = tasks_in_order(tasks)
-    if not names:
-        raise MissingError("the table has no value of an accurate run with its task, scheme and scale")
-    across, down = min(ACROSS, len(names)), math.ceil(len(names) / ACROSS)
-    legend = LEGEND_ROW * (1 + math.ceil((2 + len(set(schemes))) / LEGEND_COLUMNS))
-    width = PAGE if across > 1 else COLUMN * 1.2
-    height = min(PANEL_HEIGHT * down + legend + 0.25, PAGE_HEIGHT)
-    figure = Figure(figsize=(width, height), layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
-    for spare in grid.flat[len(names) :]:
-        spare.set_axis_off()
-    found = dict(zip(names, grid.flat))
-    for k, (name, axes) in enumerate(found.items()):
-        axes.set_title(literal(name))
-        if k % across == 0:
-            axes.set_ylabel(y)
-        if k + across >= len(names):  # nothing below it
-            axes.tick_params(labelbottom=True)
-            axes.set_xlabel(x)
-    return figure, found
+def drawing_order(looks: dict[str, dict[str, Any]], top: str = "", marks: float = 3.0) -> dict[str, dict[str, Any]]:
+    """The looks in the order to draw them, with widths by which each can be seen where all coincide.
 
-
-def stacked(look: dict[str, Any], place: int, of: int) -> dict[str, Any]:
-    """The look of the line that is drawn as number `place` of `of`, the last on top: the lower, the wider.
-
-    Where lines coincide, those below then show at the edges of those above.
+    Unbroken lines come first, the widest at the bottom; then broken ones, which leave gaps. Label `top` is the last.
+    `marks` is the size of marks.
     """
-    below = (of - 1 - place) / max(1, of - 1)
-    return {**look, "linewidth": 1.0 + 1.2 * below, "markersize": 2.6 + 2.2 * below}
+    solid = [label for label, look in reversed(looks.items()) if look["linestyle"] == "-" and label != top]
+    broken = [label for label in reversed(looks) if label not in solid and label != top]
+    widths = {label: 1.0 + 1.2 * k / max(1, len(solid) - 1) for k, label in enumerate(reversed(solid))}
+    order = [*solid, *broken, *([top] if top in looks else [])]
+    return {label: looks[label] | {"linewidth": widths.get(label, 1.1), "markersize": marks} for label in order}
 
 
-def legend(figure: Figure, schemes: Iterable[str], extra: Iterable[Artist] = ()) -> None:
-    """The schemes in order, with the look they have in all figures."""
-    handles = [Line2D([], [], **look, label=shown(label)) for label, look in lines(schemes).items()]
-    figure.legend(handles=[*handles, *extra], loc="outside lower center", ncols=LEGEND_COLUMNS, handlelength=2.8)
+def handles(labels: Iterable[str], line: bool = True, marks: bool = True) -> list[Line2D]:
+    """What a legend shows of schemes: the look they have in all figures, with or without line and mark."""
+    without = ({} if line else {"linestyle": "none"}) | ({} if marks else {"marker": "none"})
+    return [Line2D([], [], **look | without, label=shown(label)) for label, look in lines(labels).items()]
 
 
-def spread_out(x: "pd.Series[float]", y: "pd.Series[float]", aspect: float = 1.0) -> tuple[Any, Any]:
-    """Offsets (dx, dy) that lay points of one place out as a sunflower; 0 for a lone point, and for the first of many.
+def spread_out(
+    x: "pd.Series[float]", y: "pd.Series[float]", box: Box, aspect: float = 1.0, counts: Any = 1
+) -> tuple[Any, Any]:
+    """Points of one place laid out around it, (x, y); a lone point, and the first of many, stay where they are.
 
-    All in shares of the width and height of the axes, whose height is `aspect` times its width.
+    Points at the border of what is possible are laid out inwards: no exact match above 1 is shown. `box` is the
+    possible range ((left, right), (low, high)) of both, the height of the axes is `aspect` times its width, and each
+    point stands for `counts` runs.
 
-    >>> dx, dy = spread_out(pd.Series([0.0, 0.5, 0.5]), pd.Series([0.0, 1.0, 1.0]))
-    >>> dx.round(3).tolist(), dy.round(3).tolist()
-    ([0.0, 0.0, -0.009], [0.0, 0.0, 0.008])
+    >>> x, y = spread_out(pd.Series([0.0, 0.0, 0.0]), pd.Series([1.0, 1.0, 0.5]), ((0, 2), (0, 1)))
+    >>> bool(x.min() >= 0), bool(y.max() <= 1), (x[0], y[0]), (x[2], y[2])
+    (True, True, (np.float64(0.0), np.float64(1.0)), (np.float64(0.0), np.float64(0.5)))
     """
-    place = pd.Series(list(zip((x / PLACE).round(), (y / PLACE).round())), index=x.index)
+    (left, right), (low, high) = box
+    wide, tall = right - left, high - low
+    place = pd.Series(list(zip((x / wide / PLACE).round(), (y / tall / PLACE).round())), index=x.index)
     k = place.groupby(place).cumcount().to_numpy()
-    radius = SPREAD * np.sqrt(k)
-    return radius * np.cos(k * GOLDEN), radius * np.sin(k * GOLDEN) / aspect
+    start, end = np.zeros(len(x)), np.full(len(x), 2 * np.pi)  # the angles in which there is room
+    at_left, at_top, at_bottom = (x <= left + PLACE * wide), (y >= high - PLACE * tall), (y <= low + PLACE * tall)
+    for where, first, last in ((at_top, np.pi, 2 * np.pi), (at_bottom, 0.0, np.pi)):
+        start, end = np.where(where, first, start), np.where(where, last, end)
+    start, end = np.where(at_left & at_top, 1.5 * np.pi, start), np.where(at_left & at_bottom, 0.5 * np.pi, end)
+    edge = at_left & ~at_top & ~at_bottom
+    start, end = np.where(edge, -0.5 * np.pi, start), np.where(edge, 0.5 * np.pi, end)
+    angle = start + (end - start) * ((k * GOLDEN / (2 * np.pi)) % 1)
+    radius = SPREAD * np.sqrt(k * 2 * np.pi / (end - start)) * np.sqrt(area(counts) / MARK)
+    inside_x = np.maximum(x + radius * np.cos(angle) * wide, np.minimum(x, left))
+    inside_y = np.clip(y + radius * np.sin(angle) / aspect * tall, np.minimum(y, low), np.maximum(y, high))
+    return inside_x, inside_y
 
 
-def points(axes: Axes, runs: pd.DataFrame, x: str, y: str, aspect: float) -> None:
-    """One mark for each run: colour of the scheme's family, shape of the task's."""
-    wide, high = np.ptp(axes.get_xlim()), np.ptp(axes.get_ylim())
-    dx, dy = spread_out(runs[x] / wide, runs[y] / high, aspect)
-    placed = runs.assign(at_x=runs[x] + dx * wide, at_y=runs[y] + dy * high)
-    for (family, kind), part in placed.groupby(["family", "task_family"]):
-        colour = FAMILY_COLOURS.get(str(family), BLACK)
+def bins(frame: pd.DataFrame, places: dict[str, float]) -> "dict[str, pd.Series[float]]":
+    """The place of each row, by columns bin_x, …: those of one place hide each other. See `gathered`."""
+    return {f"bin_{name}": (frame[name].astype(float) / span / PLACE).round() for name, span in places.items()}
+
+
+def gathered(frame: pd.DataFrame, places: dict[str, float], by: list[str]) -> pd.DataFrame:
+    """One row for all rows that share `by` and lie at one place: the means of their coordinates, and `count`.
+
+    `places` are the columns of the coordinates, each with the span of its axis.
+    """
+    own = bins(frame, places)
+    grouped = frame.assign(**own).groupby([*by, *own], sort=False, dropna=False)
+    found = grouped.agg(**{name: (name, "mean") for name in places}, count=(by[0], "size"))
+    return found.reset_index().sort_values("count", ascending=False, kind="stable", ignore_index=True)
+
+
+def area(count: Any) -> Any:
+    """The area of the mark of so many runs."""
+    return MARK * np.sqrt(count)
+
+
+def points(axes: Axes, runs: pd.DataFrame, x: str, y: str, box: Box, aspect: float) -> None:
+    """A mark for the runs at each place: the colour of the scheme, the shape of the task's family, larger for more."""
+    (left, right), (low, high) = box
+    marks = gathered(runs, {x: right - left, y: high - low}, ["group", "task_family", "colour"])
+    marks["at_x"], marks["at_y"] = spread_out(marks[x], marks[y], box, aspect, marks["count"])
+    for (colour, kind), part in marks.groupby(["colour", "task_family"], sort=False):
         axes.scatter(
-            part["at_x"], part["at_y"], s=11, marker=TASK_MARKS[str(kind)], color=colour, edgecolor="white",
-            linewidth=0.3, clip_on=False, zorder=3,
+            part["at_x"], part["at_y"], s=area(part["count"]), marker=TASK_MARKS[str(kind)], color=str(colour),
+            edgecolor="white", linewidth=0.3, clip_on=False, zorder=3,
         )  # fmt: skip
 
 
-def family_legend(figure: Figure, runs: pd.DataFrame) -> None:
-    """Colours of families of schemes, and shapes of families of tasks (if there are several)."""
+def family_handles(runs: pd.DataFrame) -> list[Line2D]:
+    """Colours of families of schemes, shapes of families of tasks (if there are several), and sizes of marks."""
     plain: dict[str, Any] = {"linestyle": "none", "markersize": 4}
-    entries = [
-        Line2D([], [], **plain, marker="o", color=FAMILY_COLOURS.get(each, BLACK), label=FAMILY_WORDS.get(each, each))
-        for each in [*FAMILY_COLOURS, "your own"]
-        if (runs["family"] == each).any()
+    found = [
+        Line2D([], [], **plain, marker="o", color=colour, label=literal(FAMILY_WORDS.get(each, each)))
+        for each, colour in colours(runs["label"]).items()
     ]
     kinds = [kind for kind in TASK_MARKS if (runs["task_family"] == kind).any()]
     for kind in kinds if len(kinds) > 1 else ():
-        entries.append(Line2D([], [], **plain, marker=TASK_MARKS[kind], color="0.6", label=f"{kind or 'other'} task"))
-    figure.legend(handles=entries, loc="outside lower center", ncols=6, columnspacing=1.2)
+        found.append(Line2D([], [], **plain, marker=TASK_MARKS[kind], color="0.6", label=f"{kind or 'other'} task"))
+    several: dict[str, Any] = {"linestyle": "none", "markersize": 4 * np.sqrt(area(20) / area(1))}
+    return [*found, Line2D([], [], **several, marker="o", color="0.6", label="larger: more runs")]

@@ -144,7 +144,7 @@ def pola(scheme_options: dict[str, str], plot: Path | None, as_json: bool, **ask
         hidden = ("target", "scheme", "train_max")
         print_table([{k: v for k, v in row.items() if k not in hidden} for row in rows if row["scale"] in shown])
     if plot:
-        from lengthlens.analyses.pola import plot as draw
+        from lengthlens.analyses.pola import plot_pola as draw
 
         save_figure(draw(table), plot)
 

@@ -12,7 +12,7 @@ from lengthlens.analyses.study import Study
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, write_whole
 
-FORMATS = ("pdf", "png", "svg")
+FORMATS = ("pdf", "png", "svg", "pgf")
 TABLES = "tables"  # the name that asks for all tables
 
 
@@ -30,14 +30,22 @@ def draw(
     formats: Sequence[str] = ("pdf", "png"),
     *,
     held_out: Sequence[str] = (),
+    width: float | None = None,
+    height: float | None = None,
+    tasks: Sequence[str] = (),
+    schemes: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    csv: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> Drawn:
     """Write the figures and tables of a study, in seconds; the same study gives the same bytes.
 
     `table` is a study, as `ll.study` makes it and `read_study` reads it. `names` are findings, each with a figure and
     perhaps tables, and "tables" stands for the tables of all; no names mean everything. Figures go to `out` in each of
-    the `formats` (pdf, png, svg), tables to `out`/tables in Markdown and LaTeX. Tasks `held_out` are reported on their
-    own, too. `report` is told each name.
+    the `formats` (pdf, png, svg, pgf), `width` inches wide and `height` high (as usual if None), and with `csv` the
+    numbers that each shows beside it; tables go to `out`/tables in Markdown, LaTeX and csv. Only `tasks`, `schemes` and
+    `seeds` that are named count, all if none are. Tasks `held_out` are reported on their own, too. `report` is told
+    each name.
 
     A figure for which the study lacks something says so in its place, and in `missing`. A name or a format that does
     not exist is a `UserError`.
@@ -47,16 +55,22 @@ def draw(
     """
     check_names(names, formats)
     study = table if isinstance(table, Study) else Study(table, held_out=held_out)
+    if tasks or schemes or seeds:
+        study = study.select(tasks, schemes, seeds)
     tell, files = report or (lambda name: None), list[Path]()
     for name, finding in findings(None if names else study).items():
         tell(name)
         if not names or name in names:
+            drawing = study.drawing(finding, width, height)
             for kind in formats:
                 files.append(Path(out) / f"{finding.name}.{kind}")
-                theme.save(study.figure(finding), files[-1])
+                theme.save(drawing.figure, files[-1])
+            for part, numbers in drawing.data.items() if csv else ():
+                files.append(Path(out) / f"{'-'.join(filter(None, [finding.name, part]))}.csv")
+                write_whole(files[-1], numbers.to_csv(index=False, lineterminator="\n").encode())
         if not names or name in names or TABLES in names:
             for file, found in study.tables(finding).items():
-                for ending, text in (("md", found.markdown()), ("tex", found.latex())):
+                for ending, text in (("md", found.markdown()), ("tex", found.latex()), ("csv", found.csv())):
                     files.append(Path(out) / TABLES / f"{file}.{ending}")
                     make_directory(files[-1].parent)
                     write_whole(files[-1], text.encode())

@@ -158,7 +158,7 @@ def test_a_function_that_was_not_written_for_arrays_will_do():
 def test_figure_from_a_table():
     table = pola_table("first-token", "relative", 4, 12, train=True)
     assert table["trained_error"].tolist() == pytest.approx(table["predicted_error"].tolist(), abs=1e-6)
-    assert len(figures.plot(table).axes) == 2
+    assert len(figures.plot_pola(table).axes) == 2
 
 
 @pytest.mark.parametrize(

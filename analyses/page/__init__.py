@@ -24,7 +24,6 @@ from lengthlens.analyses.prediction import prediction
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, MissingError
 
-TITLE = "Does complexity that stays flat in training predict length extrapolation?"
 LEVELS = (0.1, 0.5, 0.9, 0.995)  # of exact match, between the colours of the matrix
 PIXELS = 120  # of the page for an inch of paper, so that the small letters of a paper can be read
 WIDE = 5.0  # inches from which a figure is too wide for a phone, and scrolls there in a box of its own
@@ -43,7 +42,7 @@ def page(study: Study) -> str:
         "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown(study)],
     }
     text: str = template("page.html").render(
-        title=TITLE, style=style, style_hash=digest(style), script=script, script_hash=digest(script),
+        title=study.title, style=style, style_hash=digest(style), script=script, script_hash=digest(script),
         made=about.get("made", "unknown date"), **headline(study), facts=facts(found), sections=sections,
         matrix=matrix(found), multiples=FACTORS, failures=failures_table(found), runs=runs_table(found, study.indices),
         provenance=provenance_lines(about), **configs(about), study=of_script,

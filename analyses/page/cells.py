@@ -27,12 +27,12 @@ def all_cells(study: Study) -> list[Cell]:
     {'2': 0.5, '10': None}
     """
     trained = study.table[study.table["target"] == ""]
-    verdicts = trained[trained["measure"] == "verdict"].drop_duplicates(["task", "label"])
-    before = {(row["task"], row["label"]): row for row in records(verdicts)}
+    verdicts = trained[trained["measure"] == "verdict"].drop_duplicates(["row", "label"])
+    before = {(row["row"], row["label"]): row for row in records(verdicts)}
     runs, against = by_cell(study), contradictions(study)
-    declared = dict(list(trained[trained["run"] == ""].groupby(["task", "label"])))
+    declared = dict(list(trained[trained["run"] == ""].groupby(["row", "label"])))
     found = []
-    for task in theme.tasks_in_order(trained["task"]):
+    for task in theme.tasks_in_order(trained["row"]):
         for label in theme.in_order(sorted(trained["label"].unique())):
             key = (task, label)
             if key not in before and key not in runs:
@@ -62,7 +62,7 @@ def by_cell(study: Study) -> dict[tuple[str, str], list[Cell]]:
     rows = dict(list(study.rows.groupby("run")))
     found: dict[tuple[str, str], list[Cell]] = {}
     for row in records(runs):
-        found.setdefault((row["task"], row["label"]), []).append(
+        found.setdefault((row["row"], row["label"]), []).append(
             {**how_it_ended(row, study.indices), **curves(rows[row["run"]], grown(study))}
         )
     return found

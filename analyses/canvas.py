@@ -1,0 +1,155 @@
+"""What a finding draws on: a figure of its own of any width, or axes that the caller has; and the numbers it drew.
+
+A figure consists of named panels. Without axes, panels are laid out for the width: as many beside each other as fit,
+and the legend below them in as many columns as fit. With axes, only the panels that were given are drawn.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lengthlens.analyses import theme
+from lengthlens.analyses.table import MissingError
+from lengthlens.errors import UserError, unknown
+
+Given = Axes | Mapping[str, Axes]
+LETTER = 0.048  # inches of a letter of a legend, on average
+HANDLE = 0.5  # inches of the sign before it, and of the gap behind it
+ROW = 0.155  # inches of a line of a legend
+
+
+class Canvas:
+    """A figure of its own, `width` inches wide and `height` high (as the finding has it, if None), or axes `ax`.
+
+    `legend` says whether one is drawn: below a figure of its own, inside the first axes that were given.
+
+    >>> canvas = Canvas(width=3.3)
+    >>> list(canvas.panels(["copy", "sort", "parity"], theme.PAGE, 1.5, across=3)), canvas.figure.get_figwidth()
+    (['copy', 'sort', 'parity'], 3.3)
+    >>> canvas.first_column, canvas.last_row
+    (['copy', 'parity'], ['sort', 'parity'])
+    """
+
+    def __init__(
+        self, ax: Given | None = None, width: float | None = None, height: float | None = None, legend: bool = True
+    ) -> None:
+        for name, size in (("width", width), ("height", height)):
+            if size is not None and not 0.5 <= size <= 100:
+                raise UserError(f"{name} {size:g} is no size in inches: a column of a paper is 3.3 wide, a page 7")
+        self.given, self.height, self.shows_legend = ax, height, legend
+        self._width = width
+        self.own = ax is None
+        self.data: dict[str, pd.DataFrame] = {}  # by part, what was drawn
+        self.first_column: list[str] = []
+        self.last_row: list[str] = []
+        self._axes: dict[str, Axes] = {}
+        self._figure: Figure | None = None
+
+    def width(self, usual: float) -> float:
+        """The width asked for, else the usual one."""
+        return self._width or usual
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it is less wide than a page by much: a column of a paper."""
+        return self._width is not None and self._width < theme.NARROW
+
+    @property
+    def figure(self) -> Figure:
+        """The figure that was drawn, or that the axes given belong to."""
+        if self._figure is None:
+            raise MissingError("nothing was drawn")
+        return self._figure
+
+    def panels(
+        self, names: Sequence[str], width: float, panel: float, *, across: int, least: float = 1.5, more: float = 0.0,
+        most: float = theme.PAGE_HEIGHT, ratios: Sequence[float] | None = None, **share: Any,
+    ) -> dict[str, Axes]:  # fmt: skip
+        """An axes for each name: those given, or new ones, at most `across` beside each other, each `least` inches.
+
+        `width` is the usual one and `panel` the height of a panel, of which a figure has so many; `more` is the height
+        of all else, and `most` that of the figure at most. `ratios` are of the widths of panels that all fit side by
+        side, and `share` is as in `Figure.subplots`.
+        """
+        if self.given is not None:
+            return self._take(names)
+        wide = self.width(width)
+        across = max(1, min(across, len(names), int(wide / least)))
+        down = math.ceil(len(names) / across)
+        size = (wide, self.height or min(panel * down + more, most))
+        self._figure = Figure(figsize=size, layout="constrained")
+        ratios = ratios if ratios and across == len(names) else None
+        grid = self._figure.subplots(down, across, squeeze=False, width_ratios=ratios, **share)
+        for spare in grid.flat[len(names) :]:
+            spare.set_axis_off()
+        self.first_column, self.last_row = list(names[::across]), list(names[-across:])
+        self._axes = dict(zip(names, grid.flat))
+        for name in self.last_row:  # of shared axes only the lowest row has numbers, and a spare one may be below
+            self._axes[name].tick_params(labelbottom=True)
+        return self._axes
+
+    def panel(self, width: float, height: float, name: str = "figure") -> Axes:
+        """The axes of a figure that has only one."""
+        return self.panels([name], width, height, across=1)[name]
+
+    def _take(self, names: Sequence[str]) -> dict[str, Axes]:
+        given = {names[0]: self.given} if isinstance(self.given, Axes) else dict(self.given or {})
+        if isinstance(self.given, Axes) and len(names) > 1:
+            raise UserError(f"this figure has the panels {', '.join(names)}: give axes by these names, or select one")
+        for name in given:
+            if name not in names:
+                raise unknown("panel", name, names)
+        self._axes = {name: given[name] for name in names if name in given}
+        self.first_column = self.last_row = list(self._axes)
+        self._figure = cast(Figure, next(iter(self._axes.values())).get_figure(root=True))
+        return self._axes
+
+    def take_whole(self, figure: Figure, name: str) -> None:
+        """Take a figure that was drawn as a whole, at the size asked for."""
+        if self.given is not None:
+            raise UserError(f"figure '{name}' is drawn as a whole and takes no axes, only a width and a height")
+        wide, high = figure.get_size_inches()
+        figure.set_size_inches(self.width(wide), self.height or high * self.width(wide) / wide)
+        self._figure = figure
+
+    def say(self, sentence: str) -> None:
+        """In place of a figure: why there is none."""
+        self._figure = theme.saying(sentence, self.width(theme.COLUMN))
+
+    def label(self, x: str, y: str) -> None:
+        """What the axes are, said once for each row and column of panels."""
+        for name, axes in self._axes.items():
+            axes.set_xlabel(x if name in self.last_row else "")
+            axes.set_ylabel(y if name in self.first_column else "")
+
+    def legend(self, handles: Sequence[Artist], handlelength: float = 2.0) -> None:
+        """All handles, below a figure of its own in as many columns as fit, or inside the first of the axes given."""
+        if not (self.shows_legend and handles and self._axes):
+            return
+        if self.own:
+            columns = legend_columns([str(each.get_label()) for each in handles], self.figure.get_figwidth())
+            where: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "columnspacing": 1.2}
+            self.figure.legend(handles=list(handles), handlelength=handlelength, **where)
+        else:
+            next(iter(self._axes.values())).legend(handles=list(handles), handlelength=handlelength)
+
+
+def legend_columns(labels: Sequence[str], width: float) -> int:
+    """In how many columns the entries of a legend fit into a width.
+
+    >>> labels = ["ideal", "lbpe", "hinted:relative, K=12"]
+    >>> legend_columns(labels, 7.0), legend_columns(labels, 3.3), legend_columns(labels, 2.0)
+    (3, 2, 1)
+    """
+    longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
+    return max(1, min(len(labels), int(width / (HANDLE + LETTER * longest))))
+
+
+def legend_height(labels: Sequence[str], width: float) -> float:
+    """Inches that a legend of these labels takes below a figure of this width."""
+    return ROW * (1 + math.ceil(len(labels) / legend_columns(labels, width)))
