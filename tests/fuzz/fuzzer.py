@@ -149,7 +149,7 @@ class Attack:
         if path.parent.parent.name == "runs":
             return self.run_readers(Run(path.parent))
         if path.parent.name == "model":
-            return [lambda: pretrained.load(path.parent)]
+            return [lambda: pretrained.load_saved(path.parent)]
         if name == "grid.toml":
             return [lambda: read_grid(path).configs()]
         if name == "hooked.json":
