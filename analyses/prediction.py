@@ -34,6 +34,10 @@ Row = dict[str, Any]
 STRATA = ("task", "scheme", "family", "verdict", "cell")
 LEFT_OUT = [*"predictor task threshold runs extrapolating note".split(), *Estimate(0).columns("balanced_accuracy")]
 
+# A statement about all runs. With three cells of a kind, a resample of cells leaves a kind out about once in twenty
+# times, as the 95 % interval allows; ten runs are what a reader would want to see before any number.
+LEAST_RUNS, LEAST_CELLS = 10, 3
+
 # Where all runs of a stratum share a base rate, leaving out each run's own outcome would turn it upside down.
 SAME_BY_CONSTRUCTION = {
     "family": ("family", "scheme", "cell"), "scheme": ("scheme", "cell"), "verdict": ("verdict", "cell")
@@ -182,6 +186,23 @@ def known(runs: Frame, names: Sequence[str], factor: int = FACTORS[0]) -> Frame:
     return found.assign(positive=found["positive"].astype(bool))
 
 
+def too_few(own: Frame) -> str:
+    """What is missing for a statement about all runs; empty if nothing is."""
+    cells = [own.loc[own["positive"] == side, "cell"].nunique() for side in (True, False)]
+    if len(own) >= LEAST_RUNS and min(cells) >= LEAST_CELLS:
+        return ""
+    return (
+        f"{len(own)} runs ({cells[0]} cells with some that extrapolate, {cells[1]} with some that do not) are too few: "
+        f"it takes at least {LEAST_RUNS} runs and {LEAST_CELLS} cells of each kind"
+    )
+
+
+def enough(own: Frame, statistic: Statistic, name: str, note: str = "") -> Row:
+    """As `stated`, if there are enough runs for a statement about all; else nothing, and what is missing."""
+    missing = why_undefined(own["positive"]) or too_few(own)
+    return stated(own, statistics.mean(np.full(len(own), np.nan)) if missing else statistic, name, missing or note)
+
+
 def stated(own: Frame, statistic: Statistic, name: str, note: str = "") -> Row:
     """How many runs of how many cells, how many of them extrapolate, a statistic of them with its interval, a note."""
     found = estimate(statistic, own["cell"])
@@ -196,11 +217,11 @@ def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
         own = known(runs, [name], factor)
         score = own[f"score_{name}"]
         row: Row = {"factor": factor, "predictor": name, "label": label, "kind": kind}
-        row |= stated(own, auc(score, own["positive"]), "auc")
+        row |= enough(own, auc(score, own["positive"]), "auc")
         for statistic in (spearman, statistics.kendall):
             row |= estimate(statistic(score, own["exact"]), own["cell"]).columns(statistic.__name__)
         constant = f"all {len(own)} runs have the same {label}" if len(own) > 1 and score.nunique() == 1 else ""
-        why = "; ".join(text for text in (why_undefined(own["positive"]), constant, row["note"]) if text)
+        why = "; ".join(text for text in (constant, row["note"]) if text)
         rows.append({**row, "note": f"no run has '{name}'" if own.empty else why})
     return pd.DataFrame(rows)
 
@@ -211,7 +232,7 @@ def versus(runs: Frame) -> Iterator[Row]:
         for baseline in BASELINES:
             own = known(runs, [measure, baseline])
             mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, baseline))
-            found = stated(own, statistics.difference(mine, theirs), "difference", why_undefined(own["positive"]))
+            found = enough(own, statistics.difference(mine, theirs), "difference")
             yield {"measure": measure, "baseline": baseline, **found}
 
 
@@ -353,8 +374,8 @@ def sensitivity(rows: Frame, runs: Frame) -> Iterator[Row]:
             value = part.groupby("run")["value"].first()
             own = known(runs.assign(**{each.index: runs["run"].map(value)}), [each.index])
             row = {"measure": each.index, "threshold": threshold, "default": threshold in default}
-            row |= stated(own, auc(own[f"score_{each.index}"], own["positive"]), "auc")
-            yield {**row, "note": why_undefined(own["positive"])}
+            row |= enough(own, auc(own[f"score_{each.index}"], own["positive"]), "auc")
+            yield {**row, "note": why_undefined(own["positive"]) or too_few(own)}
 
 
 def threshold_texts(rows: Frame) -> "pd.Series[str]":

@@ -57,7 +57,7 @@ PROVENANCE_RULE = record(
     "provenance",
     {},
     {
-        **dict.fromkeys(("made", "command", "machine"), text(1 << 20)),
+        **dict.fromkeys(("title", "made", "command", "machine"), text(1 << 20)),
         "versions": map_of(text()),
         "held_out": list_of(text()),
         "configs": map_of(map_of(anything())),
@@ -161,6 +161,11 @@ def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
             "again from its runs with `lengthlens reproduce`"
         )
     missing = [column for column in REQUIRED if column not in table]
+    if missing and "exact_match" in table and "length" in table:
+        raise UserError(
+            f"'{path}' is a table of runs and lengths, as `lengthlens runs table` writes it: make a study of the same "
+            "runs with `lengthlens study --store RUNS --out study.parquet`"
+        )
     if missing:
         raise UserError(
             f"'{path}' is no study: it has no column {', '.join(missing)}; a study has at least {', '.join(REQUIRED)}"
@@ -238,7 +243,7 @@ def together(studies: list[Read]) -> dict[str, Any]:
     if len(abouts) == 1:
         return dict(abouts[0])
     found: dict[str, Any] = {}
-    for name in ("made", "command", "machine"):
+    for name in ("title", "made", "command", "machine"):
         texts = dict.fromkeys(str(about[name]) for about in abouts if about.get(name))
         found |= {name: "; ".join(texts)} if texts else {}
     versions: dict[str, dict[str, None]] = {}

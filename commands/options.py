@@ -123,6 +123,21 @@ def plugin_option() -> click.Option:
     )
 
 
+def read_where(text: str) -> dict[str, list[Any]]:
+    """Fields with the values that they may have.
+
+    >>> read_where("task=copy|reverse, train_max=10")
+    {'task': ['copy', 'reverse'], 'train_max': [10]}
+    """
+    found = {}
+    for part in read_names(text):
+        name, equals, values = part.partition("=")
+        if not (name and equals and values):
+            raise UserError(f"'{part}' in '{text}' is no FIELD=VALUE, such as task=copy or train_max=5|10")
+        found[name.strip()] = [plain_value(value.strip()) for value in values.split("|")]
+    return found
+
+
 names, numbers = reading(read_names), reading(read_numbers)
 
 

@@ -1,4 +1,4 @@
-"""Commands about studies of many runs: make one from nothing, redraw its figures and tables, make its page."""
+"""Commands about studies of many runs: make one from nothing, or of runs there are; its figures, tables and page."""
 
 import sys
 from collections.abc import Sequence
@@ -9,9 +9,12 @@ import click
 
 from lengthlens.commands import options
 from lengthlens.commands.options import as_json
-from lengthlens.commands.terminal import counted, minutes, print_json, progress, stoppable, study_progress
+from lengthlens.commands.terminal import counted, leaving_out, minutes, print_json, progress, stoppable, study_progress
+from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from lengthlens.analyses.study import Study
     from lengthlens.runs.store import RunStore
     from lengthlens.studies.reproduce import Reproduced
@@ -32,27 +35,100 @@ held_out_tasks = click.option(
 )
 
 
-@click.command("reproduce")
-@click.option(
-    "--preset", default="quick", show_default=True, help="Which study: smoke, quick, paper, unscaled, records or full."
+where_option = click.option(
+    "--where",
+    metavar="FIELD=VALUE,…",
+    callback=options.reading(options.read_where),
+    help="Only runs with these fields of their config: task=copy|reverse,train_max=10. A bar stands between choices.",
 )
+title_option = click.option("--title", help="What the page is called.  [default: as the study says]")
+
+
+@click.command("study")
+@options.store_option
+@click.option("--out", type=options.OutFile(), default=Path("study.parquet"), show_default=True, help="The study.")
+@where_option
+@title_option
+@click.option("--held-out", metavar="TASKS", callback=options.names, help="Tasks on which nothing was chosen.")
+@click.option(
+    "--pola",
+    metavar="TARGETS",
+    callback=options.names,
+    help="Targets of position-only linear attention to add, with commas; it needs no runs.",
+)
+@as_json
+def study_command(
+    store: "RunStore",
+    out: Path,
+    where: dict[str, list[Any]] | None,
+    title: str | None,
+    held_out: list[str] | None,
+    pola: list[str] | None,
+    as_json: bool,
+) -> None:
+    """Make a study of runs that are there: all that is known of them, and verdicts, as one table.
+
+    `lengthlens figures` and `lengthlens report` show it. Runs that are not probed yet are in it with their scores; for
+    their complexity probe them first, with `lengthlens probe --all`.
+    """
+    import time
+
+    from lengthlens.analyses.table import write_study
+    from lengthlens.studies.build import matching, provenance, study
+
+    words = f"lengthlens study{f' --where {shown_where(where)}' if where else ''}"
+    with leaving_out("the study") as left_out, progress("study") as tell:
+        chosen = list(matching(store.must_exist().runs(), where or {}, left_out))
+        if where and not chosen:
+            raise UserError(
+                f"no run in '{store.path}' has {shown_where(where)}: see `lengthlens runs --store {store.path}`"
+            )
+        table = study(store, chosen, pola_targets=pola or (), report=tell, left_out=left_out)
+        kept = [name for name in table["run"].unique() if name]
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        about = provenance(store, kept, today, words, known_tasks(held_out or (), table["task"]), title or "")
+        write_study(table, about, out)
+        cells = len(table.loc[table["run"] != "", ["task", "scheme", "recipe", "train_max"]].drop_duplicates())
+        if as_json:
+            print_json({"study": str(out), "runs": len(kept), "cells": cells, "rows": len(table)})
+        else:
+            click.echo(f"{len(kept)} runs in {cells} cells: {out}")
+
+
+def shown_where(where: dict[str, list[Any]]) -> str:
+    return ",".join(f"{name}={'|'.join(map(str, values))}" for name, values in where.items())
+
+
+def known_tasks(names: Sequence[str], tasks: "pd.Series[str]") -> Sequence[str]:
+    """Tasks held out, if the study has them."""
+    from lengthlens.analyses.study import chosen
+
+    return chosen("task in the study", names, [task for task in tasks.unique() if task])
+
+
+@click.command("reproduce")
+@click.argument("file", required=False, metavar="[STUDY.toml]")
+@click.option("--preset", help="Which study of ours: smoke, quick, paper, unscaled, records or full.  [default: quick]")
 @click.option("--out", type=options.OutFolder(), default=Path("out"), show_default=True)
 @click.option("--store", callback=options.open_store, help="Where the runs are.  [default: runs in --out]")
 @options.engine_options
 @options.quiet
 @as_json
 def reproduce_command(
-    preset: str, out: Path, store: "RunStore | None", quiet: bool, as_json: bool, **where: Any
+    file: str | None, preset: str | None, out: Path, store: "RunStore | None", quiet: bool, as_json: bool, **where: Any
 ) -> None:
-    """Everything from nothing: train and probe a preset's runs, then its study, figures and page.
+    """Everything from nothing: train and probe a study's runs, then its table, figures and page.
 
-    What is finished is not done again, so that after an interruption the same command goes on where it was. A run
-    that fails is shown in the summary and on the page, and stops nothing.
+    The study is one of ours, or one of your own in a TOML file that says its tasks, schemes, seeds, lengths, probes and
+    title. What is finished is not done again, so that after an interruption the same command goes on where it was. A
+    run that fails is shown in the summary and on the page, and stops nothing.
     """
     from lengthlens.studies.reproduce import reproduce
 
+    if file and preset:
+        raise UserError(f"'{file}' and --preset {preset} are two studies: give one of them")
     with stoppable("the study"), study_progress(quiet or as_json) as show:
-        done = reproduce(preset, out, store=store, report=show, **where)
+        done = reproduce(file or preset or "quick", out, store=store, report=show, **where)
     if as_json:
         outcomes = {"runs": list(map(vars, done.runs)), "probed": [each._asdict() for each in done.probed]}
         paths = {"study": str(done.study), "figures": str(done.figures), "page": str(done.page)}
@@ -88,16 +164,33 @@ def show_reproduced(done: "Reproduced") -> None:
 @click.option(
     "--formats", default="pdf,png", show_default=True, callback=options.names, help="Of figures, with commas."
 )
+@click.option("--width", type=float, help="Of figures, in inches: 3.3 for a column of a paper, 7 for a page.")
+@click.option("--height", type=float, help="The same for their height.  [default: what each needs]")
+@click.option("--tasks", callback=options.names, help="Only these tasks, with commas.")
+@click.option("--schemes", callback=options.names, help="Only these schemes, with commas; with all their options.")
+@click.option("--seeds", callback=options.numbers, help="Only these seeds: 0,1,2 or 0-9.")
+@click.option("--csv", is_flag=True, help="The numbers that each figure shows, too, beside it.")
 @held_out_tasks
 @as_json
-def figures(names: tuple[str, ...], out: Path, formats: list[str], as_json: bool, **about: Any) -> None:
-    """Redraw every figure and table of a study, or only those NAMEs. The same study gives the same bytes."""
+def figures(
+    names: tuple[str, ...],
+    out: Path,
+    formats: list[str],
+    as_json: bool,
+    tables: Sequence[Path],
+    held_out: list[str] | None,
+    **asked: Any,
+) -> None:
+    """Redraw every figure and table of a study, or only those NAMEs. The same study gives the same bytes.
+
+    Figures are written in each of the formats pdf, png, svg and pgf, tables in Markdown, LaTeX and csv.
+    """
     from lengthlens.studies.drawing import check_names, draw
 
     check_names(names, formats)
-    study = opened(**about)
+    study = opened(tables, held_out)
     with progress("drawing") as report:
-        drawn = draw(study, names, out, formats, report=report)
+        drawn = draw(study, names, out, formats, report=report, **{k: v for k, v in asked.items() if v})
     for name, sentence in drawn.missing.items():
         click.echo(f"{name}: {sentence}", err=True)
     if as_json:
@@ -116,12 +209,14 @@ def figures(names: tuple[str, ...], out: Path, formats: list[str], as_json: bool
     help="The page: one file, which needs nothing else.",
 )
 @held_out_tasks
-def report(out: Path, **about: Any) -> None:
+@title_option
+def report(out: Path, title: str | None, **about: Any) -> None:
     """Make one page of a study: the finding, the figures, and every cell to look into."""
     from lengthlens.analyses.page import page
     from lengthlens.files import make_directory, write_whole
 
     study = opened(**about)
+    study.about |= {"title": title} if title else {}
     with progress("report") as tell:
         tell("drawing")
         text = page(study)
@@ -139,4 +234,4 @@ def opened(tables: Sequence[Path], held_out: list[str] | None) -> "Study":
     return Study(table, about, held_out)
 
 
-STUDY_COMMANDS = (reproduce_command, figures, report)
+STUDY_COMMANDS = (reproduce_command, study_command, figures, report)

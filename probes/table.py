@@ -5,9 +5,9 @@ training range: it says whether the rest means something.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -262,24 +262,26 @@ class Probed(NamedTuple):
 
 def probe_all(
     runs: Sequence[Run],
+    measures: Iterable[str] | None = None,
     *,
     engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
     report: Callable[[Probed], None] | None = None,
 ) -> list[Probed]:
-    """Probe every run that is accurate in range; the outcomes by run, in the order given.
+    """Probe every run that is accurate in range, by all probes or those named; the outcomes by run, in the order given.
 
     Runs that are not accurate are left out, since their complexity says little. A worker that dies is replaced.
     """
     found: dict[str, Probed] = {}
+    names = [probe.name for probe in chosen(measures)]
     for run in runs:
-        if is_probed(run):
+        if is_probed(run, names):
             found[run.id] = Probed(run.id)
         elif reason := unready(run):
             found[run.id] = Probed(run.id, "left out", reason)
     paths = {run.id: run.path.resolve() for run in runs if run.id not in found}
-    measured = in_parallel(_probe_one, paths, engine=engine, workers=workers, address=address)
+    measured = in_parallel(partial(_probe_one, names), paths, engine=engine, workers=workers, address=address)
     for name, outcome in itertools.chain(found.copy().items(), measured):
         found[name] = outcome
         if report:
@@ -287,13 +289,13 @@ def probe_all(
     return [found[run.id] for run in runs]
 
 
-def is_probed(run: Run) -> bool:
-    """Whether what every probe measures is kept with a run."""
+def is_probed(run: Run, measures: Iterable[str] | None = None) -> bool:
+    """Whether what every probe measures, or those named, is kept with a run."""
     try:
         kept = stored(run)
     except UserError:
         return False  # let the attempt say what is wrong with it
-    return kept is not None and kept_probes(kept) == chosen()
+    return kept is not None and all(probe in kept_probes(kept) for probe in chosen(measures))
 
 
 def is_ready(run: Run) -> bool:
@@ -313,12 +315,12 @@ def unready(run: Run) -> str:
         return str(error)
 
 
-def _probe_one(path: Path) -> Probed:
+def _probe_one(measures: Sequence[str], path: Path) -> Probed:
     """Probe one run in a worker. Whatever goes wrong with it is its outcome, and no other run's."""
     run = Run(path)
     try:
         with cpu_threads(1):
-            probe_run(run)
+            probe_run(run, measures)
     except UserError as error:
         return Probed(run.id, "left out", str(error))
     except Exception as error:

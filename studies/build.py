@@ -19,14 +19,14 @@ pola_…                             position-only linear attention: errors, ene
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import torch
 
 from lengthlens.analyses.table import COLUMNS, as_study
-from lengthlens.errors import UserError
+from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import best_rows, is_accurate
@@ -101,6 +101,26 @@ def ended(store: RunStore, runs: Iterable[Run | str] | None = None, left_out: Le
     if not over:
         raise UserError(f"no run in '{store.path}' has ended yet: train some with `lengthlens train` or `sweep`")
     return over
+
+
+def matching(runs: Iterable[Run], where: Mapping[str, Sequence[Any]], left_out: LeftOut | None = None) -> Iterator[Run]:
+    """Those of the runs whose config has, for each field named, one of the values given.
+
+    A scheme is given by its name, which means all its options, or with its options.
+    """
+    known = [field.name for field in dataclasses.fields(RunConfig)]
+    for name in where:
+        if name not in known:
+            raise unknown("field of a run's config", name, known)
+    for run, config in each_sound(runs, lambda run: run.config, left_out):
+        if all(_has(config, name, values) for name, values in where.items()):
+            yield run
+
+
+def _has(config: RunConfig, name: str, values: Sequence[Any]) -> bool:
+    if name == "scheme":
+        return any(value in (config.scheme, config.spec.label, scheme_label(config)) for value in values)
+    return getattr(config, name) in values
 
 
 def scheme_label(config: RunConfig) -> str:
@@ -219,18 +239,24 @@ def pola_rows(target: str) -> list[Row]:
 
 
 def provenance(
-    store: RunStore, runs: Iterable[Run | str] | None, made: str, command: str, held_out: Sequence[str] = ()
+    store: RunStore,
+    runs: Iterable[Run | str] | None,
+    made: str,
+    command: str,
+    held_out: Sequence[str] = (),
+    title: str = "",
 ) -> dict[str, Any]:
     """Where a study comes from: date, versions, class of machine, the config of every run, and the command.
 
     `held_out` are the tasks on which nothing was chosen: analyses report them apart. `made` is a date as ISO has it
-    (2030-01-31); it is asked for, so that the same store can give the same bytes.
+    (2030-01-31); it is asked for, so that the same store can give the same bytes. `title` is what the page is called.
     """
     from lengthlens.runs.training import library_versions
 
     about = {"made": made, "command": command, "machine": machine_class(), "versions": library_versions()}
     configs = {run.id: run.config.to_dict() for run in ended(store, runs)}
-    return about | {"held_out": list(held_out), "configs": configs}
+    named = {"title": title} if title else {}
+    return about | named | {"held_out": list(held_out), "configs": configs}
 
 
 def machine_class() -> str:

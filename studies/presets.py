@@ -1,19 +1,60 @@
-"""The studies that `lengthlens reproduce` knows by name: which runs, and how far each is trained and evaluated."""
+"""What a study is made of, said in a TOML file: which runs, how far each is trained and evaluated, what is shown.
 
-from collections.abc import Mapping
+The studies that `lengthlens reproduce` knows by name are such files in this folder; one of your own is run by
+``lengthlens reproduce my-study.toml``::
+
+    title = "Does a clip help addition?"
+    tasks = ["addition", "copy"]                # or "all"
+    schemes = ["ideal", "relative/max_distance=3", { name = "relative", max_distance = 12 }]  # or "all"
+    seeds = 3                                   # 0, 1, 2; or a list
+    lengths = [20, 100]                         # evaluated beside every length of training
+    samples = 300                               # instances of each length
+    held_out = ["copy"]                         # tasks on which nothing was chosen: reported apart, too
+    probes = ["src", "lrc"]                     # all without this entry, none if the list is empty
+    figures = ["front", "extrapolation"]        # all without it
+    plugins = ["mine.py"]                       # beside this file, or modules: tasks and schemes of your own
+
+    [settings]                                  # fields of the runs' configs
+    steps = 2000
+
+    [more_lengths]                              # of single tasks
+    copy = [1000]
+
+    [instances]                                 # of single lengths, where not `samples`
+    1000 = 50
+
+A study whose runs do not all have the same in common has several parts ``[[grids]]``, each with any of tasks, schemes,
+seeds, lengths, samples and settings; what a part does not say is said above for all.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from lengthlens.analyses.records import FEWER, GOAL_SCHEME, GOALS
-from lengthlens.errors import Registry
-from lengthlens.models.schemes import scheme_names
+from lengthlens.analyses.findings import findings
+from lengthlens.analyses.records import FEWER
+from lengthlens.errors import Registry, UserError, unknown
+from lengthlens.files import read_whole
+from lengthlens.models.schemes import SchemeSpec, scheme_names
+from lengthlens.plugins.registry import load_plugin
+from lengthlens.probes.probe import PROBES
+from lengthlens.runs.evaluation import SAMPLES
 from lengthlens.runs.sweep import Grid, Planned
+from lengthlens.studies.drawing import TABLES
 from lengthlens.tasks import TASKS
+from lengthlens.theory.pola import TARGETS
+from lengthlens.values import Rule, anything, list_of, map_of, parse_toml, record, text, whole
+
+ALL = "all"
+SUFFIX = ".toml"
+OURS = ("smoke", "quick", "paper", "unscaled", "records", "full")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A study by name. Its grids may differ in anything but the store that they share.
+    """A study to make. Its grids may differ in anything but the store that they share.
 
     >>> len(PRESETS["quick"].plans())
     30
@@ -21,18 +62,45 @@ class Preset:
 
     summary: str
     grids: tuple[Grid, ...]
-    pola_targets: tuple[str, ...]  # of position-only linear attention, which needs no runs
+    pola_targets: tuple[str, ...] = ()  # of position-only linear attention, which needs no runs
     held_out: tuple[str, ...] = ()  # tasks on which neither recipe nor thresholds were chosen
+    more_lengths: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of a task, beside those of its grid
     instances: Mapping[int, int] = field(default_factory=dict)  # of a length, where not what its grid says
-    probed: bool = True  # whether its runs are probed
+    probes: tuple[str, ...] | None = None  # by which its runs are probed; by all if None
     figures: tuple[str, ...] = ()  # those that it has something for; all if empty
+    title: str = ""  # of its page
+
+    @property
+    def probed(self) -> bool:
+        """Whether its runs are probed at all."""
+        return self.probes != ()
 
     def plans(self) -> list[Planned]:
         """Every run, with what it is evaluated at; those that may take longest first, so that none is left alone."""
-        plans = [plan for grid in self.grids for plan in grid.planned()]
-        samples = [{n: self.instances.get(n, number) for n, number in plan.samples.items()} for plan in plans]
-        counted = [replace(plan, samples=own, share_after_none_right=FEWER) for plan, own in zip(plans, samples)]
+        plans = [plan for grid in self.grids for plan in whole_grid(grid).planned()]
+        counted = [replace(plan, samples=self._samples(plan), share_after_none_right=FEWER) for plan in plans]
         return sorted(counted, key=lambda plan: -plan.config.steps)
+
+    def _samples(self, plan: Planned) -> dict[int, int]:
+        usual = next(iter(plan.samples.values()), SAMPLES)
+        lengths = {**plan.samples, **dict.fromkeys(self.more_lengths.get(plan.config.task, ()), usual)}
+        return {n: self.instances.get(n, number) for n, number in lengths.items()}
+
+    def checked(self) -> "Preset":
+        """The same; a name in it that does not exist, or that no run of it has, is a `UserError` before any work."""
+        tasks = dict.fromkeys(plan.config.task for plan in self.plans())
+        known = {
+            "held-out task of the study": (self.held_out, tasks),
+            "task of the study in more_lengths": (self.more_lengths, tasks),
+            "probe": (self.probes or (), PROBES),
+            "figure": (self.figures, (*findings(), TABLES)),
+            "target of position-only linear attention": (self.pola_targets, TARGETS),
+        }
+        for kind, (names, choices) in known.items():
+            for name in names:
+                if name not in choices:
+                    raise unknown(kind, name, choices)
+        return self
 
 
 def grid(tasks: str, schemes: str, seeds: int, lengths: tuple[int, ...], samples: int, **settings: Any) -> Grid:
@@ -44,66 +112,94 @@ def grid(tasks: str, schemes: str, seeds: int, lengths: tuple[int, ...], samples
     return Grid(tasks.split(), schemes.split(), range(seeds), lengths, samples, settings)
 
 
-# Two that are accurate in range and nowhere else, three that go on: one of them by the value of a single integer.
-QUICK_SCHEMES = "rope learned ideal lbpe hinted:relative/max_distance=3"
-QUICK_TARGETS = ("prefix-sum", "running-mean")
-ALL_TARGETS = (*QUICK_TARGETS, "shift-by-one", "alternating-sign", "first-token")
+def whole_grid(grid: Grid) -> Grid:
+    """The grid, with every task and scheme that there is where it says "all"."""
+    tasks = list(TASKS) if grid.tasks == ALL else grid.tasks
+    schemes = list(scheme_names()) if grid.schemes == ALL else grid.schemes
+    return replace(grid, tasks=tasks, schemes=schemes)
 
-# On six scales and in 2400 steps `rope` and `learned` become accurate in range, in half a minute on a core. No scheme
-# can extrapolate a task of growing SRC: it is there to show that, not to be solved, and gets an eighth of the steps.
-QUICK = {"train_max": 6, "steps": 2400}
-GROWING = {"train_max": 6, "steps": 300}
-QUICK_LENGTHS = (12, 30, 60)
-# The study in figures/, under the default recipe. Recipe and thresholds were chosen on parity-cot, copy and addition.
-PAPER_TASKS = "parity-cot copy reverse modular-sum-cot shift parity"
-REPEATED_TASKS = "parity-cot copy reverse modular-sum-cot shift"  # all but the one that no scheme can extrapolate
-HELD_OUT = ("reverse", "modular-sum-cot", "shift")
-PAPER_SCHEMES = (
-    "ideal lbpe hinted:relative/max_distance=3 hinted:relative/max_distance=12 relative t5 alibi rope learned none"
+
+def names_or_all(of: Rule) -> Rule:
+    """A list, or the word "all"."""
+    several = list_of(of)
+    return Rule(
+        f"{several.words}, or {ALL}",
+        lambda value: value == ALL or (value != [] and several.holds(value)),
+        lambda value: () if value == ALL else several.parts(value),
+    )
+
+
+def number_or_list() -> Rule:
+    """How many there are, or a list of them."""
+    one, several = whole(1, 10_000), list_of(whole(0))
+    return Rule(
+        f"{one.words}, or a list", lambda value: one.holds(value) or (value != [] and several.holds(value)),
+        lambda value: () if one.holds(value) else several.parts(value),
+    )  # fmt: skip
+
+
+# What a part of a study may say, and the study above all parts.
+PART = {
+    "tasks": names_or_all(text()),
+    "schemes": names_or_all(anything()),
+    "seeds": number_or_list(),
+    "lengths": list_of(whole(1)),
+    "samples": whole(1),
+    "settings": map_of(anything()),
+}
+ABOVE = {name: list_of(text()) for name in ("held_out", "pola_targets", "probes", "figures", "plugins")}
+ABOVE |= {"title": text(), "summary": text(), "instances": map_of(whole(1)), "more_lengths": map_of(list_of(whole(1)))}
+STUDY_RULE = record("study", {}, {**PART, **ABOVE, "grids": list_of(record("part of a study", {}, PART))})
+
+
+def read_preset(path: Path) -> Preset:
+    """A study from a TOML file; what stands in it and cannot be meant is a `UserError` that says where."""
+    return as_preset(parse_toml(read_whole(path), f"'{path}'", STUDY_RULE), f"'{path}'", path.parent)
+
+
+def as_preset(values: Mapping[str, Any], name: str, folder: Path) -> Preset:
+    """A study from the values of a file; its plug-ins are loaded, those that are files from the folder it is in."""
+    for plugin in values.get("plugins", ()):
+        load_plugin(str(folder / plugin) if plugin.endswith(".py") else plugin)
+    common = {entry: values[entry] for entry in PART if entry in values}
+    parts = [{**common, **part, "settings": {**common.get("settings", {}), **part.get("settings", {})}}
+             for part in values.get("grids", [{}])]  # fmt: skip
+    for part in parts:
+        for entry in ("tasks", "schemes"):
+            if entry not in part:
+                raise UserError(f'{name} has no {entry}: write {entry} = ["…"], or {entry} = "{ALL}"')
+    instances = {str(n): number for n, number in values.get("instances", {}).items()}
+    for length in instances:
+        if not length.isascii() or not length.isdigit():
+            raise UserError(f"'{length}' under instances in {name} is no length: write a whole number")
+    return Preset(
+        summary=values.get("summary", ""),
+        grids=tuple(_grid(part) for part in parts),
+        pola_targets=tuple(values.get("pola_targets", ())),
+        held_out=tuple(values.get("held_out", ())),
+        more_lengths=values.get("more_lengths", {}),
+        instances={int(length): number for length, number in instances.items()},
+        probes=tuple(values["probes"]) if "probes" in values else None,
+        figures=tuple(values.get("figures", ())),
+        title=values.get("title", ""),
+    )
+
+
+def _grid(part: Mapping[str, Any]) -> Grid:
+    seeds, schemes = part.get("seeds", 1), part["schemes"]
+    entries = schemes if schemes == ALL else [SchemeSpec.from_entry(entry) for entry in schemes]
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    lengths, samples = part.get("lengths", ()), part.get("samples", SAMPLES)
+    return Grid(part["tasks"], entries, numbers, tuple(lengths), samples, part["settings"])
+
+
+def preset_of(name: str | Path) -> Preset:
+    """A study by the name of a preset, or from a file; every name in it is checked."""
+    if isinstance(name, Path) or name.endswith(SUFFIX):
+        return read_preset(Path(name)).checked()
+    return PRESETS[name]
+
+
+PRESETS: Registry[Preset] = Registry(
+    "preset", {name: read_preset(Path(str(files("lengthlens.studies"))) / f"{name}{SUFFIX}") for name in OURS}
 )
-# The records: train on lengths up to 10, be exact at 1000 and more. The learned relation with all keys that it does not
-# name weighing as one, and each by itself; the reference that is given every role; and one integer that decides: with a
-# clip of 3 all codes occur in training, with one of 12 every longer input brings codes that were never seen.
-RECORD_SCHEMES = f"{GOAL_SCHEME} lbpe ideal hinted:relative/max_distance=3 hinted:relative/max_distance=12"
-RECORD_LENGTHS = (10, 20, 50, 100, 200, 500)  # of every task, beside those of its goals
-# If all instances are right, 1000 of them say "above 0.996" with 95 % confidence, 200 "above 0.98" and 20 "above 0.83".
-# One takes about a tenth of a second at n = 1000 and some ten seconds at 10,000, on one core.
-RECORD_INSTANCES = {10: 1000, 20: 1000, 50: 1000, 100: 500, 200: 300, 500: 200, 1000: 200, 10_000: 20}
-SMOKE = {"train_max": 3, "n_heads": 2, "d_model": 32, "check_every": 50, "warmup": 20}
-
-PRESETS: Registry[Preset] = Registry("preset", {
-    "smoke": Preset(
-        "a few tiny runs, to see that everything works; under a minute on two cores",
-        (grid("copy", "ideal relative", 1, (6, 30), 100, steps=400, **SMOKE),
-         grid("parity", "ideal", 1, (6, 30), 100, steps=50, **SMOKE)),
-        ("prefix-sum",),
-    ),
-    "quick": Preset(
-        "three tasks, one of growing SRC, five schemes, two seeds; within ten minutes on two cores",
-        (grid("parity-cot copy", QUICK_SCHEMES, 2, QUICK_LENGTHS, 300, **QUICK),
-         grid("parity", QUICK_SCHEMES, 2, QUICK_LENGTHS, 300, **GROWING)),
-        QUICK_TARGETS,
-    ),
-    "paper": Preset(
-        "the study in figures/: six tasks, ten schemes, three seeds; some hours on two cores",
-        (grid(PAPER_TASKS, PAPER_SCHEMES, 3, (20, 50, 100), 300),), ALL_TARGETS, held_out=HELD_OUT,
-    ),
-    "unscaled": Preset(
-        "the study again without length-scaled scores, on runs of its own: five tasks, ten schemes, two seeds",
-        (grid(REPEATED_TASKS, PAPER_SCHEMES, 2, (20, 50, 100), 100, score_scaling="none"),),
-        QUICK_TARGETS, held_out=HELD_OUT,
-    ),
-    "records": Preset(
-        "trained on n ≤ 10, evaluated up to 10,000: eight tasks, five schemes, three seeds; a day on two cores",
-        tuple(
-            grid(task, RECORD_SCHEMES, 3, (*RECORD_LENGTHS, *goals), 1000, score_scaling=scaling)
-            for scaling in ("log", "none")
-            for task, goals in GOALS.items()
-        ),
-        (), instances=RECORD_INSTANCES, probed=False, figures=("records", "extrapolation", "outcome", "tables"),
-    ),
-    "full": Preset(
-        "every task under every scheme with five seeds, for a GPU or a cluster",
-        (grid(" ".join(TASKS), " ".join(scheme_names()), 5, (20, 50, 100, 200, 500, 1000), 1000),), ALL_TARGETS,
-    ),
-})  # fmt: skip

@@ -1,4 +1,4 @@
-"""From nothing to the page: train a preset's runs, probe them, make their study, draw it, and put it on one page.
+"""From nothing to the page: train a study's runs, probe them, make their study, draw it, and put it on one page.
 
 What is finished is not done again, so that after an interruption the same call goes on where it was.
 """
@@ -23,7 +23,7 @@ from lengthlens.runs.store import RunStore, each_sound
 from lengthlens.runs.sweep import Planned, RunOutcome, pending, sweep
 from lengthlens.studies.build import provenance, study
 from lengthlens.studies.drawing import draw
-from lengthlens.studies.presets import PRESETS, Preset
+from lengthlens.studies.presets import SUFFIX, Preset, preset_of
 from lengthlens.values import map_of, parse_json, record, text
 
 STUDY, PROVENANCE, PAGE, FIGURES = "study.parquet", "provenance.json", "index.html", "figures"
@@ -74,7 +74,7 @@ class Reproduced:
 
 
 def reproduce(
-    preset: str,
+    preset: str | Path,
     out: str | Path = "out",
     *,
     store: RunStore | None = None,
@@ -83,20 +83,21 @@ def reproduce(
     address: str | None = None,
     report: Report | None = None,
 ) -> Reproduced:
-    """Everything from nothing: train and probe a preset's runs, then make its study, figures and page.
+    """Everything from nothing: train and probe a study's runs, then make its table, figures and page.
 
-    `preset` is a name in `lengthlens.studies.presets.PRESETS`. Study, figures and page go to the directory `out`, the
+    `preset` is a name in `lengthlens.studies.presets.PRESETS`, or the path of a TOML file that says what the study
+    consists of (`lengthlens.studies.presets` shows one). Study, figures and page go to the directory `out`, the
     runs to its folder runs or to the `store` given. `engine` "local" takes `workers` processes (as many as there are
     cores), "dask" the workers of the scheduler at `address`. `report` is told a `Progress` after each step, and
     `print` will do.
 
-    A run that fails is shown in the result and on the page, and stops nothing. An unknown preset or engine, or a place
-    that cannot be written, is a `UserError`.
+    A run that fails is shown in the result and on the page, and stops nothing. An unknown preset or engine, a name in a
+    file that does not exist, or a place that cannot be written, is a `UserError`.
 
         done = ll.reproduce("smoke", "out", report=print)
         [run.status for run in done.runs], done.page
     """
-    chosen, out, start = PRESETS[preset], Path(out), time.monotonic()
+    chosen, out, start = preset_of(preset), Path(out), time.monotonic()
     store = store or RunStore(out / "runs")
     place: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
     plans = chosen.plans()
@@ -107,28 +108,28 @@ def reproduce(
     runs = [run for run in (store.run(plan.config) for plan in plans) if run.has("config.json")]
     probed: list[Probed] = []
     if chosen.probed:
-        work.begin("probing", len(runs), free=sum(is_probed(run) or not is_ready(run) for run in runs))
-        probed = probe_all(runs, **place, report=work.ended)
+        work.begin("probing", len(runs), free=sum(is_probed(run, chosen.probes) or not is_ready(run) for run in runs))
+        probed = probe_all(runs, chosen.probes, **place, report=work.ended)
     damaged: dict[str, str] = {}
     sound = [run for run, _ in each_sound(runs, Run.verified, damaged.__setitem__)]
-    made = show(preset, store, sound, out, work)
+    made = show(str(preset), chosen, store, sound, out, work)
 
     seconds = round(time.monotonic() - start, 1)
-    return Reproduced(preset, trained, probed, out / STUDY, out / FIGURES, out / PAGE, made, seconds, damaged)
+    return Reproduced(str(preset), trained, probed, out / STUDY, out / FIGURES, out / PAGE, made, seconds, damaged)
 
 
-def show(preset: str, store: RunStore, runs: Sequence[Run], out: Path, work: "Work") -> bool:
+def show(name: str, chosen: Preset, store: RunStore, runs: Sequence[Run], out: Path, work: "Work") -> bool:
     """Study, figures and page; False if all are there as they were made, of what they would be made of now."""
-    made_of = fingerprint(preset, runs)
+    made_of = fingerprint(repr((name, chosen)), runs)
     if is_shown(out, made_of):
         return False
     remove_quietly(out / STAMP)
-    chosen = PRESETS[preset]
 
     work.begin("study")
     table = study(store, runs, pola_targets=chosen.pola_targets, report=work.tell)
     today = time.strftime("%Y-%m-%d", time.gmtime())
-    about = provenance(store, runs, today, f"lengthlens reproduce --preset {preset}", chosen.held_out)
+    command = f"lengthlens reproduce {'' if name.endswith(SUFFIX) else '--preset '}{Path(name).name}"
+    about = provenance(store, runs, today, command, chosen.held_out, chosen.title)
     write_study(table, about, out / STUDY)
     write_whole(out / PROVENANCE, (json.dumps(about, indent=1) + "\n").encode())
 
@@ -143,7 +144,7 @@ def show(preset: str, store: RunStore, runs: Sequence[Run], out: Path, work: "Wo
 
 
 def fingerprint(preset: str, runs: Sequence[Run]) -> str:
-    """Of all that study, figures and page are made of: the preset, the files of the runs, and the code."""
+    """Of all that study, figures and page are made of: what the study consists of, files of runs, and the code."""
     known = hashlib.sha256(preset.encode())
     for run in runs:
         known.update(json.dumps([run.id, run.manifest()], sort_keys=True).encode())
@@ -174,7 +175,7 @@ def is_shown(out: Path, made_of: str) -> bool:
 def costs(preset: Preset, plans: Sequence[Planned], store: RunStore) -> dict[str, float]:
     """What each stage may cost, in seconds: training by the steps that are left, probing by the runs that are left."""
     steps = sum(config.steps - steps_taken(store.run(config)) for config in pending(plans, store))
-    unprobed = sum(not is_probed(store.run(plan.config)) for plan in plans) if preset.probed else 0
+    unprobed = sum(not is_probed(store.run(plan.config), preset.probes) for plan in plans) if preset.probed else 0
     return {"training": STEP_COST * steps, "probing": PROBE_COST * unprobed, **REST_COST}
 
 

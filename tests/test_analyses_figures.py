@@ -75,7 +75,11 @@ def test_many_options_of_one_scheme_are_still_all_there():
 # -- every figure ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(findings()))
+def of_study() -> list[str]:
+    return list(findings(complete()))
+
+
+@pytest.mark.parametrize("name", of_study())
 def test_every_figure_is_drawn_at_the_width_of_a_paper(name):
     figure = drawn(complete(), name)
     assert name not in complete().missing
@@ -83,6 +87,15 @@ def test_every_figure_is_drawn_at_the_width_of_a_paper(name):
     assert texts(figure)
     assert figure.get_figwidth() <= theme.PAGE + 1e-9
     assert figure.get_figheight() <= theme.PAGE_HEIGHT
+
+
+@pytest.mark.parametrize("name", of_study())
+def test_every_figure_fits_a_column_without_cut_text(name):
+    figure = complete().figure(findings()[name], width=3.3)
+    figure.draw_without_rendering()
+    (wide, high), box = figure.get_size_inches(), figure.get_tightbbox()
+    assert wide == pytest.approx(3.3) and high <= theme.PAGE_HEIGHT
+    assert min(box.x0, box.y0) > -0.01 and box.x1 < wide + 0.01 and box.y1 < high + 0.01, box.bounds
 
 
 @pytest.mark.parametrize("name", list(findings()))
@@ -99,8 +112,8 @@ def test_names_from_the_data_are_shown_as_they_are(name):
     of_lbpe = {"scheme": {"lbpe": scheme}} if name == "learned" else {"scheme": {"rope": scheme}}
     hostile = table().replace({"task": {"copy": task}, **of_lbpe})
     said = [text.replace(r"\$", "$") for text in texts(drawn(Study(hostile), name))]
-    if name == "front":  # shows families, and no names
-        assert any("your own" in text for text in said)
+    if name == "front":  # names no task, and of schemes those that are not of this package
+        assert scheme in said
     else:
         assert any(task in text for text in said)
     if name in ("extrapolation", "transfer"):
@@ -120,15 +133,32 @@ def test_one_class_leaves_a_sentence_in_the_front_figure():
         value=table()["value"].mask((table()["measure"] == "exact_match") & (table()["scale"] > 10), 0.0)
     )
     said = " ".join(texts(drawn(Study(flat), "front"))).replace("\n", " ")
-    assert "AUC is undefined: none of" in said and "runs accurate in range" in said
+    assert "AUC is not stated: none of" in said and "all accurate on training lengths" in said
 
 
-def test_coinciding_runs_are_spread_out_and_lone_ones_stay():
-    x, y = pd.Series([0.0] * 9 + [0.5]), pd.Series([1.0] * 9 + [0.0])
-    dx, dy = theme.spread_out(x, y)
-    assert (dx[9], dy[9]) == (0, 0)
-    assert len({(round(a, 6), round(b, 6)) for a, b in zip(dx[:9], dy[:9])}) == 9
-    assert np.hypot(dx, dy).max() < 0.05
+BOX = ((0.0, 2.0), (0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "place", [(0.0, 1.0), (0.0, 0.0), (0.0, 0.5), (1.0, 1.0), (1.0, 0.0), (1.0, 0.5), (0.01, 0.99)]
+)
+def test_coinciding_marks_are_spread_out_inside_what_is_possible_and_lone_ones_stay(place):
+    """Marks stood above an exact match of 1, and left of a growth of 0."""
+    x, y = pd.Series([place[0]] * 9 + [1.7]), pd.Series([place[1]] * 9 + [0.3])
+    at_x, at_y = theme.spread_out(x, y, BOX)
+    assert (at_x[0], at_y[0]) == place and (at_x[9], at_y[9]) == (1.7, 0.3)
+    assert len({(round(a, 6), round(b, 6)) for a, b in zip(at_x, at_y)}) == 10
+    assert at_x.min() >= 0 and at_y.min() >= 0 and at_y.max() <= 1
+    assert np.hypot((at_x - x) / 2, at_y - y).max() < 0.12
+
+
+def test_runs_of_one_kind_at_one_place_are_one_mark_with_their_number():
+    frame = pd.DataFrame(
+        {"kind": ["a"] * 4 + ["b"], "x": [0.0, 0.001, 0.0, 0.9, 0.0], "y": [1.0, 1.0, 0.999, 0.5, 1.0]}
+    )
+    found = theme.gathered(frame, {"x": 1.0, "y": 1.0}, ["kind"])
+    assert found[["kind", "count"]].to_numpy().tolist() == [["a", 3], ["a", 1], ["b", 1]]
+    assert found["x"].tolist() == pytest.approx([0.001 / 3, 0.9, 0.0])
 
 
 # -- findings behind them ----------------------------------------------------------------------------------------
@@ -136,7 +166,7 @@ def test_coinciding_runs_are_spread_out_and_lone_ones_stay():
 
 def test_extrapolation_takes_mean_and_range_over_seeds():
     exact = study().rows.query("measure == 'exact_match'")
-    found = curves.mean_curves(exact).set_index(["task", "label", "scale"]).loc[("copy", "ideal", 100)]
+    found = curves.mean_curves(exact).set_index(["row", "label", "scale"]).loc[("copy", "ideal", 100)]
     rows = table().query("task == 'copy' and scheme == 'ideal' and measure == 'exact_match' and scale == 100")["value"]
     assert (found["mean"], found["low"], found["high"], found["seeds"]) == (
         pytest.approx(rows.mean()), rows.min(), rows.max(), 2)  # fmt: skip
@@ -155,7 +185,7 @@ def test_a_run_alone_is_drawn_with_its_training_range():
 
 def test_growth_is_of_whole_models_and_declared_src_stays_in_range():
     assert curves.growth_curves(study(), "lrc")["seeds"].max() == 2
-    src, lrc, _ = indices()
+    src, lrc, *_ = indices()
     assert curves.declared(study(), src)["scale"].max() == 10 and curves.declared(study(), lrc).empty
     with pytest.raises(MissingError, match="lengthlens probe"):
         curves.growth_curves(Study(without("src")), "src")
@@ -174,13 +204,13 @@ def test_transfer_has_room_for_labels_that_name_their_recipe():
 
 
 def test_transfer_is_of_one_readout_and_has_its_control():
-    found = transfer.accuracies(study()).set_index(["task", "label", "fit_scale", "scale"])
+    found = transfer.accuracies(study()).set_index(["row", "label", "fit_scale", "scale"])
     rows = table().query(
         "task == 'copy' and scheme == 'rope' and measure == 'transfer' and layer == 0 and readout == 'sequential'"
     )
     rows = rows[(rows["fit_scale"] == 3) & (rows["scale"] == 20)]
     assert found.loc[("copy", "rope", 3, 20), "accuracy"] == pytest.approx(rows["value"].mean())
-    summary = transfer.summary(transfer.accuracies(study())).set_index(["task", "label"])
+    summary = transfer.summary(transfer.accuracies(study())).set_index(["row", "label"])
     assert np.allclose(summary["shuffled labels"], 0.2)
     assert summary.loc[("copy", "ideal"), "beyond the range"] > summary.loc[("copy", "rope"), "beyond the range"]
 
@@ -238,17 +268,13 @@ def mixed() -> Study:
 
 
 def test_recipes_and_training_ranges_are_named_where_they_differ_and_only_there():
-    labels = {
-        "ideal/train_max=5",
-        "ideal/train_max=10",
-        "ideal/n_layers=4/steps=10/train_max=10",
-        "relative/train_max=5",
-        "relative/train_max=10",
-        "relative/n_layers=4/steps=10/train_max=10",
-    }
-    assert set(mixed().runs["label"]) == set(curves.cell_table(mixed())["scheme"]) == labels
-    assert (curves.cell_table(mixed())["runs"] == 2).all()
+    cells = curves.cell_table(mixed())
+    deep = [f"{scheme}/n_layers=4/steps=10" for scheme in ("ideal", "relative")]
+    assert cells.loc[cells["task"] == "copy (n ≤ 5)", "scheme"].tolist() == ["ideal", "relative"]
+    assert set(cells.loc[cells["task"] == "copy (n ≤ 10)", "scheme"]) == {"ideal", "relative", *deep}
+    assert (cells["runs"] == 2).all() and len(cells) == 6
     assert (study().runs["label"] == study().runs["scheme"]).all()
+    assert (study().runs["row"] == study().runs["task"]).all()
     copying, summing = (synthetic_study([task], ["ideal"], 1, pola_targets=()) for task in ("copy", "parity-cot"))
     of_tasks = Study(pd.concat([copying, summing.assign(recipe="steps=10")], ignore_index=True))
     assert set(of_tasks.runs["label"]) == {"ideal"}, "each task has its own recipe, and only one"
@@ -257,7 +283,18 @@ def test_recipes_and_training_ranges_are_named_where_they_differ_and_only_there(
 @pytest.mark.parametrize("name", ["extrapolation", "growth-src", "transfer"])
 def test_figures_tell_such_cells_apart(name):
     said = [" ".join(text.split()) for text in texts(drawn(mixed(), name))]  # long labels take several lines
-    assert {"ideal, n ≤ 5", "ideal, n ≤ 10", "ideal, n_layers=4, steps=10, n ≤ 10"} <= set(said)
+    assert {"copy (n ≤ 5)", "copy (n ≤ 10)", "ideal", "ideal, n_layers=4, steps=10"} <= set(said)
+
+
+def test_each_training_range_is_shaded_as_it_is():
+    """Runs of two ranges stood in one panel, of which only the smaller was shaded."""
+    figure = drawn(mixed(), "extrapolation")
+    shaded = {
+        axes.get_title(): max(patch.get_x() + patch.get_width() for patch in axes.patches)
+        for axes in figure.axes
+        if axes.get_title()
+    }
+    assert shaded == {"copy (n ≤ 5)": 5, "copy (n ≤ 10)": 10}
 
 
 def test_the_bootstrap_resamples_such_cells_one_by_one():

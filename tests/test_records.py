@@ -84,8 +84,8 @@ def test_from_nothing_to_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyP
     grids = tuple(
         grid("copy", "lbpe/other=one ideal", 2, (4, 200), 8, score_scaling=s, **tiny) for s in ("log", "none")
     )
-    small = Preset("a small one", grids, (), instances={200: 6}, probed=False, figures=PRESETS["records"].figures)
-    monkeypatch.setattr("lengthlens.studies.reproduce.PRESETS", {"small": small})
+    small = Preset("a small one", grids, (), instances={200: 6}, probes=(), figures=PRESETS["records"].figures)
+    monkeypatch.setattr("lengthlens.studies.presets.PRESETS", {"small": small})
     monkeypatch.setattr("lengthlens.analyses.page.embedded", lambda figure: "data:,")
     done = reproduce("small", tmp_path, workers=1)
     assert len(done.runs) == 8 and done.probed == [] and done.made

@@ -104,7 +104,7 @@ def test_outputs_that_were_spoilt_are_made_again(copied: Path) -> None:
 def test_a_failed_run_is_shown_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = {"train_max": 2, "n_heads": 2, "d_model": 8, "batch": 2, "steps": 4, "check_every": 4}
     preset = Preset("one that works and one that cannot", (grid("parity", "none coupled", 1, (4,), 10, **tiny),), ())
-    monkeypatch.setattr("lengthlens.studies.reproduce.PRESETS", {"mine": preset})
+    monkeypatch.setattr("lengthlens.studies.presets.PRESETS", {"mine": preset})
     monkeypatch.setattr("lengthlens.analyses.page.embedded", lambda figure: "data:,")
     monkeypatch.setattr("lengthlens.studies.reproduce.draw", lambda *given, **options: Drawn([], {}))
     result = reproduce(tmp_path, "--preset", "mine")
@@ -134,9 +134,9 @@ def test_quick_is_what_it_promises() -> None:
 
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_every_preset_looks_at_twice_and_ten_times_the_range(name: str) -> None:
-    for each in PRESETS[name].grids:
-        train_max = each.configs()[0].train_max
-        assert {2 * train_max, 10 * train_max} <= set(each.lengths)
+    for plan in PRESETS[name].plans():
+        train_max = plan.config.train_max
+        assert {2 * train_max, 10 * train_max} <= set(plan.samples)
 
 
 # -- progress ----------------------------------------------------------------------------------------------------
