@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.canvas import Canvas, legend_height
 from lengthlens.analyses.front import with_kind
 from lengthlens.analyses.prediction import others_mean, usable
 from lengthlens.analyses.statistics import auc, difference, estimate
@@ -72,16 +72,18 @@ class ForecastOfRuns(Finding):
     name, title = "forecast", "What the network does: predicted from the training range, and what came of it"
     shows = "Exact match and failure predicted from inputs of the training range alone, against what was measured."
 
-    def figure(self, study: Study) -> Figure:
-        """Left, exact match at twice the training range; right, the length of failure; predicted across."""
+    def draw(self, study: Study, canvas: Canvas) -> None:
+        """The panel `match`: exact match at twice the training range; `length`: that of failure; predicted across."""
         runs = with_kind(study.once(forecast).runs)
-        with theme.style():
-            figure = Figure(figsize=(theme.PAGE, 3.1), layout="constrained")
-            left, right = figure.subplots(1, 2)
-            _matches(left, runs)
-            _lengths(right, runs)
-            theme.family_legend(figure, runs)
-        return figure
+        legend = theme.family_handles(runs)
+        room = legend_height([str(each.get_label()) for each in legend], canvas.width(theme.PAGE))
+        axes = canvas.panels(["match", "length"], theme.PAGE, 2.7, across=2, least=2.5, more=room)
+        drawings = {"match": _matches, "length": _lengths}
+        for name, own in axes.items():
+            drawings[name](own, runs)
+        columns = "run task label seed predicted flat called extrapolates right exact fails_at failed_at cause".split()
+        canvas.data |= {"": runs[columns]}
+        canvas.legend(legend)
 
     def tables(self, study: Study) -> dict[str, Table]:
         found = study.once(forecast)
@@ -132,7 +134,7 @@ def forecast(study: Study) -> Forecast:
         cause=runs["run"].map(failure["reason"]),
         fault=runs["run"].map(failure["relation"]),
         failed_at=runs["run"].map(_failed_at(rows)),
-        cell=runs["task"] + " " + runs["label"],
+        cell=runs["row"] + " " + runs["label"],
         scheme_rate=others_mean(runs["exact_2"], runs["scheme"]),
         knows_scale=runs["scheme"].map(_told_the_scale),
         family=runs["scheme"].map(theme.family),
@@ -217,7 +219,7 @@ def _groups(runs: pd.DataFrame) -> pd.DataFrame:
 def _both_ways(runs: pd.DataFrame) -> pd.DataFrame:
     mixed = runs.groupby("cell")["extrapolates"].transform("nunique") > 1
     found = []
-    for (task, label), part in runs[mixed].groupby(["task", "label"], sort=False):
+    for (task, label), part in runs[mixed].groupby(["row", "label"], sort=False):
         part = part.sort_values("seed")
         numbers = {
             "exact match": part["exact"], "predicted": part["predicted"], "ι of interchange": part["iota_interchange"]
@@ -232,7 +234,7 @@ def _matches(axes: Axes, runs: pd.DataFrame) -> None:
     axes.plot([0, 1], [0, 1], color="0.85", linewidth=0.7, linestyle="--")
     for line in (axes.axhline, axes.axvline):
         line(EXTRAPOLATES, color="0.8", linewidth=0.7)
-    theme.points(axes, runs, "shown", "exact", 1.0)
+    theme.points(axes, runs, "shown", "exact", ((0.0, 1.0), (0.0, 1.0)), 1.0)
     axes.set_title("exact match at twice the training length\n(predicted 0 where operators grow, ι > 0.3)")
 
 

@@ -133,10 +133,9 @@ def plot_plane(table: pd.DataFrame, train_max: int | None = None) -> Figure:
         axes = figure.add_subplot()
         axes.plot([0, 1], [0, 1], color="0.85", linewidth=0.8, zorder=0)
         marks = seen[seen["scale"] == first]
-        dx, dy = theme.spread_out(marks["symbolic"], marks["positional"])
-        aside = dict(
-            zip(zip(marks["layer"], marks["head"]), zip(2 * dx, 2 * dy))
-        )  # heads at one place beside each other
+        x, y = theme.spread_out(marks["symbolic"], marks["positional"], ((0.0, 1.0), (0.0, 1.0)))
+        dx, dy = x - marks["symbolic"], y - marks["positional"]
+        aside = dict(zip(zip(marks["layer"], marks["head"]), zip(dx, dy)))  # heads at one place beside each other
         for (layer, head), line in by_head(seen[seen["scale"] >= first].sort_values("scale")):
             right, up = aside.get((layer, head), (0.0, 0.0))
             look = _head_look(layer, head, many)
