@@ -104,7 +104,8 @@ __all__ = [
     "heads", "healing", "import_checkpoint", "inspect", "interchange_src", "invariance_index", "judge_relevance",
     "known_by", "least_heads", "load", "look_at", "measured_lrc", "measured_src", "patch_by_role", "plot",
     "prune", "readout_transfer", "register", "relations", "relevance", "reproduce", "residual_parts",
-    "residual_shares", "score_parts", "score_shares", "stretched_match", "study", "surgery", "sweep", "train", "verdict",
+    "residual_shares", "score_parts", "score_shares", "stretched_match", "study", "surgery", "sweep", "train",
+    "verdict",
 ]  # fmt: skip
 
 

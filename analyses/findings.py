@@ -10,8 +10,6 @@ To add one from outside::
             axes = canvas.panel(3.4, 2.2)  # the usual width and height, in inches
             axes.plot(study.runs["steps"], study.runs["label"], "o")
 
-    FINDINGS.add("mine", Mine())
-
 A finding that makes a whole figure by itself has `figure(study)` in place of `draw`; it cannot be drawn on axes.
 """
 

@@ -9,7 +9,16 @@ import click
 
 from lengthlens.commands import options
 from lengthlens.commands.options import as_json
-from lengthlens.commands.terminal import counted, leaving_out, minutes, print_json, progress, stoppable, study_progress
+from lengthlens.commands.terminal import (
+    counted,
+    leaving_out,
+    minutes,
+    print_json,
+    print_table,
+    progress,
+    stoppable,
+    study_progress,
+)
 from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
@@ -112,10 +121,18 @@ def known_tasks(names: Sequence[str], tasks: "pd.Series[str]") -> Sequence[str]:
 @click.option("--out", type=options.OutFolder(), default=Path("out"), show_default=True)
 @click.option("--store", callback=options.open_store, help="Where the runs are.  [default: runs in --out]")
 @options.engine_options
+@click.option("--dry-run", is_flag=True, help="Show which runs there are to train, and do nothing.")
 @options.quiet
 @as_json
 def reproduce_command(
-    file: str | None, preset: str | None, out: Path, store: "RunStore | None", quiet: bool, as_json: bool, **where: Any
+    file: str | None,
+    preset: str | None,
+    out: Path,
+    store: "RunStore | None",
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    **where: Any,
 ) -> None:
     """Everything from nothing: train and probe a study's runs, then its table, figures and page.
 
@@ -125,6 +142,9 @@ def reproduce_command(
     """
     from lengthlens.studies.reproduce import reproduce
 
+    if dry_run:
+        show_plans(file or preset or "quick", store, out, as_json)
+        return
     if file and preset:
         raise UserError(f"'{file}' and --preset {preset} are two studies: give one of them")
     with stoppable("the study"), study_progress(quiet or as_json) as show:
@@ -138,6 +158,26 @@ def reproduce_command(
     if done.damaged:
         click.echo(f"{len(done.damaged)} damaged, not in the study: see `lengthlens runs repair`", err=True)
         sys.exit(1)
+
+
+def show_plans(study: str, store: "RunStore | None", out: Path, as_json: bool) -> None:
+    """The runs of a study: what each is evaluated at, and whether it is done."""
+    from lengthlens.runs.store import RunStore
+    from lengthlens.runs.sweep import pending
+    from lengthlens.studies.presets import preset_of
+
+    plans = preset_of(study).plans()
+    left = {config.id for config in pending(plans, store or RunStore(out / "runs"))}
+    rows = [
+        {"run": plan.config.id, "state": "to do" if plan.config.id in left else "done", "steps": plan.config.steps,
+         "lengths": ",".join(map(str, sorted(plan.samples)))}
+        for plan in plans
+    ]  # fmt: skip
+    if as_json:
+        print_json({"runs": rows, "to_do": len(left)})
+        return
+    print_table(rows)
+    click.echo(f"{len(left)} of {len(rows)} runs to do")
 
 
 def show_reproduced(done: "Reproduced") -> None:
