@@ -38,7 +38,9 @@ def plot_healing(table: pd.DataFrame) -> Figure:
     runs = healed_runs(table)
     failing = runs[runs["own"] < HEALED]
     longest = int(runs["scale"].iloc[0])
-    shown = failing.assign(family=failing["scheme"].map(theme.family), task_family="position-addressed")
+    groups = failing["scheme"].map(theme.group)
+    marks = {"label": failing["scheme"], "group": groups, "colour": groups.map(theme.colours(failing["scheme"]))}
+    shown = failing.assign(**marks, task_family="position-addressed")
     with theme.style():
         figure = Figure(figsize=(theme.PAGE, 3.0), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
@@ -47,7 +49,7 @@ def plot_healing(table: pd.DataFrame) -> Figure:
             part = shown[shown["task"] == task].sort_values(["ideal", "own"])
             offset = np.linspace(-0.3, 0.3, len(part)) if len(part) > 1 else np.zeros(1)
             for x, (_, run) in zip(place + offset, part.iterrows()):
-                colour = theme.FAMILY_COLOURS.get(run["family"], theme.BLACK)
+                colour = run["colour"]
                 left.plot([x, x], [run["own"], run["ideal"]], color=colour, linewidth=0.9)
                 left.plot(x, run["own"], "o", markersize=3, markerfacecolor="white", markeredgecolor=colour)
                 left.plot(x, run["ideal"], "o", markersize=3.2, color=colour)
@@ -61,11 +63,11 @@ def plot_healing(table: pd.DataFrame) -> Figure:
         right.set_ylim(-0.1, 1.1)
         right.axhline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
         right.axvline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
-        theme.points(right, shown, "in_range", "ideal", 1.0)
+        theme.points(right, shown, "in_range", "ideal", ((0.0, 1.0), (0.0, 1.0)), 1.0)
         right.set_xlabel("control in range:\nexact match at n = 10 with codes of n = 7")
         right.set_ylabel(f"with the ideal relation, n = {longest}")
-        right.set_title("each point is a run that fails", fontsize=7)
-        theme.family_legend(figure, shown)
+        right.set_title("runs that fail", fontsize=7)
+        figure.legend(handles=theme.family_handles(shown), loc="outside lower center", ncols=6, columnspacing=1.2)
     return figure
 
 
