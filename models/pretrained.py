@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.files import make_directory, read_whole, write_whole
+from lengthlens.files import make_directory, read_whole, remove_quietly, write_whole
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import Task
@@ -21,15 +22,25 @@ from lengthlens.values import parse_json, parsed
 FORMAT = "lengthlens model"
 VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+NEXT = "config.next.json"  # there only while a model is saved over another, or if that was stopped
 LARGEST_CONFIG = 1 << 20  # bytes; a config of this project takes about one thousandth of it
 
 
 def save(model: HookedModel, path: str | Path) -> None:
-    """Write the model into the directory `path`, which is made if there is none."""
+    """Write the model into the directory `path`, which is made if there is none.
+
+    Over another model: whenever it is stopped, the directory holds the one or the other.
+    """
     folder, weights = Path(path), weights_of(model)
+    config = render(model.config, weights).encode()
     make_directory(folder)
+    over = (folder / WEIGHTS).exists()
+    if over:  # so that, stopped between the two files, the new weights have their config
+        write_whole(folder / NEXT, config)
     write_whole(folder / WEIGHTS, weights)
-    write_whole(folder / CONFIG, render(model.config, weights).encode())
+    write_whole(folder / CONFIG, config)
+    if over:
+        remove_quietly(folder / NEXT)
 
 
 def weights_of(model: HookedModel) -> bytes:
@@ -69,7 +80,17 @@ def load_saved(path: str | Path, task: Task | None = None) -> HookedModel:
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a directory with a saved model")
-    text, header, config = _read_config(folder / CONFIG)
+    try:
+        return _load(folder, CONFIG, task)
+    except UserError:
+        with suppress(UserError):  # saving over another model may have been stopped between its two files
+            return _load(folder, NEXT, task)
+        raise
+
+
+def _load(folder: Path, name: str, task: Task | None) -> HookedModel:
+    """The model of a directory whose config has this name."""
+    text, header, config = _read_config(folder / name)
     size = header.get("weights_bytes")
     if type(size) is not int or size < 0:
         raise UserError(f"the size of '{folder / WEIGHTS}' is not on record in {CONFIG}: {size!r}")

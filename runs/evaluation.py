@@ -30,6 +30,8 @@ MEMORY = 1 << 30  # bytes that one block may take by default: safe beside whatev
 SAMPLES = 1000  # of each length; all right then says "above 0.996" with 95 % confidence
 Z = 1.96  # of a 95 % interval
 FLOAT = 4  # bytes
+LEAST_MEMORY = 1 << 26  # bytes that instances may take whatever is asked for: less than importing torch does
+TOKEN = 9  # bytes: its id, and whether it belongs to the answer
 CPU_ROWS = 64  # more sequences at a time leave the processor's cache, and gain nothing
 ACCURATE = 0.9  # least exact match, at every scale in range, of a run whose complexity means something
 
@@ -79,7 +81,8 @@ def exact_match(
 
     Result: a `Score` for each length, in the order given.
 
-    Errors: UserError for a length that the task does not have or the scheme cannot process, and for samples below 1.
+    Errors: UserError for a length that the task does not have or the scheme cannot process, for samples below 1, for
+    instances that take more than `memory` by themselves, and for weights that are not finite.
 
     >>> import lengthlens as ll
     >>> model = ll.build(ll.ModelConfig(task="copy", scheme="rope"))
@@ -88,14 +91,31 @@ def exact_match(
     [(3, 10, 0.0), (5, 10, 0.0)]
     """
     whole(1)(samples, "samples")
+    refuse_not_finite(model)
     for length in lengths:
-        task.checked_scale(length)
+        within_memory(samples * task.length(task.checked_scale(length)), memory, f"{samples} instances of n = {length}")
     scores = []
     for length in lengths:
         if report:
             report(f"n = {length}")
         scores.append(score_of(length, right_answers(model, task, length, samples, seed, memory), seed))
     return scores
+
+
+def refuse_not_finite(model: Model) -> None:
+    """Refuse a model with NaN or infinity among its weights: what it answers would mean nothing."""
+    state = model.state_dict() if isinstance(model, nn.Module) else {}
+    bad = [name for name, part in state.items() if part.is_floating_point() and not bool(part.isfinite().all())]
+    if bad:
+        raise UserError(f"weights of the model are not finite: {', '.join(bad)}")
+
+
+def within_memory(tokens: int, memory: int, what: str) -> None:
+    """Refuse to draw more tokens at once than fit into `memory` bytes."""
+    needed, memory = tokens * TOKEN, max(memory, LEAST_MEMORY)
+    if needed > memory:
+        sizes = f"{needed / (1 << 30):.3g} GiB, and {memory / (1 << 30):.3g} GiB may be used"
+        raise UserError(f"{what} take {sizes}: ask for fewer or shorter ones, or allow more memory")
 
 
 def right_tokens(logits: Float[Tensor, "row pos token"], batch: Batch) -> Bool[Tensor, "row answer"]:

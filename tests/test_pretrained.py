@@ -242,6 +242,38 @@ def test_the_checksum_is_over_config_and_weights(saved: Path) -> None:
 # -- the Hub ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("stopped", range(6))
+def test_saving_over_a_model_leaves_one_or_the_other(
+    stopped: int, small_model: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped before any of the files gets its name, and between them: what is there loads, and is one of both."""
+    old, new = small_model("rope", d_head=4), small_model("alibi")
+    with torch.no_grad():
+        new.embed.W_E += 1
+    old.save_pretrained(str(tmp_path))
+    renamed, left = Path.replace, [stopped]
+
+    def replace(self: Path, target: Path) -> Path:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return renamed(self, target)
+
+    with monkeypatch.context() as context:
+        context.setattr(Path, "replace", replace)
+        try:
+            new.save_pretrained(str(tmp_path))
+        except KeyboardInterrupt:
+            assert stopped < 3
+    found = load(tmp_path)
+    # config.next.json, then the weights, then config.json: from the second on it is the new one
+    wanted = old if stopped < 2 else new
+    assert found.config == wanted.config and torch.equal(found.embed.W_E, wanted.embed.W_E)
+    old.save_pretrained(str(tmp_path))  # and the next time nothing is left of it
+    assert load(tmp_path).config == old.config
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [CONFIG, WEIGHTS]
+
+
 def test_a_local_path_never_touches_the_network(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 

@@ -35,7 +35,7 @@ from lengthlens.probes.certificate.kinds import Cuts, named_places
 from lengthlens.probes.certificate.places import NamedSteps, checked_layout
 from lengthlens.probes.certificate.proof import leak_bound, proof
 from lengthlens.probes.certificate.search import RESERVE, Climb
-from lengthlens.runs.evaluation import exact_match
+from lengthlens.runs.evaluation import exact_match, refuse_not_finite
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout, Line
@@ -170,9 +170,7 @@ def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
         raise UserError("a certificate is about the answers of a task, and the model names none")
     if scheme.task is not None and scheme.task != task:
         raise UserError(f"the model was built for task '{scheme.task.name}', not for '{task.name}' as it was given")
-    bad = [name for name, part in model.state_dict().items() if part.is_floating_point() and not part.isfinite().all()]
-    if bad:
-        raise UserError(f"weights of the model are not finite: {', '.join(bad)}")
+    refuse_not_finite(model)
     if task.family != "position-addressed":
         needed = "each answer token follows from a fixed number of tokens, at places that position and scale give"
         raise UserError(f"task '{task.name}' is {task.family}: a length can be certified only where {needed}")
