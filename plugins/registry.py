@@ -332,7 +332,9 @@ def outfit() -> Outfit:
         for entry, origin in registry.outside().items()
         if origin.plugin not in _state.loaded.values()
     ]
-    return Outfit(tuple(_state.loaded), cloudpickle.dumps(objects) if objects else b"")
+    used = {origin.plugin for registry in registries().values() for origin in registry.outside().values()}
+    plugins = tuple(key for key, name in _state.loaded.items() if name in used)
+    return Outfit(plugins, cloudpickle.dumps(objects) if objects else b"")
 
 
 def wear(outfit: Outfit) -> None:

@@ -72,7 +72,7 @@ def check_task(task: Task) -> list[Breach]:
     declared = breaches(partial(declarations, task))
     if declared:
         return declared
-    shaped = breaches(partial(each_scale, task, shapes))
+    shaped = breaches(partial(every_shape, task))
     if shaped:
         return shaped
     several = [partial(each_scale, task, look) for look in (scale_of, parse, coupling)]
@@ -118,7 +118,12 @@ def declarations(task: Task) -> None:
         demand(task.vocab.count(word) == 1, "symbols", f"'{word}' is a token twice: {task.vocab}")
 
 
-def shapes(task: Task, n: int, batch: Batch) -> None:
+def every_shape(task: Task) -> None:
+    for n in scales_of(task):
+        shapes(task, n)
+
+
+def shapes(task: Task, n: int) -> None:
     """What `draw`, `prompt`, `answer` and the lengths say fits together."""
     where, cpu = f"at n = {n}", torch.device("cpu")
     inputs = called("draw", task.draw, n, 3, generator(), cpu, where=where)
