@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NOT_BUILT = (".*", "build", "out", "tests", "figures", "docs", "*.egg-info", "runs")
+NOT_BUILT = (".*", "build", "out", "tests", "figures", "docs", "*.egg-info")
 
 
 @pytest.fixture(scope="module")

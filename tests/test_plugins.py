@@ -211,10 +211,10 @@ def test_opening_a_run_runs_no_code_that_came_with_it(tmp_path: Path) -> None:
 # -- workers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # processes of their own
 def test_workers_know_what_this_process_knows(tmp_path: Path) -> None:
     call("--plugin", written(tmp_path), "sample", "plus", "--scale", "2")
-    ll.register(EvenOdd)
-    grid = Grid(["plus"], ["even-odd"], seeds=[0, 1], lengths=[3], samples=4, settings=TINY)
+    grid = Grid(["plus"], ["rope"], seeds=[0, 1], lengths=[3], samples=4, settings=TINY)
     outcomes = ll.sweep(grid, ll.RunStore(tmp_path / "runs"), workers=2)
     assert [(each.status, each.reason is None) for each in outcomes] == [("not-converged", False)] * 2
     assert "below" in str(outcomes[0].reason)
