@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from lengthlens.studies.checking import check
     from lengthlens.studies.drawing import draw
     from lengthlens.studies.reproduce import reproduce
+    from lengthlens.studies.sharing import export, fetch
     from lengthlens.tasks import TASKS
     from lengthlens.theory.verdict import verdict
 
@@ -96,14 +97,16 @@ HOMES = {
     "reproduce": "studies.reproduce",
     "draw": "studies.drawing",
     "plot": "analyses.findings",
+    "export": "studies.sharing",
+    "fetch": "studies.sharing",
 }
 
 __all__ = [
     "SCHEMES", "TASKS", "HookedModel", "ModelConfig", "RunConfig", "RunStore", "__version__", "ablate",
-    "attention_by_role", "attribution_patching", "build", "certify", "check", "draw", "exact_match", "head_plane",
-    "heads", "healing", "import_checkpoint", "inspect", "interchange_src", "invariance_index", "judge_relevance",
-    "known_by", "least_heads", "load", "look_at", "measured_lrc", "measured_src", "patch_by_role", "plot",
-    "prune", "readout_transfer", "register", "relations", "relevance", "reproduce", "residual_parts",
+    "attention_by_role", "attribution_patching", "build", "certify", "check", "draw", "exact_match", "export", "fetch",
+    "head_plane", "heads", "healing", "import_checkpoint", "inspect", "interchange_src", "invariance_index",
+    "judge_relevance", "known_by", "least_heads", "load", "look_at", "measured_lrc", "measured_src", "patch_by_role",
+    "plot", "prune", "readout_transfer", "register", "relations", "relevance", "reproduce", "residual_parts",
     "residual_shares", "score_parts", "score_shares", "stretched_match", "study", "surgery", "sweep", "train",
     "verdict",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -118,16 +118,35 @@ def is_local(path: str | Path) -> bool:
     return isinstance(path, Path) or not looks_like_repo or Path(text).exists() or Path(text).parent.exists()
 
 
-def download(repo: str) -> str:
-    """The directory with the files of a model on the Hugging Face Hub."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+def download(repo: str, patterns: Sequence[str] | None = (CONFIG, WEIGHTS)) -> str:
+    """The directory with files of a repository of the Hugging Face Hub: of models or, if all are wanted, datasets."""
+    from huggingface_hub import errors, snapshot_download
 
+    wanted = None if patterns is None else list(patterns)
     try:
-        return str(snapshot_download(repo, allow_patterns=[CONFIG, WEIGHTS]))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        try:
+            return str(snapshot_download(repo, allow_patterns=wanted))
+        except errors.RepositoryNotFoundError:
+            if wanted is not None:
+                raise
+            return str(snapshot_download(repo, repo_type="dataset", allow_patterns=None))
+    except (errors.HfHubHTTPError, errors.HFValidationError, errors.LocalEntryNotFoundError, OSError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(f"'{repo}' is neither a local directory nor a model on the Hub: {reason}") from None
+
+
+def upload(folder: Path, repo: str, private: bool = False, token: str | None = None, kind: str = "model") -> str:
+    """Put a directory into a repository of the Hub, which is made if there is none; the address of the commit."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+    api = HfApi(token=token)
+    try:
+        api.create_repo(repo, private=private, repo_type=kind, exist_ok=True)
+        return str(api.upload_folder(repo_id=repo, folder_path=str(folder), repo_type=kind))
+    except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(f"nothing was uploaded to '{repo}' on the Hub: {reason}") from None
 
 
 def _read(path: Path, at_most: int) -> bytes:

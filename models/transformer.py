@@ -5,6 +5,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -351,13 +352,11 @@ class HookedModel(LensNames, HookedRootModule):
 
     def push_to_hub(self, repo: str, private: bool = False, token: str | None = None) -> str:
         """Upload the saved form to the repository `repo` of the Hugging Face Hub; the address of the commit."""
-        from huggingface_hub import HfApi  # only this and the download need it
+        from lengthlens.models.pretrained import upload
 
-        api = HfApi(token=token)
-        api.create_repo(repo, private=private, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            return str(api.upload_folder(repo_id=repo, folder_path=folder))
+            return upload(Path(folder), repo, private, token)
 
 
 # What a call of a model understands, in the order of the signature.

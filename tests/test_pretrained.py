@@ -301,10 +301,10 @@ def test_hub_round_trip(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         def __init__(self, token: str | None = None) -> None:
             self.token = token
 
-        def create_repo(self, repo: str, private: bool, exist_ok: bool) -> None:
-            assert (repo, private, exist_ok) == ("owner/name", True, True)
+        def create_repo(self, repo: str, private: bool, repo_type: str, exist_ok: bool) -> None:
+            assert (repo, private, repo_type, exist_ok) == ("owner/name", True, "model", True)
 
-        def upload_folder(self, repo_id: str, folder_path: str) -> str:
+        def upload_folder(self, repo_id: str, folder_path: str, repo_type: str) -> str:
             shutil.copytree(folder_path, tmp_path / "hub")
             return "https://hub/owner/name/commit"
 

@@ -1,0 +1,310 @@
+"""What is handed on is read back elsewhere, whole: in a directory, and through the Hugging Face Hub."""
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from click.testing import CliRunner
+
+import lengthlens as ll
+from lengthlens.analyses.table import read_study, write_study
+from lengthlens.cli import main
+from lengthlens.errors import UserError
+from lengthlens.models.pretrained import weights_of
+from lengthlens.models.transformer import HookedModel
+from lengthlens.probes.controls import copy_by_hand
+from lengthlens.probes.table import probe_run, stored
+from lengthlens.runs.run import LOG, MODEL, Status
+from lengthlens.studies.sharing import read_certificate
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    """A finished run with scores and probes, written by hand."""
+    store = ll.RunStore(tmp_path / "here")
+    run = store.create(ll.RunConfig("copy", "ideal", train_max=2, n_layers=1, n_heads=2, d_model=16, n_ctx=64))
+    with run.locked():
+        run.write(MODEL, weights_of(ll.build(run.config.model)))
+        row = {"length": 2, "samples": 10, "seed": 0, "exact_match": 0.5, "token_accuracy": 0.75}
+        run.add_evaluation([row])
+        run.set_status(Status("not-converged", 7, 0.5))
+        run.log("start", host="my-machine")
+    probe_run(run, ["relation"], force=True)
+    return run
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_run_is_the_same_elsewhere(run: Any, tmp_path: Path) -> None:
+    folder = ll.export(run, tmp_path / "shared")
+    assert {"README.md", "lengthlens.json", "config.json", "model.safetensors"} <= files_of(folder).keys()
+    assert not any(b"my-machine" in data for data in files_of(folder).values()) and not (folder / f"run.{LOG}").exists()
+    there = ll.RunStore(tmp_path / "there")
+    found = ll.fetch(folder, there)
+    assert found.kind == "run" and found.run is not None and found.run.id == run.id
+    assert found.run.facts() == {**run.facts(), "log": found.run.events()} and there.check() == []
+    pd.testing.assert_frame_equal(stored(found.run), stored(run))
+    tokens = run.config.task_object.sample(2, 4, torch.Generator().manual_seed(0)).tokens
+    expected = run.model()(tokens)
+    assert torch.equal(found.run.model()(tokens), expected)
+    assert torch.equal(ll.load(folder).eval()(tokens), expected)  # the directory is a saved model, too
+    assert ll.fetch(folder, there).run is not None  # a second time changes nothing
+
+
+def test_the_card_says_what_it_is(run: Any, tmp_path: Path) -> None:
+    card = (ll.export(run, tmp_path / "shared") / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: lengthlens\n") and f"# {run.id}" in card
+    assert "task `copy` with the position embedding `ideal`" in card and "| 2 | 10 | 0.5000 | 0.7500 |" in card
+    assert "n ≤ 2" in card and "| `steps` | `4000` |" in card
+
+
+def test_a_study_is_the_same_elsewhere(run: Any, tmp_path: Path) -> None:
+    table = ll.study(ll.RunStore(run.path.parent), pola_targets=[])
+    write_study(table, {"made": "2030-01-31", "versions": {"torch": "9"}}, tmp_path / "mine.parquet")
+    folder = ll.export(tmp_path / "mine.parquet", tmp_path / "shared")
+    assert "| made | 2030-01-31 |" in (folder / "README.md").read_text()
+    found = ll.fetch(folder, into=tmp_path / "there" / "study.parquet")
+    assert (tmp_path / "there" / "study.parquet").read_bytes() == (tmp_path / "mine.parquet").read_bytes()
+    pd.testing.assert_frame_equal(found.table, table)
+    assert found.provenance["made"] == "2030-01-31"
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    again = ll.fetch(ll.export(tmp_path / "mine.csv", tmp_path / "from csv"))
+    pd.testing.assert_frame_equal(again.table, read_study(tmp_path / "mine.csv")[0])
+
+
+def test_a_certificate_comes_with_its_run(run: Any, tmp_path: Path) -> None:
+    certificate = ll.certify(copy_by_hand("lbpe"), max_length=100)
+    folder = ll.export(run, tmp_path / "shared", certificate=certificate)
+    assert "**Certificate**: proven, up to n = 100" in (folder / "README.md").read_text()
+    found = ll.fetch(folder, ll.RunStore(tmp_path / "there"))
+    assert found.kind == "certificate" and found.certificate == certificate
+    assert found.run is not None and found.run.has("certificate.json")
+    with pytest.raises(UserError, match="'a file' holds no certificate"):
+        read_certificate(b'{"length": 3}', "'a file'")
+    with pytest.raises(UserError, match="unknown entry of a certificate 'lenght': did you mean 'length'"):
+        read_certificate(b'{"lenght": 3}', "'a file'")
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+def change(name: str, edit: Callable[[bytes], bytes], listed: bool = True) -> Callable[[Path], None]:
+    """Change a file of an export; `listed`, with a checksum that is right, as someone with bad intent would."""
+
+    def apply(folder: Path) -> None:
+        data = edit((folder / name).read_bytes())
+        (folder / name).write_bytes(data)
+        if listed:
+            listing = json.loads((folder / "lengthlens.json").read_bytes())
+            listing["files"][name] = hashlib.sha256(data).hexdigest()
+            (folder / "lengthlens.json").write_text(json.dumps(listing))
+
+    return apply
+
+
+def relist(edit: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        listing = json.loads((folder / "lengthlens.json").read_bytes())
+        edit(listing)
+        (folder / "lengthlens.json").write_text(json.dumps(listing))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (change("model.safetensors", lambda data: data[:-1], listed=False), "is not what was exported"),
+        (change("model.safetensors", lambda data: data[:-1]), "not a safetensors file|is not"),
+        (change("run.config.json", lambda data: data.replace(b'"seed": 0', b'"seed": 1')), "its config is that of run"),
+        (change("run.config.json", lambda data: b"{"), "is not JSON"),
+        (change("run.status.json", lambda data: b'{"status": "perfect"}'), "must be one of"),
+        (change("run.probes.parquet", lambda data: data[:99]), "parquet|is not"),
+        (relist(lambda listing: listing.update(version=2)), "made by a newer version of lengthlens"),
+        (relist(lambda listing: listing.update(kind="virus")), "must be one of run, study, certificate"),
+        (relist(lambda listing: listing["files"].update({"../../evil": "0" * 64})), "no plain name of a file"),
+        (relist(lambda listing: listing["files"].pop("run.status.json")), "lists no run.status.json"),
+        (relist(lambda listing: listing.update(name="../elsewhere")), "no plain name of a file"),
+    ],
+)
+def test_what_is_not_what_was_written_is_refused(
+    run: Any, damage: Callable[[Path], None], sentence: str, tmp_path: Path
+) -> None:
+    folder = ll.export(run, tmp_path / "shared")
+    damage(folder)
+    there = ll.RunStore(tmp_path / "there")
+    with pytest.raises(UserError, match=sentence):
+        ll.fetch(folder, there)
+    assert list(there.runs()) == []
+
+
+def test_sentences(run: Any, tmp_path: Path) -> None:
+    folder = ll.export(run, tmp_path / "shared")
+    with pytest.raises(UserError, match="is there already: an export needs a directory of its own"):
+        ll.export(run, folder)
+    with pytest.raises(UserError, match="holds a run: name a store"):
+        ll.fetch(folder)
+    with pytest.raises(UserError, match="is nothing that `lengthlens export` wrote"):
+        ll.fetch(tmp_path)
+    other = ll.RunStore(tmp_path / "other")
+    mine = other.create(run.config)
+    with pytest.raises(UserError, match="has no model to hand on: it is new"):
+        ll.export(mine, tmp_path / "none")
+    with mine.locked():
+        mine.write(MODEL, weights_of(ll.build(ll.ModelConfig.from_dict({**run.config.model.to_dict(), "seed": 5}))))
+        mine.set_status(Status("converged", 7, 1.0))
+    with pytest.raises(UserError, match="the store has another run .* with other weights"):
+        ll.fetch(folder, other)
+
+
+# -- the Hub -----------------------------------------------------------------------------------------------------------
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the Hub as huggingface_hub asks for: make a repository, commit files into it, list and fetch them."""
+
+    repos: dict[str, dict[str, bytes]] = {}  # noqa: RUF012 (one server for each test)
+    asked: list[str] = []  # noqa: RUF012
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def body(self) -> bytes:
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            parts = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def answer(self, value: Any, status: int = 200, **headers: str) -> None:
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send_response(status)
+        for name, text in {"Content-Length": str(len(data)), **headers}.items():
+            self.send_header(name.replace("_", "-"), text)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def do_POST(self) -> None:
+        data = self.body()
+        self.asked.append(self.path)
+        if self.path == "/api/repos/create":
+            asked = json.loads(data)
+            name = f"{asked.get('type', 'model')}s/{asked.get('organization') or 'me'}/{asked['name']}"
+            self.repos.setdefault(name, {})
+            self.answer({"url": f"http://{self.headers['Host']}/{name.removeprefix('models/')}"})
+        elif self.path == "/api/validate-yaml":
+            self.answer({"errors": [], "warnings": []})
+        elif "/preupload/" in self.path:
+            listed = json.loads(data)["files"]
+            self.answer({"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in listed]})
+        elif "/commit/" in self.path:
+            repo = self.path.removeprefix("/api/").partition("/commit/")[0]
+            for line in data.splitlines():
+                entry = json.loads(line)
+                if entry["key"] == "file":
+                    self.repos[repo][entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+            self.answer({"commitOid": "a" * 40, "commitUrl": f"http://{self.headers['Host']}/{repo.removeprefix('models/')}/commit/{'a' * 40}", "success": True})
+        else:
+            self.answer({"error": self.path}, 404)
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        path = self.path.partition("?")[0]
+        if path.startswith("/api/") and "/revision/" in path:
+            repo = path.removeprefix("/api/").partition("/revision/")[0]
+            if repo not in self.repos:
+                self.answer({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
+                return
+            names = [{"rfilename": name} for name in self.repos[repo]]
+            self.answer({"id": repo.partition("/")[2], "sha": "a" * 40, "siblings": names})
+        elif path.startswith("/api/") and "/tree/" in path:
+            found = self.repos[path.removeprefix("/api/").partition("/tree/")[0]]
+            self.answer([{"type": "file", "path": n, "size": len(d), "oid": "b" * 40} for n, d in found.items()])
+        elif "/resolve/" in path:
+            place, _, rest = path.strip("/").partition("/resolve/")
+            repo = place if place.startswith("datasets/") else f"models/{place}"
+            data = self.repos[repo][rest.partition("/")[2]]
+            tag = f'"{hashlib.sha256(data).hexdigest()}"'
+            self.answer(data, X_Repo_Commit="a" * 40, ETag=tag)
+        else:
+            self.answer({"error": path}, 404)
+
+    do_HEAD = do_GET  # noqa: N815
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    """A server on this machine in the Hub's place; nothing else can be reached by name."""
+    from huggingface_hub import constants
+
+    handler = type("Fresh", (Hub,), {"repos": {}, "asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield handler
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_run_goes_through_the_hub(run: Any, hub: type[Hub], tmp_path: Path) -> None:
+    folder = ll.export(run, tmp_path / "shared", hub="me/copier", private=True)
+    assert hub.repos["models/me/copier"] == files_of(folder)
+    found = ll.fetch("me/copier", ll.RunStore(tmp_path / "there"))
+    assert found.run is not None and found.run.facts()["evaluation"] == run.evaluation()
+    model = HookedModel.from_pretrained("me/copier").eval()  # as any saved model on the Hub
+    assert torch.equal(model("^ 1 2 ="), run.model()("^ 1 2 ="))
+
+
+def test_a_study_goes_through_the_hub_as_a_dataset(run: Any, hub: type[Hub], tmp_path: Path) -> None:
+    table = ll.study(ll.RunStore(run.path.parent), pola_targets=[])
+    write_study(table, {}, tmp_path / "mine.parquet")
+    ll.export(tmp_path / "mine.parquet", tmp_path / "shared", hub="me/study")
+    assert "study.parquet" in hub.repos["datasets/me/study"]
+    pd.testing.assert_frame_equal(ll.fetch("me/study").table, table)
+
+
+def test_the_hub_that_says_no(run: Any, hub: type[Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="'me/nothing' is neither a local directory nor a model on the Hub"):
+        ll.fetch("me/nothing", ll.RunStore(tmp_path / "there"))
+    monkeypatch.setattr(hub, "do_POST", lambda self: self.answer({"error": "no"}, 403))
+    with pytest.raises(UserError, match="nothing was uploaded to 'me/copier' on the Hub"):
+        ll.export(run, tmp_path / "shared", hub="me/copier")
+
+
+def test_the_commands(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> str:
+        result = CliRunner().invoke(main, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    (tmp_path / "certificate.json").write_text(json.dumps(ll.certify(copy_by_hand("lbpe"), 50).to_dict()))
+    said = call("export", "copy_ideal", "shared", "--store", "here", "--certificate", "certificate.json")
+    assert "README.md" in said and "certificate.json" in said
+    assert "certificate: proven, up to n = 50" in call("import", "shared", "--store", "there")
+    assert json.loads(call("import", "shared", "--store", "there", "--json"))["name"] == run.id
+    assert run.id in call("runs", "--store", "there")
+    write_study(ll.study(ll.RunStore("there"), pola_targets=[]), {}, "mine.parquet")
+    call("export", "mine.parquet", "study")
+    call("import", "study", "--out", "again.parquet")
+    assert Path("again.parquet").read_bytes() == Path("mine.parquet").read_bytes()
