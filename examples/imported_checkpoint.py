@@ -16,13 +16,14 @@ import transformers
 import lengthlens as ll
 from lengthlens.analyses.table import write_study
 from lengthlens.probes.table import probe_run
+from lengthlens.runs.evaluation import evaluate
 
 TASK = ll.TASKS["parity-cot"]  # ^ 1 0 1 = 1 1 0 $
 IDS = {"0": 31, "1": 32, "=": 40, "^": 1, "$": 2, "_": 0}  # what the tokens are called in the model
 TRAIN_MAX = 4
 
 
-def train_elsewhere(folder: Path, steps: int = 400) -> transformers.LlamaForCausalLM:
+def train_elsewhere(folder: Path, steps: int = 300) -> transformers.LlamaForCausalLM:
     """A model of transformers, trained with torch alone, and saved as everyone saves them."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -68,12 +69,11 @@ def main(out: Path) -> None:
     print(f"patterns of layer 1: {list(cache['pattern', 1].shape)}")
 
     # Longer inputs, what is inside, and the verdict that needs no training at all.
-    from lengthlens.runs.evaluation import evaluate
-
     for row in evaluate(run, [4, 8, 20], samples=200):
         print(f"n = {row['length']}: exact match {row['exact_match']:.3f}")
-    probes = probe_run(run, ["lrc", "src", "stretch"], force=True)
-    print(probes[probes["measure"].isin(["src", "iota_src"])][["measure", "scale", "value"]].to_string(index=False))
+    probes = probe_run(run, ["src", "stretch"])
+    grows = probes[probes["measure"] == "src"].set_index("scale")["value"]
+    print(f"measured SRC at n = 1 … {TRAIN_MAX}: {grows.tolist()}, with ι = {ll.invariance_index(grows.to_dict()):.2f}")
     print(ll.verdict(TASK.name, "rope", TRAIN_MAX, 20))
 
     table = ll.study(store, pola_targets=[])

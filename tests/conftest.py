@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,3 +131,23 @@ def kill_after_one_run(out: Path) -> None:
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+# -- the package as a wheel installs it ------------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_PACKAGED = (".*", "__pycache__", "build", "out", "figures", "tests", "docs", "examples", "*.egg-info")
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the package, installed from a wheel; to be put on PYTHONPATH. Made once for a test session."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    site, source = shared / "site", shared / "source"
+    with FileLock(shared / "site.lock"):
+        if not site.exists():
+            shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NOT_PACKAGED))
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+            subprocess.run([*pip, "--target", str(site), str(source)], check=True, stderr=subprocess.DEVNULL)
+    return site

@@ -163,7 +163,7 @@ def test_sentences(run: Any, tmp_path: Path) -> None:
     with mine.locked():
         mine.write(MODEL, weights_of(ll.build(ll.ModelConfig.from_dict({**run.config.model.to_dict(), "seed": 5}))))
         mine.set_status(Status("converged", 7, 1.0))
-    with pytest.raises(UserError, match="the store has another run .* with other weights"):
+    with pytest.raises(UserError, match=r"the store has another run .* with other weights"):
         ll.fetch(folder, other)
 
 
@@ -210,14 +210,16 @@ class Hub(BaseHTTPRequestHandler):
             self.answer({"errors": [], "warnings": []})
         elif "/preupload/" in self.path:
             listed = json.loads(data)["files"]
-            self.answer({"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in listed]})
+            plain = {"uploadMode": "regular", "shouldIgnore": False}
+            self.answer({"files": [{"path": file["path"], **plain} for file in listed]})
         elif "/commit/" in self.path:
             repo = self.path.removeprefix("/api/").partition("/commit/")[0]
             for line in data.splitlines():
                 entry = json.loads(line)
                 if entry["key"] == "file":
                     self.repos[repo][entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
-            self.answer({"commitOid": "a" * 40, "commitUrl": f"http://{self.headers['Host']}/{repo.removeprefix('models/')}/commit/{'a' * 40}", "success": True})
+            address = f"http://{self.headers['Host']}/{repo.removeprefix('models/')}/commit/{'a' * 40}"
+            self.answer({"commitOid": "a" * 40, "commitUrl": address, "success": True})
         else:
             self.answer({"error": self.path}, 404)
 
