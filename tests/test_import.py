@@ -17,7 +17,9 @@ import lengthlens as ll
 from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.checkpoints import Checkpoint, read_checkpoint, token_ids
-from lengthlens.runs.evaluation import instance_seed, right_tokens, score_of
+from lengthlens.probes.probe import PROBES
+from lengthlens.probes.table import probe_run
+from lengthlens.runs.evaluation import evaluate, instance_seed, right_tokens, score_of
 from lengthlens.runs.importing import source_of
 from lengthlens.tasks import TASKS
 
@@ -435,3 +437,30 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "llama model 'tiny llama' with scheme rope" in done.output
     assert "0 5  1 11  = 3  ^ 19  $ 7  _ 7" in done.output and "exact match up to n = 3: 0.0000" in done.output
     assert json.loads(CliRunner().invoke(main, [*words, "--json"]).output)["source"]["kind"] == "llama"
+
+
+# -- probes, studies, figures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["llama", "neox", "bloom"])
+def test_folded_norms_compute_the_same(case: str, tmp_path: Path) -> None:
+    saved(tmp_path, *CASES[case])
+    model = read_checkpoint(tmp_path).model()
+    torch.testing.assert_close(model.folded()(some_tokens()), model(some_tokens()), atol=1e-4, rtol=0)
+
+
+def test_every_probe_and_figure_takes_an_imported_run(tmp_path: Path) -> None:
+    """On random weights: each probe gives numbers or a sentence, and each figure is drawn or says what it lacks."""
+    _, store, run = imported(tmp_path, "neox", train_max=2)
+    evaluate(run, [2, 4], samples=10)
+    table = probe_run(run, force=True)
+    for probe in PROBES.values():
+        rows = table[table["measure"].isin(probe.measures)]
+        assert rows["value"].notna().any() or (rows["reason"] != "").all(), probe.name
+    with pytest.raises(UserError, match="scheme 'rope' cannot be certified"):
+        ll.certify(run)
+    study = ll.study(store, pola_targets=[])
+    assert set(study.loc[study["run"] == run.id, "recipe"]) == {"imported neox"}
+    drawn = ll.draw(study, out=tmp_path / "figures", formats=["png"])
+    assert any(path.name == "extrapolation.png" for path in drawn.files)
+    assert all(len(sentence) > 20 for sentence in drawn.missing.values())
