@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 Value = TypeVar("Value")
+LONGEST = 200  # characters of a name in a message
 
 
 class UserError(ValueError):
@@ -27,7 +28,7 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UnknownNameError:
     >>> print(unknown("task", "coppy", ["copy", "sort"]))
     unknown task 'coppy': did you mean 'copy'? The choices are: copy, sort
     """
-    choices = list(choices)
+    choices, name = list(choices), name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
     nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f" did you mean '{nearest[0]}'?" if nearest else ""
     return UnknownNameError(f"unknown {kind} '{name}':{hint} The choices are: {', '.join(choices)}")

@@ -30,6 +30,7 @@ from lengthlens.models.schemes.scheme import PositionScheme, Sizes
 from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Shifted, Wrapper
 from lengthlens.plugins.registry import Extensible
 from lengthlens.tasks import TASKS, Task
+from lengthlens.values import shown
 
 SCHEMES: Extensible[type[PositionScheme]] = Extensible(
     "scheme",
@@ -286,7 +287,7 @@ def _value(scheme: str, field: "dataclasses.Field[Any]", kind: Any, value: Any) 
     bounds = "" if high is None else f" of at most {high}"
     if low is not None:
         bounds = f" of at least {low}" if high is None else f" from {low} to {high}"
-    raise UserError(f"{what} must be {' or '.join(KINDS[one] for one in allowed)}{bounds}, not {value!r}")
+    raise UserError(f"{what} must be {' or '.join(KINDS[one] for one in allowed)}{bounds}, not {shown(value)}")
 
 
 def _as(kind: type, value: Any) -> tuple[bool, Any]:

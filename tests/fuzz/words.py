@@ -80,7 +80,7 @@ SMALL = {
 }
 DRAWING = False  # whether studies that can be read may be asked to be drawn
 NEVER = ("--wandb", "--tensorboard", "--help", "--version", "--all", "--address")  # other services, other processes
-LEFT = ("reproduce", "verdict --all")  # minutes each
+LEFT = ("reproduce", "check")  # minutes each
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
