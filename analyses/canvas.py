@@ -136,7 +136,8 @@ class Canvas:
             where: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "columnspacing": 1.2}
             self.figure.legend(handles=list(handles), handlelength=handlelength, **where)
         else:
-            next(iter(self._axes.values())).legend(handles=list(handles), handlelength=handlelength)
+            first = self.given if isinstance(self.given, Axes) else next(iter((self.given or self._axes).values()))
+            first.legend(handles=list(handles), handlelength=handlelength)
 
 
 def legend_columns(labels: Sequence[str], width: float) -> int:
