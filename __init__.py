@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lengthlens.inside.judging import judge_relevance
     from lengthlens.inside.look import inspect
     from lengthlens.inside.patching import attribution_patching, patch_by_role
-    from lengthlens.inside.plane import head_plane
+    from lengthlens.inside.plane import head_plane, plane_over_training
     from lengthlens.inside.residual import residual_parts, residual_shares
     from lengthlens.inside.scores import score_parts, score_shares
     from lengthlens.inside.sequence import look_at
@@ -80,6 +80,7 @@ HOMES = {
     "attention_by_role": "inside.heads",
     "relations": "inside.heads",
     "head_plane": "inside.plane",
+    "plane_over_training": "inside.plane",
     "score_parts": "inside.scores",
     "score_shares": "inside.scores",
     "residual_parts": "inside.residual",
@@ -106,9 +107,9 @@ __all__ = [
     "attention_by_role", "attribution_patching", "build", "certify", "check", "draw", "exact_match", "export", "fetch",
     "head_plane", "heads", "healing", "import_checkpoint", "inspect", "interchange_src", "invariance_index",
     "judge_relevance", "known_by", "least_heads", "load", "look_at", "measured_lrc", "measured_src", "patch_by_role",
-    "plot", "prune", "readout_transfer", "register", "relations", "relevance", "reproduce", "residual_parts",
-    "residual_shares", "score_parts", "score_shares", "stretched_match", "study", "surgery", "sweep", "train",
-    "verdict",
+    "plane_over_training", "plot", "prune", "readout_transfer", "register", "relations", "relevance", "reproduce",
+    "residual_parts", "residual_shares", "score_parts", "score_shares", "stretched_match", "study", "surgery", "sweep",
+    "train", "verdict",
 ]  # fmt: skip
 
 

@@ -117,12 +117,15 @@ def plot_measures(table: pd.DataFrame, train_max: int | None = None) -> Figure:
 
 
 def plot_plane(table: pd.DataFrame, train_max: int | None = None) -> Figure:
-    """Heads in the plane of positional against symbolic; from `head_plane`.
+    """Heads in the plane of positional against symbolic; from `head_plane` or `plane_over_training`.
 
-    The mark is the largest scale in training, the line leads to the largest scale.
+    The mark is the largest scale in training, and the line leads to the largest scale; over training, the mark is the
+    last step, and the line leads to the first.
     """
     _needs(table, ("layer", "head", "scale", "positional", "symbolic"))
     seen = table.dropna(subset=["positional", "symbolic"])
+    if "step" in table:  # steps take the place of scales, counted back from the last
+        seen, train_max = seen.assign(scale=1 + seen["step"].max() - seen["step"]), 1
     if seen.empty:
         return theme.saying("No head attends to the keys that were permuted.")
     many = table[["layer", "head"]].drop_duplicates().shape[0] > MOST_ROWS

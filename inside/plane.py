@@ -7,7 +7,7 @@ follows the contents to where they stand now (equivariant). Both similarities li
 plane: a head that spreads evenly is near (1, 1), one that needs a content at a certain position near (0, 0).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import torch
@@ -59,6 +59,25 @@ def head_plane(
                 point = {"positional": positional, "symbolic": symbolic, "weight": weight}
                 lines.append({"layer": layer, "head": head, "scale": n, **point, "kind": kind_of(**point)})
     return pd.DataFrame(lines).sort_values(["layer", "head", "scale"], kind="stable", ignore_index=True)
+
+
+def plane_over_training(checkpoints: Mapping[int, AnyModel], task: Task | None = None, scale: int = 10) -> pd.DataFrame:
+    """The plane at several moments of a training: `head_plane` at one scale, with a column `step` in front.
+
+    `checkpoints` are models by training step, where they were kept. A run keeps its last one only; to keep more, train
+    step by step:
+
+        trainer, kept = Trainer(config), {}
+        while not trainer.done:
+            trainer.advance()  # up to the next check
+            kept[trainer.step] = copy.deepcopy(trainer.model)
+        ll.plane_over_training(kept)
+    """
+    if not checkpoints:
+        raise UserError("no checkpoints were kept, so that there is no course of training to follow")
+    tables = [head_plane(model, task, [scale]).assign(step=step) for step, model in sorted(checkpoints.items())]
+    joined = pd.concat(tables, ignore_index=True)
+    return joined[["step", *(name for name in joined if name != "step")]]
 
 
 def kind_of(positional: float, symbolic: float, weight: float) -> str:

@@ -1,15 +1,18 @@
 """Looking inside networks: on models built by hand the known mechanism is found, and parts add up for every scheme."""
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
+from lengthlens.analyses.inside import plot_plane
 from lengthlens.errors import UserError
 from lengthlens.inside.heads import FIRST, OTHER, attention_by_role, glance, heads, relations
 from lengthlens.inside.instances import drawn, watch
-from lengthlens.inside.plane import head_plane
+from lengthlens.inside.look import inspect
+from lengthlens.inside.plane import head_plane, plane_over_training
 from lengthlens.inside.residual import PARTS, residual_parts, residual_shares, split
 from lengthlens.inside.scores import score_parts, score_shares
 from lengthlens.inside.subject import head_named, hook_named, roles_in
@@ -19,6 +22,7 @@ from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.controls import copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
+from lengthlens.tests.test_import import imported
 
 POSITION, CONTENT, INDUCTION = copy_by_hand("lbpe"), copy_by_content(), induction_by_hand()
 
@@ -239,6 +243,41 @@ def test_position_vectors_continue_as_they_were_made() -> None:
     before = table.loc["blocks.0.hook_resid_pre"]
     assert before["in_span"].tolist() == pytest.approx([1, 1, 1], abs=1e-4)
     assert before.loc[10, "size"] == pytest.approx(1.0) and before.loc[20, "size"] > 3
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_that_turns_from_content_to_position_is_followed() -> None:
+    """A copier whose bias grows while its content scores stay: symbolic first, positional in the end."""
+    kept = {}
+    for step, share in ((0, 0.0), (100, 0.001), (200, 1.0)):
+        model = copy_by_hand("lbpe")
+        with torch.no_grad():
+            model.pos_embed.bias *= share
+            model.layers[0].attn.W_Q[0, :14] = model.layers[0].attn.W_K[0, :14] = 6.0 * torch.eye(14)
+        kept[step] = model
+    table = plane_over_training(kept, scale=6)
+    assert table["step"].tolist() == [0, 100, 200]
+    assert table["kind"].tolist() == ["symbolic", "symbolic", "positional"]
+    assert plot_plane(table).axes[0].get_xlabel().startswith("symbolic")
+    with pytest.raises(UserError, match="no checkpoints were kept"):
+        plane_over_training({})
+
+
+# -- models of others ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["gpt2", "llama", "neox"])
+def test_imported_checkpoints_are_looked_into_like_any_other(case: str, tmp_path: Path) -> None:
+    model = imported(tmp_path, case)[2].model()
+    tokens = TASKS["parity-cot"].sample(4, 2, torch.Generator().manual_seed(0)).tokens
+    scores = model.run_with_cache(tokens)[1]["blocks.1.attn.hook_attn_scores"]
+    parts, seen = score_parts(model, tokens, layer=1), torch.isfinite(scores)
+    torch.testing.assert_close(sum(parts.values())[seen], scores[seen], atol=1e-4, rtol=1e-4)
+    assert {"gpt2": "position–position", "llama": "pair 1", "neox": "not turned"}[case] in " ".join(parts)
+    found = inspect(model, train_max=4, scales=[3, 6], text="^ 1 0 1 =")
+    assert len(found.relations) == len(found.summary()) == model.cfg.n_layers * model.cfg.n_heads
 
 
 # -- no task -------------------------------------------------------------------------------------------------------
