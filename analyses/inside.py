@@ -189,6 +189,7 @@ def plot_residual(table: pd.DataFrame, train_max: int | None = None) -> Figure:
     _needs(table, ("hook", "scale", *PARTS, *CONTINUATION))
     hooks = list(dict.fromkeys(table["hook"]))
     scales = sorted(set(table["scale"]))
+    least = min(0.0, float(np.nan_to_num(table[["in_span", "same_index", "same_from_end"]].to_numpy(float)).min()))
     with theme.style():
         width = min(theme.PAGE, 1.5 * len(hooks) + 1.2)
         figure = Figure(figsize=(max(width, theme.COLUMN), 3.6), layout="constrained")
@@ -208,7 +209,7 @@ def plot_residual(table: pd.DataFrame, train_max: int | None = None) -> Figure:
             if part["in_span"].isna().all():
                 below.text(0.5, 0.5, "no position part", ha="center", transform=below.transAxes, color="0.5")
             _scales(below, pd.Series(scales), train_max)
-            below.set_ylim(0, 1)
+            below.set_ylim(least, 1)
             below.set_xlabel("scale n")
         top[0, 0].set_ylabel("share of mean square")
         top[1, 0].set_ylabel("position part\nagainst training")

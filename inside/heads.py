@@ -21,6 +21,7 @@ from lengthlens.tasks import Task
 FIRST, OTHER = "first key", "other keys"  # beside the roles of the circuit
 WINDOW = 3  # values of a form on either side of zero that are tried: every source of the tasks here is among them
 BINS = 96  # of queries and keys in a mean pattern: finer than what is seen in a small panel
+COVERS = 0.5  # least share of the answer's queries from which a pointer has to point at a key to be tried
 EXPLAINS = 0.5  # least mean weight of a relation that is said to be what a head does
 STEADY = 0.9  # a weight that never falls below this share of its largest is the same "at every length"
 MEASURES = {
@@ -136,6 +137,7 @@ class Glance:
     roles: dict[str, Tensor]  # by role, [layer, head]
     pointers: dict[Pointer, Tensor]  # weight on the key that a pointer points at, [layer, head]
     content: dict[str, Tensor]  # weight on the keys with a relation of tokens, [layer, head]
+    chance: dict[str, float]  # the weight that an even head has on the keys of a role or relation of tokens
     pattern: Tensor  # mean pattern at the answer's queries, at most BINS bins a side, [layer, head, query, key]
 
 
@@ -159,8 +161,9 @@ def glance(model: AnyModel, instances: Instances) -> Glance:
         {name: stacked(name) for name in MEASURES if name != "position_share"}
         | {"position_share": torch.stack([eye.position_share() for eye in eyes])},
         {name: by_role[..., k] for k, name in enumerate(role_names)},
-        {pointer: by_pointer[..., k] for k, pointer in enumerate(eyes[0].named)},
+        {pointer: by_pointer[..., k] for k, pointer in enumerate(eyes[0].named) if eyes[0].covers[k]},
         {SAME_TOKEN: by_content[..., 0], BEHIND_SAME: by_content[..., 1]},
+        dict(zip((*role_names, SAME_TOKEN, BEHIND_SAME), eyes[0].means["chance"].value.tolist())),
         stacked("mean_pattern"),
     )
 
@@ -175,6 +178,8 @@ class _Eye:
             forms = tuple(form for form in forms if not form.scale)
         keys = marked_keys(forms, WINDOW, self.queries, torch.tensor([instances.scale]))[0]
         self.pointed = keys.flatten(1)  # [query, pointer]
+        there = (self.pointed >= 0) & (self.pointed <= self.queries[:, None])
+        self.covers = there.double().mean(0) >= COVERS  # [pointer]
         self.named = [Pointer(form, value) for form in forms for value in range(-WINDOW, WINDOW + 1)]
         self.roles = instances.roles
         self.varies = (self.tokens != self.tokens[:1]).any(0)  # at a mark, position and token are not told apart
@@ -245,26 +250,26 @@ class _Eye:
         there = (pointed >= 0) & (pointed <= query[:, None])
         index = torch.where(there, pointed, 0).expand(*weights.shape[:2], -1, -1)
         self.add("pointers", (weights.gather(-1, index) * there).sum((0, 2)), rows * there.sum(0))
-        alike = self._alike(query, keys)
+        roles, alike = self._role_masks(at, rows, keys), self._alike(query, keys)
+        self.add("roles", torch.stack([masked(weights, mask) for mask in roles], -1), each)
         self.add("content", torch.stack([masked(weights, mask) for mask in alike], -1), each)
-        self.add("roles", self._by_role(weights, at), each)
+        even = [(mask.sum(-1) / (query + 1)).sum() for mask in (*roles, *alike)]
+        self.add("chance", torch.stack(even), each)
         self._mean_pattern(weights.mean(0), at)
 
-    def _by_role(self, weights: Tensor, at: Tensor) -> Tensor:
-        """The weight on each role, on the first key and on other keys, summed over rows and queries. [head, role]"""
-        rows, _, queries, keys = weights.shape
-        parts = []
-        named = torch.zeros(rows, queries, keys, dtype=torch.bool)
+    def _role_masks(self, at: Tensor, rows: int, keys: int) -> list[Tensor]:
+        """Which keys are in each role, which is the first key, which are all others. [row, query, key] each"""
+        parts, query = list[Tensor](), self.queries[at]
+        named = torch.zeros(rows, len(at), keys, dtype=torch.bool)
         for role in range(len(self.roles.names)) if self.roles else ():
             assert self.roles is not None
             fills = (self.roles.role[:, at] == role).expand(rows, -1, -1)  # [row, query, slot]
-            mask = torch.zeros(rows, queries, keys)
+            mask = torch.zeros(named.shape)
             mask.scatter_add_(2, self.roles.key[:, at].expand(rows, -1, -1), fills.float())
-            parts.append(masked(weights, mask > 0))
+            parts.append(mask > 0)
             named |= mask > 0
         first = ~named & (torch.arange(keys) == 0)
-        parts += [masked(weights, first), masked(weights, ~named & ~first)]
-        return torch.stack(parts, -1)
+        return [*parts, first, ~named & ~first & (torch.arange(keys) <= query[:, None])]
 
     def _mean_pattern(self, mean: Tensor, at: Tensor) -> None:
         """Pooled into bins: the sum over keys of a bin, so that weight is kept. `mean` [head, query, key]"""
@@ -316,16 +321,17 @@ class HeadRelation(NamedTuple):
     kind: str  # position, content or role
     weights: dict[int, float]
     keys: dict[int, float]  # on how many keys a head of that entropy spreads, by scale
+    best: float  # the largest of the weights, counted from what an even head has: 0 is chance, 1 is all
 
     @property
     def explains(self) -> bool:
-        """Whether it has at least half of the weight at some scale."""
-        return max(self.weights.values()) >= EXPLAINS
+        """Whether it has at least half of the weight at some scale, beyond what an even head has."""
+        return self.best >= EXPLAINS
 
     def __str__(self) -> str:
         """In words.
 
-        >>> str(HeadRelation(0, 1, "i−j = n", "position", {5: 0.98, 60: 0.98}, {5: 1, 60: 1}))
+        >>> str(HeadRelation(0, 1, "i−j = n", "position", {5: 0.98, 60: 0.98}, {5: 1, 60: 1}, 0.98))
         'L0H1 attends to i−j = n, weight 0.98 at every length up to 60'
         """
         return f"{label((self.layer, self.head))} {self.words}"
@@ -358,7 +364,7 @@ def head_relations(found: Sequence[Glance]) -> list[HeadRelation]:
 
 
 def _relation(found: Sequence[Glance], layer: int, head: int) -> HeadRelation:
-    candidates: list[tuple[float, str, str, list[float]]] = []
+    candidates: list[tuple[float, str, str, list[float], float]] = []
     kinds: tuple[tuple[str, Callable[[Glance], dict[Any, Tensor]]], ...] = (
         ("position", lambda each: each.pointers),
         ("content", lambda each: each.content),
@@ -368,9 +374,20 @@ def _relation(found: Sequence[Glance], layer: int, head: int) -> HeadRelation:
         for key in of(found[0]):
             weights = [float(of(each)[key][layer, head]) if key in of(each) else float("nan") for each in found]
             if not any(weight != weight for weight in weights):  # NaN: the key does not exist at some scale
-                mean = sum(weights) / len(weights)
+                excess = [_beyond(w, each.chance.get(key, 0.0)) for w, each in zip(weights, found)]
+                rank = round(sum(excess) / len(excess) - 0.02 * place, 3)
                 words = f"the circuit's source '{key}'" if kind == "role" else str(key)
-                candidates.append((round(mean - 0.02 * place, 3), kind, words, weights))
+                candidates.append((rank, kind, words, weights, max(excess)))
     best = max(candidates, key=lambda each: each[0])  # the first of equals: forms are in the order of simplicity
     keys = {each.scale: float(each.measures["entropy"][layer, head].exp()) for each in found}
-    return HeadRelation(layer, head, best[2], best[1], dict(zip((each.scale for each in found), best[3])), keys)
+    weights = dict(zip((each.scale for each in found), best[3]))
+    return HeadRelation(layer, head, best[2], best[1], weights, keys, best[4])
+
+
+def _beyond(weight: float, chance: float) -> float:
+    """A weight counted from what chance gives: 0 is chance, 1 is all.
+
+    >>> _beyond(0.75, 0.5)
+    0.5
+    """
+    return (weight - chance) / (1 - chance) if chance < 1 else 0.0

@@ -5,19 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import torch
-from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.inside.ablation import ablate
 from lengthlens.inside.heads import Glance, HeadRelation, glance, head_relations, measure_table, role_table
-from lengthlens.inside.instances import checked_scales, drawn, known_task, watch
+from lengthlens.inside.instances import checked_scales, drawn, known_task
 from lengthlens.inside.plane import head_plane
 from lengthlens.inside.residual import residual_shares
 from lengthlens.inside.scores import score_shares
 from lengthlens.inside.sequence import SequenceView, look_at
-from lengthlens.inside.subject import Head, all_heads, label
+from lengthlens.inside.subject import label
 from lengthlens.probes.subject import AnyModel, reachable
-from lengthlens.runs.evaluation import right_tokens, score_of
 from lengthlens.tasks import Task
 
 TRAIN_MAX = 10  # that of runs by default
@@ -60,7 +58,8 @@ class Inspection:
             row |= {"position_share": measures[(*head, "position_share", inside)]}
             if without is not None:
                 row |= {f"without_{n}": without[(*head, n)] for n in dict.fromkeys((inside, last))}
-            rows.append({key: None if pd.isna(value) else value for key, value in row.items()})
+            plain = {key: value if isinstance(value, str) else float(value) for key, value in row.items()}
+            rows.append({key: None if pd.isna(value) else value for key, value in plain.items()})
         return rows
 
 
@@ -139,30 +138,15 @@ def scales_in(scales: Sequence[int], train_max: int) -> int:
 
 
 def without_heads(model: AnyModel, task: Task, scales: Sequence[int], samples: int = SAMPLES) -> pd.DataFrame:
-    """Exact match with all heads, and without each: its output replaced by its mean over instances and answer queries.
+    """Exact match as it is, and without each head: its output replaced by its mean at the same position (`ablate`).
 
     >>> from lengthlens.probes.controls import copy_by_hand
     >>> from lengthlens.tasks import TASKS
     >>> without_heads(copy_by_hand(), TASKS["copy"], [6])[["whole", "without"]].values.tolist()
     [[1.0, 0.0]]
     """
-    lines = []
-    for n in scales:
-        batch = task.sample(n, samples, torch.Generator().manual_seed(n))
-        queries = drawn(model, task, n, 1).queries
-
-        def exact(head: Head | None, batch: Any = batch, queries: Tensor = queries, n: int = n) -> float:
-            def mean(z: Tensor) -> Tensor:  # [row, pos, head, d_head]
-                z = z.clone()
-                assert head is not None
-                z[:, :, head[1]] = z[:, queries, head[1]].mean((0, 1))
-                return z
-
-            hooks = [(f"blocks.{head[0]}.attn.hook_z", mean)] if head else []
-            return score_of(n, right_tokens(watch(model, batch.tokens, n, hooks), batch)).exact_match
-
-        whole = exact(None)
-        for head in all_heads(model):
-            about = {"layer": head[0], "head": head[1], "scale": n}
-            lines.append({**about, "whole": whole, "without": exact(head)})
-    return pd.DataFrame(lines).sort_values(["layer", "head", "scale"], kind="stable", ignore_index=True)
+    table = ablate(model, task, scales, rows=samples)
+    alone = table[table["head"] >= 0].rename(columns={"exact_match": "without"})
+    return alone[["layer", "head", "scale", "whole", "without"]].sort_values(
+        ["layer", "head", "scale"], kind="stable", ignore_index=True
+    )

@@ -136,7 +136,7 @@ def residual_shares(
       says that it only uses directions that later layers know;
     - `size`: its mean square, in units of that in training;
     - `same_index`, `same_from_end`: the mean cosine with the position vector of the same index, or of the same number
-      of positions before the end.
+      of positions before the last, each less the mean of those that are compared.
 
     These four are missing where the position part in training is no larger than the drawing of instances makes it.
 
@@ -163,35 +163,41 @@ def residual_shares(
         for hook in hooks:
             going_on = dict.fromkeys(CONTINUATION, float("nan"))
             if trained[hook].has_position:
-                going_on = continuation(trained[hook].position, found[hook].position)
+                going_on = continuation(trained[hook], found[hook])
             lines.append({"hook": hook, "scale": n, **found[hook].shares, **going_on})
     return pd.DataFrame(lines).sort_values(
         "hook", key=lambda names: names.map(hooks.index), kind="stable", ignore_index=True
     )
 
 
-def continuation(trained: Tensor, longer: Tensor) -> dict[str, float]:
-    """How a position part [pos, d] compares with that at the training length [pos, d].
+def continuation(trained: ResidualParts, longer: ResidualParts) -> dict[str, float]:
+    """How a position part compares with that at the training length.
 
-    >>> line = torch.arange(4.0)[:, None] * torch.tensor([1.0, 0.0])
-    >>> found = continuation(line - line.mean(0), 2 * (line - line.mean(0)))
+    >>> line = torch.arange(8.0)[None, :, None] * torch.tensor([1.0, 0.0])
+    >>> tokens = torch.stack([torch.arange(8) % 2, 1 - torch.arange(8) % 2])
+    >>> found = continuation(split(line[:, :4].repeat(2, 1, 1), tokens[:, :4]), split(line.repeat(2, 1, 1), tokens))
     >>> [round(found[name], 3) for name in ("in_span", "size", "same_index")]
-    [1.0, 4.0, 1.0]
+    [1.0, 4.2, 1.0]
     """
-    shared = min(len(trained), len(longer))
-    _, sizes, directions = torch.linalg.svd(trained, full_matrices=False)
+    _, sizes, directions = torch.linalg.svd(trained.position, full_matrices=False)
     held = sizes.square().cumsum(0) / sizes.square().sum().clamp(min=1e-30)
     basis = directions[: int((held < KEPT).sum()) + 1]
-    size, before = (float(part.square().sum(-1).mean()) for part in (longer, trained))
-    inside = float((longer @ basis.T).square().sum(-1).mean())
+    size, before = (float(part.position.square().sum(-1).mean()) for part in (longer, trained))
+    inside = float((longer.position @ basis.T).square().sum(-1).mean())
     return {
         "in_span": inside / size if size else float("nan"),
         "size": size / before if before else float("nan"),
-        "same_index": _cosine(trained[:shared], longer[:shared]),
-        "same_from_end": _cosine(trained[-shared:], longer[-shared:]),
+        "same_index": _alike(trained, longer, trained.places, longer.places),
+        "same_from_end": _alike(
+            trained, longer, trained.places - trained.places[-1], longer.places - longer.places[-1]
+        ),
     }
 
 
-def _cosine(one: Tensor, other: Tensor) -> float:
-    """The mean cosine of vectors [pos, d]."""
-    return float(torch.nn.functional.cosine_similarity(one, other, dim=-1).mean())
+def _alike(one: ResidualParts, other: ResidualParts, its: Tensor, others: Tensor) -> float:
+    """The mean cosine of the position vectors that have the same number, each counted from the mean of these."""
+    same = its[:, None] == others  # [place, place]
+    a, b = one.position[same.any(1)], other.position[same.any(0)]
+    if len(a) < 2:
+        return float("nan")
+    return float(torch.nn.functional.cosine_similarity(a - a.mean(0), b - b.mean(0), dim=-1).mean())

@@ -25,7 +25,8 @@ NUMBERED = {"entropy": "entropy at n = ", "first_key": "first key at n = ", "wit
 HEADS_CAPTION = (
     "A relation in words is what has most of a head's weight at the answer's queries. Positional heads attend to the "
     "same positions when the contents of keys are permuted, symbolic ones follow the contents. The position share is "
-    "that of the variance of scores over keys. Without a head: its output replaced by its mean."
+    "that of the variance of scores over keys. Without a head: its output replaced by its mean at the "
+    "same position."
 )
 LEADING = 12  # heads named at the top of the page
 
