@@ -380,8 +380,8 @@ def _relation(found: Sequence[Glance], layer: int, head: int) -> HeadRelation:
                 candidates.append((rank, kind, words, weights, max(excess)))
     best = max(candidates, key=lambda each: each[0])  # the first of equals: forms are in the order of simplicity
     keys = {each.scale: float(each.measures["entropy"][layer, head].exp()) for each in found}
-    weights = dict(zip((each.scale for each in found), best[3]))
-    return HeadRelation(layer, head, best[2], best[1], weights, keys, best[4])
+    by_scale = dict(zip((each.scale for each in found), best[3]))
+    return HeadRelation(layer, head, best[2], best[1], by_scale, keys, best[4])
 
 
 def _beyond(weight: float, chance: float) -> float:
