@@ -23,7 +23,7 @@ IDS = {"0": 31, "1": 32, "=": 40, "^": 1, "$": 2, "_": 0}  # what the tokens are
 TRAIN_MAX = 4
 
 
-def train_elsewhere(folder: Path, steps: int = 300) -> transformers.LlamaForCausalLM:
+def train_elsewhere(folder: Path, steps: int = 400) -> transformers.LlamaForCausalLM:
     """A model of transformers, trained with torch alone, and saved as everyone saves them."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
