@@ -113,7 +113,15 @@ def plot_patching(table: pd.DataFrame) -> Figure:
                 for (y, x), value in np.ndenumerate(cells):
                     if np.isfinite(value):
                         colour = "white" if abs(value) > 0.6 else "black"
-                        axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=5.5, color=colour)
+                        axes.text(
+                            x,
+                            y,
+                            f"{round(float(value), 2) + 0.0:.2f}",
+                            ha="center",
+                            va="center",
+                            fontsize=5.5,
+                            color=colour,
+                        )
                 axes.set_xticks(range(widths[column]), names[key] if row == len(roles) - 1 else [])
                 axes.set_yticks(range(layers), [f"layer {k}" for k in range(layers)] if column == 0 else [])
                 axes.tick_params(length=0)

@@ -1,0 +1,103 @@
+"""The study of surgery: its committed table, what is drawn from it, what the pages say of it, and its commands."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import lengthlens as ll
+from lengthlens.analyses.mechanism import healed_runs, plot_patching, plot_relevance
+from lengthlens.cli import main
+from lengthlens.errors import UserError
+from lengthlens.probes.controls import copy_by_hand, induction_by_hand
+from lengthlens.studies.healing import draw_healing, healing_study, read_healing
+
+ROOT = Path(__file__).resolve().parent.parent
+SURGERY = ROOT / "figures" / "surgery"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("runs"))
+    ll.train(ll.RunConfig("copy", "lbpe", train_max=3, steps=150, n_heads=2, d_model=32), ll.RunStore(path))
+    return path
+
+
+def test_committed_tables_follow_from_the_committed_study(tmp_path: Path) -> None:
+    table = read_healing(SURGERY / "surgery.csv")
+    files = draw_healing(table, tmp_path)
+    for path in (Path(name) for name in files if name.endswith((".md", ".tex"))):
+        assert path.read_bytes() == (SURGERY / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_numbers_on_the_page_are_those_of_the_study() -> None:
+    runs = healed_runs(read_healing(SURGERY / "surgery.csv"))
+    failing = runs[runs["own"] < 0.9]
+    unharmed = failing[failing["in_range"] >= 0.9]
+    codes = failing[failing["cause"] != "attention spreads"]
+    said = " ".join((ROOT / "docs/findings.md").read_text("utf-8").split("## 10.")[1].split())
+    assert f"Each of {len(failing)} runs" in said and f"heals {failing['healed'].sum()} of them" in said
+    assert f"blames codes in {len(codes)} of the {len(failing)}, and {codes['healed'].sum()} of those" in said
+    assert f"Of the {len(unharmed)} that it does not harm {unharmed['healed'].sum()} are healed" in said
+    assert f"({(unharmed['ideal_one'] >= 0.9).sum()} if other keys" in said
+    harmed = failing[failing["in_range"] < 0.9]
+    assert f"of the {len(harmed)} that it harms, {harmed['healed'].sum()}." in said
+    assert not (failing["displaced"] >= 0.9).any()
+
+
+def test_a_copier_needs_its_codes_and_no_others() -> None:
+    table = ll.healing(copy_by_hand("lbpe"), scales=[9], train_max=5, rows=16)
+    match = table.set_index("surgery")["exact_match"].to_dict()
+    assert match["own"] == match["ideal"] == match["ideal, others as one"] == match["borrowed in range"] == 1
+    assert match["displaced"] == match["none"] == 0
+
+
+def test_a_study_goes_on_where_it_was(store: str, tmp_path: Path) -> None:
+    told: list[str] = []
+    first = healing_study(ll.RunStore(store), tmp_path, [6], rows=8, report=told.append)
+    again = healing_study(ll.RunStore(store), tmp_path, [6], rows=8, report=told.append)
+    assert first.equals(again) and len(told) == first["run"].nunique() <= 1
+
+
+def test_commands_print_and_draw(store: str, tmp_path: Path) -> None:
+    (found,) = ll.RunStore(store).runs()
+    picture = tmp_path / "a.png"
+    patched = run("patch", found.id, "--store", store, "--length", "3", "--onto", "5", "--json", "--plot", str(picture))
+    assert {row["role"] for row in json.loads(patched.stdout)} == {"token"} and picture.exists()
+    said = run("attribute", found.id, "--store", store, "--input", "^ 7 3 =", "--json", "--plot", str(picture))
+    assert [row["token"] for row in json.loads(said.stdout)] == ["^", "7", "3", "="]
+    operated = run("surgery", found.id, "--store", store, "--lengths", "5", "--json")
+    assert {row["surgery"] for row in json.loads(operated.stdout)} >= {"own", "ideal", "displaced"}
+    drawn = run("surgery", "--table", str(SURGERY / "surgery.csv"), "--out", str(tmp_path / "out"))
+    assert drawn.exit_code == 0 and (tmp_path / "out" / "healing.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["surgery"], "name a RUN, or say --all"),
+        (["surgery", "--all"], "need --out"),
+        (["attribute", "RUN", "--input", "^ 7 =", "--method", "lpr"], "there is no method 'lpr': the nearest are lrp"),
+        (["patch", "RUN", "--roles", "tokn"], "there is no role 'tokn': the nearest are token"),
+    ],
+)
+def test_wrong_words_get_one_sentence(words: list[str], says: str, store: str) -> None:
+    (found,) = ll.RunStore(store).runs()
+    result = run(*[found.id if word == "RUN" else word for word in words], "--store", store)
+    assert result.exit_code != 0 and says in result.output and "Traceback" not in result.output
+
+
+def test_pictures_say_what_the_tables_say() -> None:
+    figure = plot_patching(ll.patch_by_role(induction_by_hand(), scale=6, pairs=4))
+    heads = figure.axes[0]
+    assert [text.get_text() for text in heads.texts] == ["0.00", "0.00", "1.00", "0.00"]  # L0H0, L0H1, L1H0, L1H1
+    found = ll.relevance(copy_by_hand("lbpe"), "^ 7 3 =")
+    image = plot_relevance(found, "^ 7 3 =".split()).axes[0].images[0]
+    assert image.get_array()[:, 1].tolist() == pytest.approx([float(found.tokens[0, 1]), float(found.positions[0, 1])])
+    with pytest.raises(UserError, match="1 words were given for 4 tokens"):
+        plot_relevance(found, ["^"])
