@@ -39,7 +39,7 @@ def attempt(what: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"cannot {what} '{printable(path)}': {error.strerror or error}") from None
-    except (ValueError, MemoryError) as error:
+    except (ValueError, MemoryError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
         raise StorageError(f"cannot {what} '{printable(path)}': {str(error) or 'it takes too much memory'}") from None

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 @click.command("inspect")
 @click.argument("run", metavar="RUN")
 @click.option("--input", "text", help='The sequence to show, such as "^ 1 0 1 1 =".  [default: a random one]')
-@click.option("--length", type=int, help="The scale n of a random sequence to show.  [default: train_max]")
+@click.option(
+    "--length",
+    type=options.Whole(0, options.MOST_SCALE),
+    help="The scale n of a random sequence to show.  [default: train_max]",
+)
 @click.option(
     "--lengths",
     callback=options.numbers,
@@ -117,8 +121,16 @@ def surgery_command(
 
 @click.command("patch")
 @click.argument("run", metavar="RUN")
-@click.option("--length", type=int, help="The scale n that activations are taken from.  [default: train_max]")
-@click.option("--onto", type=int, help="The scale n of the run that is patched.  [default: the same]")
+@click.option(
+    "--length",
+    type=options.Whole(0, options.MOST_SCALE),
+    help="The scale n that activations are taken from.  [default: train_max]",
+)
+@click.option(
+    "--onto",
+    type=options.Whole(0, options.MOST_SCALE),
+    help="The scale n of the run that is patched.  [default: the same]",
+)
 @click.option("--roles", callback=options.names, help="Slots of the step, with commas.  [default: all]")
 @options.plot_file
 @store_option
