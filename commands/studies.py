@@ -117,7 +117,9 @@ def known_tasks(names: Sequence[str], tasks: "pd.Series[str]") -> Sequence[str]:
 
 @click.command("reproduce")
 @click.argument("file", required=False, metavar="[STUDY.toml]")
-@click.option("--preset", help="Which study of ours: smoke, quick, paper, unscaled, records or full.  [default: quick]")
+@click.option(
+    "--preset", help="Which study of ours: smoke, quick, paper, unscaled, schemes, records or full.  [default: quick]"
+)
 @click.option("--out", type=options.OutFolder(), default=Path("out"), show_default=True)
 @click.option("--store", callback=options.open_store, help="Where the runs are.  [default: runs in --out]")
 @options.engine_options

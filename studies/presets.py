@@ -49,7 +49,7 @@ from lengthlens.values import Rule, anything, list_of, map_of, parse_toml, recor
 
 ALL = "all"
 SUFFIX = ".toml"
-OURS = ("smoke", "quick", "paper", "unscaled", "records", "full")
+OURS = ("smoke", "quick", "paper", "unscaled", "schemes", "records", "full")
 
 
 @dataclass(frozen=True)

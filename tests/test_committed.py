@@ -16,7 +16,7 @@ from lengthlens.theory.verdict import verdict_grid
 
 FIGURES = Path(__file__).resolve().parent.parent / "figures"
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
-STUDIES = ("study", "unscaled")
+STUDIES = ("study", "unscaled", "schemes")
 
 
 @pytest.mark.parametrize("name", STUDIES)

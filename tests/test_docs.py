@@ -381,6 +381,28 @@ def test_pruned_runs_in_the_findings(study: str, flat: tuple[int, int], growing:
         assert f"{right} of {of}" in finding(4)
 
 
+def test_forecasts_in_the_findings_and_the_readme() -> None:
+    tables = ROOT / "figures/schemes/tables"
+    groups = {row["runs"]: row for row in rows_of(tables / "forecast.md")}
+    scores = {row["predictor"]: row for row in rows_of(tables / "forecast-scores.md")}
+    text, readme = finding(11), " ".join((ROOT / "README.md").read_text("utf-8").split())
+    every, other = groups["all"], groups["other tasks"]
+    assert f"| flat and carries | {every['right']} | {other['right']}, {other['share']} |" in text
+    number, apart = every["right"].split()[-1], other["right"].split()[-1]
+    for rule in ("carries", "flat"):
+        right = f"{every[f'{rule} alone']} of {number} | {other[f'{rule} alone']} of {apart}"
+        assert f"| {rule} | {right} |" in text
+    assert f"{every['length within a factor of 2']} runs that fall below" in text.replace("For ", "")
+    assert f"AUC {scores[SRC]['AUC, all']}" in text and f"on 24 it is {scores[SRC]['AUC, all'].split()[0]}" in readme
+    for name in ("other runs of the scheme", "the scheme is told the scale"):
+        assert scores[name]["call has more, all"] in text
+    assert f"call {every['right']} networks under 24 schemes right, {other['right']} on tasks" in readme
+    causes = {row["cause"]: row["runs"] for row in rows_of(tables / "forecast-causes.md")}
+    assert f"{causes['codes never trained']} have codes at their sources" in text
+    for row in rows_of(tables / "outcome.md"):
+        assert row["extrapolates"] in text and row["does not extrapolate"] in text
+
+
 def test_records_in_the_findings() -> None:
     table = pd.read_parquet(ROOT / "figures/records/study.parquet")
     far = table[(table["measure"] == "exact_match") & (table["scale"] == 1000)]
