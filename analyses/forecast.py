@@ -61,10 +61,12 @@ class Forecast:
     def sentence(self) -> str:
         apart = self.runs[~self.runs["task"].isin(CHOSEN_ON)]
         right, number = int(apart["right"].sum()), len(apart)
+        if not number:
+            return f"All runs are on tasks that bounds were chosen on: {int(self.runs['right'].sum())} are called right."
         low, high = wilson(right, number)
         return (
             f"On tasks on which nothing was chosen, the call is right for {right} of {number} runs "
-            f"({right / max(number, 1):.3f} [{low:.3f}, {high:.3f}])."
+            f"({right / number:.3f} [{low:.3f}, {high:.3f}])."
         )
 
 

@@ -75,7 +75,7 @@ def ablate(
     chosen = all_heads(model) if heads is None else [head_named(model, head) for head in heads]
     generator, found = generator or torch.Generator().manual_seed(0), []
     for scale in fitting_scales(model, task, scales):
-        trial = Trial(subject.model, task.sample(scale, rows, generator), scale)
+        trial = Ablations(subject.model, task.sample(scale, rows, generator), scale)
         whole = trial.share([])
         for relation in relations or [""]:
             keys = hidden_keys(task, scale, trial.batch.tokens, relation) if relation else None
@@ -131,7 +131,7 @@ def least_heads(
         raise nearest("way to ablate", how, HOW)
     task, subject, every = task_of(model, task), subject_of(model), all_heads(model)
     fitting_scales(model, task, [scale])
-    trial = Trial(subject.model, task.sample(scale, rows, generator or torch.Generator().manual_seed(0)), scale)
+    trial = Ablations(subject.model, task.sample(scale, rows, generator or torch.Generator().manual_seed(0)), scale)
     whole = trial.share([])[0]
     if whole < keep:
         raise UserError(f"the whole model has exact match {whole:.3f} at n = {scale}, less than the {keep:g} to keep")
@@ -155,7 +155,7 @@ def least_heads(
     return LeastHeads(kept, share, whole, False)
 
 
-class Trial:
+class Ablations:
     """Instances of one scale on which a model is run with hooks."""
 
     def __init__(self, model: Any, batch: Batch, scale: int) -> None:
@@ -252,6 +252,6 @@ def ablated(model: Any, heads: Sequence[str | Head], batch: Batch, how: str = "m
     """Inside the block, the heads give what they give on `batch` on average, or on another of its instances."""
     if how not in HOW:
         raise nearest("way to ablate", how, HOW)
-    trial = Trial(model, batch, int(batch.scale[0]))
+    trial = Ablations(model, batch, int(batch.scale[0]))
     with model.hooks(fwd_hooks=trial.without([head_named(model, head) for head in heads], how)):
         yield model

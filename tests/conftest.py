@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ install_import_hook(
 
 from lengthlens.models.config import ModelConfig  # noqa: E402
 from lengthlens.models.transformer import HookedModel, build  # noqa: E402
+from lengthlens.plugins.registry import registries  # noqa: E402
 from lengthlens.runs.store import RunStore  # noqa: E402
 from lengthlens.tasks import TASKS  # noqa: E402
 
@@ -68,6 +69,15 @@ def small_model() -> Callable[..., HookedModel]:
 @pytest.fixture(scope="session")
 def mixed_batch() -> Callable[..., tuple[Tensor, Tensor]]:
     return make_mixed_batch
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_registered() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    kept = [(registry, dict(registry._entries), dict(registry._origins)) for registry in registries().values()]
+    yield
+    for registry, entries, origins in kept:
+        registry._entries, registry._origins = entries, origins
 
 
 @pytest.fixture

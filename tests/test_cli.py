@@ -63,7 +63,8 @@ def test_sample_is_reproducible_and_parses_back() -> None:
 def test_steps_show_the_circuit() -> None:
     rows = json.loads(run("steps", "parity-cot", "^ 1 0 1 =", "--json").stdout)
     assert [row["writes"] for row in rows] == ["1", "1", "0", "$"]
-    assert rows[1] == {"query": 5, "writes": "1", "operator": "add mod 2", "reads": "0 1", "sources": "2 5"}
+    reads = {"slots": "symbol, so far", "reads": "0 1", "sources": "2 5"}
+    assert rows[1] == {"query": 5, "writes": "1", "operator": "add mod 2", **reads}
 
 
 def test_src_with_search(tmp_path: Path) -> None:

@@ -265,12 +265,12 @@ def test_saving_over_a_model_leaves_one_or_the_other(
             new.save_pretrained(str(tmp_path))
         except KeyboardInterrupt:
             assert stopped < 3
-    found = load(tmp_path)
+    found = load_saved(tmp_path)
     # config.next.json, then the weights, then config.json: from the second on it is the new one
     wanted = old if stopped < 2 else new
     assert found.config == wanted.config and torch.equal(found.embed.W_E, wanted.embed.W_E)
     old.save_pretrained(str(tmp_path))  # and the next time nothing is left of it
-    assert load(tmp_path).config == old.config
+    assert load_saved(tmp_path).config == old.config
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [CONFIG, WEIGHTS]
 
 
