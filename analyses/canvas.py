@@ -29,7 +29,7 @@ class Canvas:
     `legend` says whether one is drawn: below a figure of its own, inside the first axes that were given.
 
     >>> canvas = Canvas(width=3.3)
-    >>> list(canvas.panels(["copy", "sort", "parity"], theme.PAGE, 1.5, across=3)), canvas.figure.get_figwidth()
+    >>> list(canvas.panels(["copy", "sort", "parity"], theme.PAGE, 1.5, across=3)), float(canvas.figure.get_figwidth())
     (['copy', 'sort', 'parity'], 3.3)
     >>> canvas.first_column, canvas.last_row
     (['copy', 'parity'], ['sort', 'parity'])

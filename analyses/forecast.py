@@ -62,7 +62,9 @@ class Forecast:
         apart = self.runs[~self.runs["task"].isin(CHOSEN_ON)]
         right, number = int(apart["right"].sum()), len(apart)
         if not number:
-            return f"All runs are on tasks that bounds were chosen on: {int(self.runs['right'].sum())} are called right."
+            return (
+                f"All runs are on tasks that bounds were chosen on; {int(self.runs['right'].sum())} are called right."
+            )
         low, high = wilson(right, number)
         return (
             f"On tasks on which nothing was chosen, the call is right for {right} of {number} runs "

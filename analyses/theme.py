@@ -136,7 +136,7 @@ def in_order(schemes: Iterable[str]) -> list[str]:
 def is_own(label: str) -> bool:
     """Whether a scheme is not one of this package: registered from outside, or only named in a table."""
     name = bare(label).rpartition(":")[2]
-    return name not in SCHEMES or SCHEMES[name].__module__.partition(".")[0] != __name__.partition(".")[0]
+    return name not in SCHEMES or SCHEMES.origin(name) is not None
 
 
 def group(label: str) -> str:

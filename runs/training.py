@@ -132,7 +132,8 @@ def progress_bar(config: RunConfig) -> Iterator[Report]:
         def report(now: TrainingProgress) -> None:
             bar.total = now.end
             bar.set_postfix_str(f"loss {now.metrics.loss:.3f}, in-range {now.metrics.in_range_exact_match:.3f}", False)
-            bar.update(now.metrics.step - bar.n)
+            bar.n = now.metrics.step
+            bar.refresh()
 
         yield report
 

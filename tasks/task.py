@@ -461,7 +461,7 @@ class Task(ABC):
         >>> from lengthlens.tasks import TASKS
         >>> clean, other = TASKS["parity-cot"].minimal_pair(3, 1, "symbol", generator=torch.Generator().manual_seed(0))
         >>> TASKS["parity-cot"].render(clean.tokens[0]), TASKS["parity-cot"].render(other.tokens[0])
-        ('^ 1 0 1 = 1 1 0 $', '^ 1 1 1 = 1 0 1 $')
+        ('^ 0 1 1 = 0 1 0 $', '^ 0 0 1 = 0 0 1 $')
         """
         if not 0 <= step < self.answer_length(self.checked_scale(scale)):
             last = self.answer_length(scale) - 1

@@ -24,6 +24,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--hide-scrollbars",
+    "--force-prefers-reduced-motion",  # a page that scrolls smoothly is not where it was asked to be at once
 )
 PHONE, DESKTOP = (390, 844), (1280, 900)
 

@@ -37,7 +37,12 @@ def complete() -> Study:
     own = table()[(table()["scheme"] == "lbpe") & (table()["run"] != "")]
     own = own.assign(scheme=GOAL_SCHEME, run=own["run"] + "_one")
     far = own[(own["measure"] == "exact_match") & (own["scale"] == 100)].assign(scale=1000)
-    return Study(pd.concat([table(), own, far], ignore_index=True), held_out=["addition"])
+    index = table()[table()["measure"] == "iota_src"].drop_duplicates("run")
+    index = index.assign(influence=float("nan"))
+    predicted = [index.assign(measure=name) for name in ("iota_interchange", "predicted_loss", "predicted_failure")]
+    curve = table()[table()["measure"] == "src"].assign(measure="interchange_src", influence=float("nan"))
+    predicted.append(curve.drop_duplicates(["run", "scale"]))
+    return Study(pd.concat([table(), own, far, *predicted], ignore_index=True), held_out=["addition"])
 
 
 def drawn(study: Study, name: str) -> Figure:

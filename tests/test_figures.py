@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from lengthlens.analyses.findings import findings
+from lengthlens.analyses.findings import FINDINGS
 from lengthlens.analyses.table import write_study
 from lengthlens.cli import main
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
@@ -37,7 +37,7 @@ def test_all_figures_and_tables_are_written(study: str, tmp_path: Path) -> None:
     result = figures("--table", study, "--out", str(tmp_path), "--formats", "png")
     assert result.exit_code == 0, result.output
     written = content(tmp_path)
-    assert {f"{name}.png" for name in findings()} | {"tables/cells.md", "tables/cells.tex"} <= set(written)
+    assert {f"{name}.png" for name in FINDINGS} | {"tables/cells.md", "tables/cells.tex"} <= set(written)
     assert f"{len(written)} files in" in result.stdout
 
 
