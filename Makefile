@@ -36,7 +36,7 @@ types: $(INSTALLED)
 
 # One thread for each worker: two single-threaded workers are quicker than one with two threads.
 check: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m "not slow" --doctest-modules --ignore tests/fixtures tests tasks models theory runs probes analyses studies commands plugins errors.py values.py files.py processes.py notebook.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m "not slow and not long" --doctest-modules --ignore tests/fixtures tests tasks models theory runs probes analyses studies commands plugins errors.py values.py files.py processes.py notebook.py
 
 # Stress: many kills, every verdict. Minutes.
 test-slow: $(INSTALLED)
@@ -48,7 +48,7 @@ fuzz: $(INSTALLED)
 
 # Kills, full disks, dying workers and schedulers; minutes.
 faults: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m slow tests/test_faults.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m long tests
 
 # Side by side with peers; prints ratios and peak memory. See the head of each file for its options.
 bench: $(INSTALLED)

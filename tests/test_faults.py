@@ -31,7 +31,7 @@ from lengthlens.runs.training import train
 from lengthlens.studies.presets import PRESETS, Preset
 from lengthlens.studies.reproduce import reproduce
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 KILLS = int(os.environ.get("FAULT_KILLS", 100))
 TINY = {"n_heads": 2, "d_model": 8, "batch": 2, "train_max": 2, "warmup": 1, "cooldown": 0.3}
