@@ -19,9 +19,9 @@ We define:
   training were *never trained*; if each part's was, the parts were *never together*; else the code was trained for
   keys that are not read.
 
-Why stand-ins have to fit: with random ones, networks on `shift` that extrapolate were predicted to fail. They know the
-last step by what the token before it attends to, which is in no source of the circuit, and find the first symbol by its
-neighbour ``^``. What stands beside a mark, and what an answer was made from, must be as in a real input.
+Why stand-ins have to fit: with random ones, eight networks on `shift` that extrapolate were predicted to fail, at the
+last step and in inputs with certain stand-ins; with fitting ones they are not. So these networks use more than the
+sources of the circuit. What it is (the state of the token before, the neighbour of a mark) was not tested.
 
 What this is worth: a network that can be run on long inputs can simply be tried there, at like cost. Stretching says
 *why* it fails, and shows that nothing beyond the inputs of the training range and the codes of longer ones is needed to
