@@ -237,7 +237,7 @@ def _matches(axes: Axes, runs: pd.DataFrame) -> None:
     axes.plot([0, 1], [0, 1], color="0.85", linewidth=0.7, linestyle="--")
     for line in (axes.axhline, axes.axvline):
         line(EXTRAPOLATES, color="0.8", linewidth=0.7)
-    theme.points(axes, runs, "shown", "exact", ((0.0, 1.0), (0.0, 1.0)), 1.0)
+    theme.points(axes, runs, "shown", "exact", ((0.0, 1.0), (0.0, 1.0)))
     axes.set_title("exact match at twice the training length\n(predicted 0 where operators grow, ι > 0.3)")
 
 

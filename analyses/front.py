@@ -194,7 +194,7 @@ def scatter(axes: Axes, runs: pd.DataFrame, index: Index) -> int:
         axes.axhline(EXTRAPOLATES, **CHANCE)
         small: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 5.5, "color": "0.45"}
         axes.text(high + edge, EXTRAPOLATES - 0.015, "extrapolates above", **small)
-        theme.points(axes, own, index.index, f"exact_{FACTORS[0]}", ((low, high), (0.0, 1.0)), aspect=0.75)
+        theme.points(axes, own, index.index, f"exact_{FACTORS[0]}", ((low, high), (0.0, 1.0)))
     return int(runs[index.index].notna().sum())
 
 

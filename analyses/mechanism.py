@@ -63,7 +63,7 @@ def plot_healing(table: pd.DataFrame) -> Figure:
         right.set_ylim(-0.1, 1.1)
         right.axhline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
         right.axvline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
-        theme.points(right, shown, "in_range", "ideal", ((0.0, 1.0), (0.0, 1.0)), 1.0)
+        theme.points(right, shown, "in_range", "ideal", ((0.0, 1.0), (0.0, 1.0)))
         right.set_xlabel("control in range:\nexact match at n = 10 with codes of n = 7")
         right.set_ylabel(f"with the ideal relation, n = {longest}")
         right.set_title("runs that fail", fontsize=7)

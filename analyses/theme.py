@@ -6,11 +6,11 @@ a family of schemes; within a family, line style and marker tell them apart, so 
 
 import io
 import itertools
+import pathlib
 import re
 import textwrap
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -20,6 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
+from matplotlib.path import Path
 
 from lengthlens.analyses.pgf import write_pgf
 from lengthlens.errors import UserError
@@ -230,7 +232,7 @@ def saying(sentence: str, width: float = COLUMN) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: pathlib.Path) -> None:
     """Write a figure whole or not at all, at the resolution of all figures; the same figure is the same bytes."""
     kind, formats = path.suffix[1:], figure.canvas.get_supported_filetypes()
     if kind not in formats:
@@ -318,16 +320,41 @@ def area(count: Any) -> Any:
     return MARK * np.sqrt(count)
 
 
-def points(axes: Axes, runs: pd.DataFrame, x: str, y: str, box: Box, aspect: float) -> None:
-    """A mark for the runs at each place: the colour of the scheme, the shape of the task's family, larger for more."""
-    (left, right), (low, high) = box
-    marks = gathered(runs, {x: right - left, y: high - low}, ["group", "task_family", "colour"])
-    marks["at_x"], marks["at_y"] = spread_out(marks[x], marks[y], box, aspect, marks["count"])
-    for (colour, kind), part in marks.groupby(["colour", "task_family"], sort=False):
-        axes.scatter(
-            part["at_x"], part["at_y"], s=area(part["count"]), marker=TASK_MARKS[str(kind)], color=str(colour),
-            edgecolor="white", linewidth=0.3, clip_on=False, zorder=3,
-        )  # fmt: skip
+def points(axes: Axes, runs: pd.DataFrame, x: str, y: str, box: Box) -> None:
+    """One mark for all runs at a place, where they are: a sector for each family of schemes, larger for more runs.
+
+    The shape is that of the task's family. Larger marks are drawn first, so that they hide no smaller one.
+    """
+    own = bins(runs, {x: box[0][1] - box[0][0], y: box[1][1] - box[1][0]})
+    places = [place for _, place in runs.assign(**own).groupby(["task_family", *own], sort=False, dropna=False)]
+    for place in sorted(places, key=len, reverse=True):
+        shares = place["colour"].value_counts(sort=False)
+        ends = shares.cumsum() / len(place)
+        for colour, end in ends.items():
+            axes.scatter(
+                place[x].mean(), place[y].mean(), s=area(len(place)), color=str(colour),
+                marker=sector(TASK_MARKS[place["task_family"].iloc[0]], end - shares[colour] / len(place), end),
+                edgecolor="white", linewidth=0.3, clip_on=False, zorder=3,
+            )  # fmt: skip
+
+
+def sector(mark: str, start: float, end: float) -> Any:
+    """A convex mark, or a part of it: from `start` to `end` of a turn, clockwise from the top.
+
+    >>> sector("s", 0, 1), sector("s", 0, 0.25).vertices[2:].tolist()  # a square, and its upper right quarter
+    ('s', [[0.0, 0.0], [0.0, 0.5], [0.5, 0.5], [0.5, 0.0], [0.0, 0.0]])
+    """
+    if end - start > 1 - 1e-9:
+        return mark
+    style = MarkerStyle(mark)
+    outline = style.get_path().transformed(style.get_transform()).to_polygons()[0][:-1]
+    turns = np.arctan2(outline[:, 0], outline[:, 1]) / (2 * np.pi) % 1
+    order = np.argsort(turns)
+    at = np.array([start, *(turn for turn in turns[order] if start < turn < end), end])
+    arc = np.column_stack([np.interp(at, turns[order], outline[order, axis], period=1) for axis in (0, 1)])
+    corners = np.vstack([[0, 0], arc, [0, 0]])
+    box = [(-0.5, -0.5), (0.5, 0.5)]  # moved to and not drawn, so that a part has the scale of the whole
+    return Path(np.vstack([box, corners]), [Path.MOVETO] * 3 + [Path.LINETO] * (len(corners) - 1))
 
 
 def family_handles(runs: pd.DataFrame) -> list[Line2D]:

@@ -166,6 +166,19 @@ def test_runs_of_one_kind_at_one_place_are_one_mark_with_their_number():
     assert found["x"].tolist() == pytest.approx([0.001 / 3, 0.9, 0.0])
 
 
+def test_runs_at_one_place_are_one_mark_there_with_a_sector_for_each_family():
+    """Marks stood beside their place, an exact match of 1 at 0.92."""
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    runs = {"x": [0.0] * 4 + [1.0], "y": [1.0] * 4 + [0.5], "colour": ["C0", "C0", "C0", "C1", "C1"]}
+    theme.points(axes, pd.DataFrame(runs).assign(task_family="growing"), "x", "y", BOX)
+    assert [mark.get_offsets().tolist() for mark in axes.collections] == [[[0, 1]], [[0, 1]], [[1, 0.5]]]
+    sectors = [mark.get_paths()[0].to_polygons()[-1] for mark in axes.collections]
+    areas = [abs(np.sum(part[:-1, 0] * part[1:, 1] - part[1:, 0] * part[:-1, 1])) / 2 for part in sectors]
+    assert areas == pytest.approx([0.75, 0.25, 1.0]), "of a square of side one"
+
+
 # -- findings behind them ----------------------------------------------------------------------------------------
 
 
