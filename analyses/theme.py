@@ -347,7 +347,7 @@ def sector(mark: str, start: float, end: float) -> Any:
     if end - start > 1 - 1e-9:
         return mark
     style = MarkerStyle(mark)
-    outline = style.get_path().transformed(style.get_transform()).to_polygons()[0][:-1]
+    outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])[:-1]
     turns = np.arctan2(outline[:, 0], outline[:, 1]) / (2 * np.pi) % 1
     order = np.argsort(turns)
     at = np.array([start, *(turn for turn in turns[order] if start < turn < end), end])
