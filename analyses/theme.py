@@ -328,12 +328,12 @@ def points(axes: Axes, runs: pd.DataFrame, x: str, y: str, box: Box) -> None:
     own = bins(runs, {x: box[0][1] - box[0][0], y: box[1][1] - box[1][0]})
     places = [place for _, place in runs.assign(**own).groupby(["task_family", *own], sort=False, dropna=False)]
     for place in sorted(places, key=len, reverse=True):
-        shares = place["colour"].value_counts(sort=False)
-        ends = shares.cumsum() / len(place)
-        for colour, end in ends.items():
+        end = 0.0
+        for colour, runs_of_it in place.groupby("colour", sort=False):
+            start, end = end, end + len(runs_of_it) / len(place)
             axes.scatter(
                 place[x].mean(), place[y].mean(), s=area(len(place)), color=str(colour),
-                marker=sector(TASK_MARKS[place["task_family"].iloc[0]], end - shares[colour] / len(place), end),
+                marker=sector(TASK_MARKS[place["task_family"].iloc[0]], start, end),
                 edgecolor="white", linewidth=0.3, clip_on=False, zorder=3,
             )  # fmt: skip
 
