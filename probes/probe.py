@@ -233,10 +233,12 @@ class InterchangeProbe(Probe):
 class StretchProbe(Probe):
     """Exact match predicted at longer scales from inputs of the training range; where it falls below 0.9, and why.
 
-    Its index is what is predicted to be missing at the shortest of these scales, twice the training range.
+    Its index is what is predicted to be missing at the shortest of these scales, twice the training range. There,
+    part_exact_match has the codes of the long input in one part of the scheme alone, which `relation` names.
     """
 
-    name, measures = "stretch", ("predicted_exact_match", "predicted_loss", "predicted_failure")
+    name = "stretch"
+    measures = ("predicted_exact_match", "predicted_loss", "predicted_failure", "part_exact_match")
     index = "predicted_loss"
     label, short = "predicted failure", "predicted failure"
     words = "the exact match to expect on longer inputs, from short ones at the positions of long ones"
@@ -254,6 +256,8 @@ class StretchProbe(Probe):
             rows.append({"measure": "predicted_exact_match", "scale": scale, "value": match, "low": low, "high": high})
         first = min(found.scales)
         rows.append({"measure": "predicted_loss", "scale": first, "value": 1 - found.at(first)})
+        for words, match in found.parts.items():
+            rows.append({"measure": "part_exact_match", "scale": first, "value": match, "relation": words})
         if found.fails_at is not None:
             (low, high), last = found.interval, max(found.scales)
             ends = {"low": low or last, "high": high or last}
@@ -268,7 +272,10 @@ class StretchProbe(Probe):
         fault = [
             f"predicted to fail at n = {row['value']:g}: {row['reason']} {row['relation'] or ''}" for row in failures
         ]
-        return [*([f"predicted exact match: {texts}"] if texts else []), *map(str.strip, fault)]
+        parts = [row for row in rows if row["measure"] == "part_exact_match"]
+        alone = ", ".join(f"{row['value']:.2f} in {row['relation']}" for row in parts)
+        of_parts = [f"with the codes of n = {parts[0]['scale']} in one part alone: {alone}"] if parts else []
+        return [*([f"predicted exact match: {texts}"] if texts else []), *of_parts, *map(str.strip, fault)]
 
 
 class MarksProbe(Probe):

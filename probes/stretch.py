@@ -13,11 +13,15 @@ We define:
   vectors) is that of a *stand-in*: a token from inside the same run of one of the short instances, chosen so that the
   whole is as much like one long instance as it can be. In an answer it has the same tokens in its sources.
 - The exact match predicted at scale N is the product, over its steps, of the share of instances in which each is right.
-- It fails at the first N where that is below 0.9. The *cause* is that attention spreads, if leaving out the stand-ins
-  heals it, or scores twice as sharp do (which must do no harm in range). Else codes are at fault. Where a scheme has
-  several parts, each is stretched alone to see which the network depends on. Codes of sources that no pair had in
-  training were *never trained*; if each part's was, the parts were *never together*; else the code was trained for
-  keys that are not read.
+- A step whose operator, or the tokens in its sources, never comes up in the training range (`rows_unseen`) counts as
+  wrong: nothing that was seen there says what the network makes of it.
+- *Recombination*: where a scheme has several parts, each is stretched alone, the others staying as they are in range.
+  That says on which parts the network depends.
+- It fails at the first N where exact match is below 0.9. The *cause* is operator rows never seen, if these are enough
+  for that; that attention spreads, if leaving out the stand-ins heals it, or scores twice as sharp do (which must
+  do no harm in range). Else codes are at fault, those of a part on which the network depends. Codes of sources that no
+  pair had in training were *never trained*; if each of their components was, the parts were *never together*; else the
+  code was trained for keys that are not read. Random positions in training count (`PositionScheme.trained_as`).
 
 Why stand-ins have to fit: with random ones, eight networks on `shift` that extrapolate were predicted to fail, at the
 last step and in inputs with certain stand-ins; with fitting ones they are not. So these networks use more than the
@@ -32,10 +36,10 @@ code at every N, so exact match 1 is predicted; one that attends to i−j = 10 a
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -45,8 +49,9 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.relation import Code, Relation
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, joined, scheme_of
+from lengthlens.probes.interchange import StepAt, roles_of, twins
 from lengthlens.probes.subject import Subject, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating
 from lengthlens.tasks import Batch, Circuit, Task
@@ -59,8 +64,16 @@ EDGE = 2  # symbols next to a mark that stay there: networks know first and last
 SHARES = (0.0, 0.5, 1.0)  # of the free places, how many come before the symbols between
 SHARPER = 2.0  # scores times this, to see whether attention that spreads is at fault
 RESAMPLED = 500  # of the bootstrap over instances
+LONG_ROWS = 8  # long instances whose operator rows are looked for in range
+ROUNDS = 6  # of looking; in one a row that is there is found with a chance of 0.7 or more at each step
 
-Cause = Literal["attention spreads", "codes never trained", "parts never together", "codes trained for other keys"]
+Cause = Literal[
+    "operator rows never seen",
+    "attention spreads",
+    "codes never trained",
+    "parts never together",
+    "codes trained for other keys",
+]
 
 
 class Way(NamedTuple):
@@ -81,7 +94,8 @@ class StretchedMatch:
     table: pd.DataFrame  # scale, token_accuracy, exact_match, low, high
     train_max: int
     cause: Cause | None = None  # of the failure at `fails_at`
-    at_fault: str = ""  # the codes that are at fault, in words
+    at_fault: str = ""  # the codes, or the operator row, at fault in words
+    parts: Mapping[str, float] = field(default_factory=dict)  # with several: exact match with the codes of one alone
 
     def at(self, scale: int) -> float:
         """The exact match predicted at a scale."""
@@ -125,7 +139,8 @@ def stretched_match(
         rows: how many inputs.
         generator: of the inputs; seed 0 if None.
 
-    Result: a `StretchedMatch`.
+    Result: a `StretchedMatch`. Its `parts` say, by the words of each part of the scheme, the exact match at the
+    shortest of the scales with the codes of that scale in this part alone.
 
     Errors: UserError for a model without a position embedding of this project, or a content-addressed task.
 
@@ -146,7 +161,7 @@ def stretched_match(
     trial = _Trial(subject, task, batch, train_max, generator)
     rows_of = {scale: trial.right(scale) for scale in chosen}
     table = pd.DataFrame([{"scale": scale, **estimated(right, generator)} for scale, right in rows_of.items()])
-    found = StretchedMatch(table, train_max)
+    found = StretchedMatch(table, train_max, parts=trial.parts(min(chosen), scheme))
     return found if found.fails_at is None else replace(found, **trial.blamed(found.fails_at, scheme))
 
 
@@ -186,49 +201,70 @@ class _Trial:
                 right[:, at] += (self.predicted(long, places, way)[:, query] == answer)[:, steps]
                 looked[at] += 1
         right, looked = (each[..., torch.from_numpy(longer.query)] for each in (right, looked))
+        unseen, _ = rows_unseen(self.task, self.short, long)
+        if not looked.any() and unseen.all():
+            return torch.zeros_like(right)
         if not looked.any():
             missing = f"has its sources where those of n={long} are"
             raise UserError(f"no step of '{self.task.name}' at n={self.short} {missing}")
         share = right / looked
-        return torch.where(looked > 0, share, share[:, looked > 0].mean(1, keepdim=True))
+        share = torch.where(looked > 0, share, share[:, looked > 0].mean(1, keepdim=True))
+        return share * (1 - unseen)
+
+    def match(self, long: int, way: Way) -> float:
+        return float(self.right(long, way).mean(0).prod())
 
     def works(self, long: int, way: Way) -> bool:
-        return bool(self.right(long, way).mean(0).prod() >= EXTRAPOLATES)
+        return self.match(long, way) >= EXTRAPOLATES
+
+    def parts(self, long: int, scheme: PositionScheme) -> dict[str, float]:
+        """Exact match with the codes of the long instance in one part of the scheme alone, by its words."""
+        if len(scheme.parts) == 1:
+            return {}
+        return {
+            part.relation().words: self.match(long, Way(all_keys=False, stretched=(k,)))
+            for k, part in enumerate(scheme.parts)
+        }
 
     def blamed(self, long: int, scheme: PositionScheme) -> dict[str, Any]:
         """Why it fails at a scale: the cause, and the codes at fault in words."""
+        unseen, row = rows_unseen(self.task, self.short, long)
+        if (1 - unseen).prod() < EXTRAPOLATES:
+            return {"cause": "operator rows never seen", "at_fault": row}
         sharper = Way(sharper=SHARPER)
         healed = self.works(long, sharper) and self.works(self.short, sharper)  # which must do no harm in range
         if healed or self.works(long, FEW):
             return {"cause": "attention spreads"}
-        parts = list(enumerate(scheme.parts))
-        alone = [part for k, part in parts if not self.works(long, Way(all_keys=False, stretched=(k,)))]
-        for part in alone or scheme.parts:
-            sources, _ = self.codes(part, [long])
-            trained = self.codes(part, self.scales)[1]
-            if fresh := sorted(sources - trained):
-                return {"cause": "codes never trained", "at_fault": part.describe(fresh[0])}
-        fresh = sorted(self.codes(scheme, [long])[0] - self.codes(scheme, self.scales)[0])
+        alone = self.parts(long, scheme)
+        parts = scheme.parts if alone else [scheme]
+        for part in [part for part in parts if alone.get(part.relation().words, 0.0) < EXTRAPOLATES] or parts:
+            relation = part.trained_as()
+            fresh = sorted(self.codes(relation, [long])[0] - (trained := self.codes(relation, self.scales)[1]))
+            known = [set(values) for values in zip(*trained)]
+            if never := [code for code in fresh if any(x not in seen for x, seen in zip(code, known))]:
+                return {"cause": "codes never trained", "at_fault": relation.describe(never[0])}
+            if fresh:
+                return {"cause": "parts never together", "at_fault": relation.describe(fresh[0])}
+        whole = scheme.relation()
+        fresh = sorted(self.codes(whole, [long])[0] - self.codes(whole, self.scales)[0])
         if not fresh:  # sources have codes that they had in training, so that it must be those of other keys
             return {"cause": "codes never trained", "at_fault": "those of keys that are not read"}
-        cause = "parts never together" if len(parts) > 1 else "codes trained for other keys"
+        cause = "parts never together" if alone else "codes trained for other keys"
         return {"cause": cause, "at_fault": scheme.describe(fresh[0])}
 
     @property
     def scales(self) -> range:
         return range(self.task.min_scale, self.short + 1)
 
-    def codes(self, scheme: PositionScheme, scales: Iterable[int]) -> tuple[set[Code], set[Code]]:
-        """The codes of all sources at these scales, and of all pairs of an answer's query with a key."""
-        relation = scheme.relation()
+    def codes(self, relation: Relation, scales: Iterable[int]) -> tuple[set[Code], set[Code]]:
+        """The codes of all sources at these scales, and of all pairs of a query with a key."""
         sources, pairs = set(), set()
         for scale in scales:
-            circuit = self.task.circuit(scale)
-            key = np.arange(self.task.length(scale))
-            found = relation.codes(circuit.query[:, None], key, np.array(scale))  # [step, key, component]
-            pairs |= {tuple(code) for code in found[key <= circuit.query[:, None]].tolist()}
+            circuit, key = self.task.circuit(scale), np.arange(self.task.length(scale))
+            found = relation.codes(key[:, None], key, np.array(scale))  # [query, key, component]
+            pairs |= set(map(tuple, np.unique(found[key <= key[:, None]], axis=0).tolist()))
             step, slot = (circuit.sources != UNUSED).nonzero()
-            sources |= {tuple(code) for code in found[step, circuit.sources[step, slot]].tolist()}
+            sources |= set(map(tuple, found[circuit.query[step], circuit.sources[step, slot]].tolist()))
         return sources, pairs
 
     def predicted(self, long: int, places: Tensor, way: Way) -> Tensor:
@@ -251,6 +287,40 @@ class _Trial:
             with _in_place_of(model, scheme):
                 predicted: Tensor = model.run_with_hooks(tokens, fwd_hooks=hooks).argmax(-1).cpu()
         return predicted
+
+
+@lru_cache(maxsize=64)
+def rows_unseen(task: Task, short: int, long: int) -> tuple[Tensor, str]:
+    """How often each step of a long instance has an operator row that never comes up in range, and the first such row.
+
+    A row is an operator with the tokens at the query and in its sources. Whether it comes up is tried by planting it
+    at the steps of scale `short` with that operator. [step]
+
+    >>> from lengthlens.tasks import TASKS
+    >>> rows_unseen(TASKS["addition"], 4, 9)[0].sum(), rows_unseen(TASKS["parity"], 4, 9)
+    (tensor(0.), (tensor([1., 0.]), 'sum of 9 mod 2'))
+    """
+    generator = torch.Generator().manual_seed(0)
+    few, many, tokens = task.circuit(short), task.circuit(long), task.sample(long, LONG_ROWS, generator).tokens
+    names, first = [step.operator for step in many], ""
+    unseen = torch.ones(len(many), LONG_ROWS)
+    for name in dict.fromkeys(names):
+        places = [k for k, each in enumerate(names) if each == name]
+        rows = [roles_of(many, place, tokens) for place in places]
+        for arity in {row.shape[1] for row in rows}:
+            mine = [k for k, row in zip(places, rows) if row.shape[1] == arity]
+            every = torch.stack([row for row in rows if row.shape[1] == arity])  # [place, row, 1 + sources]
+            wanted, which = every.flatten(0, 1).unique(dim=0, return_inverse=True)
+            left = torch.ones(len(wanted), dtype=torch.bool)
+            donors = [k for k, step in enumerate(few) if step.operator == name and 1 + len(step.sources) == arity]
+            for donor in donors * ROUNDS:
+                if left.any():
+                    left[left.clone()] = ~twins(task, StepAt(short, donor), wanted[left], generator)[1]
+            unseen[mine] = left[which].view(len(mine), LONG_ROWS).float()
+            if left.any() and not first:
+                example = " ".join(task.words(wanted[left][0, 1:])) if donors else ""
+                first = f"{name} of {example}" if example else name
+    return unseen.mean(1), first
 
 
 # -- where tokens stand ------------------------------------------------------------------------------------------

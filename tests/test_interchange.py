@@ -1,5 +1,7 @@
 """Interchange SRC and stretching on networks built by hand, whose operators and failures are known."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch.nn.functional import one_hot
@@ -79,6 +81,158 @@ def test_a_copier_that_memorises_has_an_operator_for_each_step(memorising: Hooke
     # are one each: 1 + 1, + 2, + 3, + 4.
     assert list(found.curve.values()) == [2, 4, 7, 11]
     assert found.exchanged < 0.5
+
+
+SHARP = 30.0
+COPY = TASKS["copy"]
+SIZE, STOPS = len(COPY.vocab), torch.eye(len(COPY.vocab))
+STOPS[COPY.ids["="]] = torch.eye(SIZE)[COPY.ids["$"]]  # what is written for each token that is read
+
+
+class Drawing:
+    """A copier under (i−j, i−j−n) with weights zero, but for what is drawn in: named parts of the residual stream."""
+
+    def __init__(self, layers: int, heads: int, units: int = 1, **parts: int) -> None:
+        ends = torch.tensor([SIZE, *parts.values(), SIZE]).cumsum(0).tolist()
+        self.at = dict(zip(("token", *parts, "written"), (slice(a, b) for a, b in zip([0, *ends], ends))))
+        sizes = {"n_layers": layers, "n_heads": heads, "d_model": ends[-1], "d_head": SIZE + 1, "d_mlp": units}
+        options = {"normalization_type": None, "act_fn": "relu", "n_ctx": 64, "attn_scale": 1.0}
+        scheme = {"scheme": "hinted:relative", "scheme_options": {"max_distance": 12}}
+        self.model = build(ModelConfig(task="copy", **scheme, **sizes, **options)).eval().requires_grad_(False)
+        for parameter in self.model.parameters():
+            parameter.zero_()
+        self.model.embed.W_E[:, self.at["token"]] = torch.eye(SIZE)
+        self.model.unembed.W_U[self.at["written"]] = SHARP * torch.eye(SIZE)
+        self.units = [0] * layers
+
+    def attends(self, layer: int, head: int, *, distance: int | None = None, anchored: bool = False) -> None:
+        """A score for a distance, and one for i−j−n = 0."""
+        scheme = self.model.pos_embed
+        if distance is not None:
+            scheme.inner.table[layer, head, distance] = SHARP
+        if anchored:
+            scheme.anchored.table[layer, head, -scheme.anchored.least] = SHARP
+
+    def moves(self, layer: int, head: int, to: slice, what: torch.Tensor) -> None:
+        attention = self.model.layers[layer].attn
+        attention.W_V[head, self.at["token"], :SIZE] = torch.eye(SIZE)
+        attention.W_O[head, :SIZE, to] = what
+
+    def rests(self, layer: int, head: int, own: float) -> None:
+        """Attends to ``^`` unless some other key has a score above `own`."""
+        attention = self.model.layers[layer].attn
+        attention.b_Q[head, SIZE] = own
+        attention.W_K[head, COPY.ids["^"], SIZE] = 1.0
+
+    def knows(self, layer: int, n: int, to: int) -> None:
+        """Head n−1 writes 1 if the scale is n: unless the key with i−j−n = 0 is n back, too, it rests on ``^``."""
+        self.attends(layer, n - 1, distance=n, anchored=True)
+        self.rests(layer, n - 1, 1.5 * SHARP)
+        self.moves(layer, n - 1, slice(to, to + 1), -one_hot(torch.tensor([COPY.ids["^"]]), SIZE).float().T)
+        self.model.layers[layer].attn.b_O[to] += 1.0
+
+    def unit(self, layer: int, to: int, plus: list[int], minus: Sequence[int] = ()) -> None:
+        """An AND: 1 where all of `plus` are 1 and none of `minus` is."""
+        mlp, k = self.model.layers[layer].mlp, self.units[layer]
+        mlp.W_in[plus, k], mlp.b_in[k], mlp.W_out[k, to] = 1.0, 1.0 - len(plus), 1.0
+        mlp.W_in[list(minus), k] = -1.0
+        self.units[layer] += 1
+
+
+def copier_by_state(by_first: Sequence[int]) -> HookedModel:
+    """The state says the scale, if it is one of `by_first`; then the token i−j = n is read, else that of i−j−n = 0."""
+    own = Drawing(2, LARGEST + 1, (LARGEST + 1) * SIZE, known=LARGEST, read=(LARGEST + 1) * SIZE)
+    known, read, written = (own.at[name].start for name in ("known", "read", "written"))
+    for n in by_first:
+        own.knows(0, n, known + n - 1)
+    for head in range(LARGEST + 1):
+        at = read + head * SIZE
+        own.attends(1, head, distance=head + 1 if head < LARGEST else None, anchored=head == LARGEST)
+        own.moves(1, head, slice(at, at + SIZE), torch.eye(SIZE))
+        for token, what in enumerate(STOPS.argmax(1).tolist()):
+            if head == LARGEST:
+                own.unit(1, written + what, [at + token], [known + n - 1 for n in by_first])
+            elif head + 1 in by_first:
+                own.unit(1, written + what, [at + token, known + head])
+    return own.model
+
+
+def copier_by_scale() -> HookedModel:
+    """Each scale has a code of its own for tokens, known by heart: written in the first layer, undone in the second."""
+    own = Drawing(2, LARGEST + 1, LARGEST * SIZE, known=LARGEST, again=LARGEST, read=SIZE, coded=SIZE)
+    known, again, read, coded, written = (own.at[name].start for name in ("known", "again", "read", "coded", "written"))
+    own.attends(0, LARGEST, anchored=True)
+    own.moves(0, LARGEST, own.at["read"], torch.eye(SIZE))
+    for n in range(1, LARGEST + 1):
+        own.knows(0, n, known + n - 1)
+        own.knows(1, n, again + n - 1)
+        for token, what in enumerate(STOPS.argmax(1).tolist()):
+            own.unit(0, coded + (token + n) % SIZE, [read + token, known + n - 1])
+            own.unit(1, written + what, [coded + (token + n) % SIZE, again + n - 1])
+    return own.model
+
+
+def copier_by_sum() -> HookedModel:
+    """Neither part is enough: i−j says the farther the better, i−j−n that no key beyond n back counts."""
+    own = Drawing(1, 1)
+    own.model.pos_embed.inner.table[0, 0] = SHARP * torch.arange(own.model.pos_embed.inner.table.shape[-1])
+    own.model.pos_embed.anchored.table[0, 0, 1 - own.model.pos_embed.anchored.least :] = -1000.0
+    own.moves(0, 0, own.at["written"], STOPS)
+    return own.model
+
+
+def copier_by_heads() -> HookedModel:
+    """A head for each scale, which reads the key with i−j = n and i−j−n = 0, and rests if there is none."""
+    own = Drawing(1, LARGEST)
+    for n in range(1, LARGEST + 1):
+        own.attends(0, n - 1, distance=n, anchored=True)
+        own.rests(0, n - 1, 1.5 * SHARP)
+        own.moves(0, n - 1, own.at["written"], STOPS * (torch.arange(SIZE) != COPY.ids["^"])[:, None])
+    own.model.layers[0].attn.b_O[own.at["written"].start] = 0.1  # what is left of attention does not decide
+    return own.model
+
+
+def by_kind(model: HookedModel) -> dict[str, list[int]]:
+    """Classes up to each scale of first steps (at ``=``), last ones (they write ``$``) and all between."""
+    assert all(matches(model, n) == 1.0 for n in range(1, LARGEST + 1))
+    steps = interchange_src(model, train_max=LARGEST).steps
+    kind = (
+        steps["place"]
+        .where(steps["place"] < steps["scale"], -1)
+        .clip(upper=1)
+        .map({0: "first", 1: "inner", -1: "last"})
+    )
+    first = steps.assign(kind=kind).drop_duplicates(["class_scale", "class_place"])
+    return {
+        name: [int((own["class_scale"] <= n).sum()) for n in range(1, LARGEST + 1)]
+        for name, own in first.groupby("kind")
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "ends", "inner"),
+    [
+        (copier_by_state(()), [1, 1, 1, 1], [0, 1, 1, 1]),  # by the second part alone: 1
+        (copier_by_state((1, 2, 3, 4)), [1, 2, 3, 4], [0, 1, 2, 3]),  # by the first: n
+        (copier_by_state((2, 4)), [1, 2, 2, 3], [0, 1, 2, 3]),  # even scales by the first, odd ones by the second
+        (copier_by_sum(), [1, 1, 1, 1], [0, 1, 1, 1]),  # both are needed, and their sum is one rule
+        (copier_by_scale(), [1, 2, 3, 4], [0, 1, 2, 3]),  # memorises each scale: n
+    ],
+    ids=["second part", "first part", "either", "sum of both", "memorised"],
+)  # fmt: skip
+def test_copiers_under_distance_and_scale_have_the_operators_they_were_built_with(
+    model: HookedModel, ends: list[int], inner: list[int]
+) -> None:
+    assert by_kind(model) == {"first": ends, "inner": inner, "last": ends}
+
+
+def test_what_heads_memorise_is_not_in_the_states_and_stretching_finds_it() -> None:
+    """Exchanging states cannot see a head for each scale: the scores pick it. Stretched, no head fits."""
+    model = copier_by_heads()
+    assert by_kind(model) == {"first": [1, 1, 1, 1], "inner": [0, 1, 1, 1], "last": [1, 1, 1, 1]}
+    found = stretched_match(model, train_max=LARGEST, scales=[8])
+    assert (found.at(8), matches(model, 8), found.cause) == (0.0, 0.0, "parts never together")
+    assert found.parts == {"min(i−j, 12)": 0.0, "clip(i−j−n, ±12)": 1.0}
 
 
 def test_each_step_is_in_one_class_whose_first_step_is_its_own() -> None:

@@ -184,6 +184,10 @@ class PositionScheme(nn.Module, ABC):
         """Pairs that it may come to treat alike although their codes differ, as with positions drawn at random."""
         return None
 
+    def trained_as(self) -> Relation:
+        """By whose codes pairs count as trained: its own φ, or a coarser one where training draws random positions."""
+        return self.relation()
+
     def candidates(self) -> dict[str, Relation]:
         """The relations among which training chooses, by name; empty if the relation is fixed."""
         return {}

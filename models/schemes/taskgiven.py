@@ -70,13 +70,17 @@ class _TaskGiven(PositionScheme):
     def describe(self, code: Code) -> str:
         return f"position id {code[1]} seen from {code[0]}"
 
-    def shared_relation(self) -> Relation | None:
+    def shared_relation(self) -> Relation:
         def difference(query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
             ids = self.phi(query_pos, key_pos, scale)
             here = (ids > 0).all(-1)  # ids of 0 are not moved
             return torch.stack([torch.where(here, ids[..., 0] - ids[..., 1], 0), here.long()], -1)
 
-        return Relation(difference, "difference of the position ids")
+        words = "difference of the position ids"
+        return Relation(difference, words, lambda code: f"position ids that differ by {code[0]}")
+
+    def trained_as(self) -> Relation:
+        return self.shared_relation()
 
     def moved(self, ids: Tensor, most: int) -> Tensor:
         """The vectors of ids [row, pos]; in training, those above 0 are moved up by a random number up to `most`."""

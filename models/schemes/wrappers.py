@@ -22,6 +22,7 @@ from lengthlens.models.schemes.scheme import (
 from lengthlens.tasks import Task
 
 Inner: TypeAlias = type[PositionScheme]  # the class of the scheme inside
+ANYWHERE = Relation(lambda i, j, n: (0 * (i + j + n))[..., None], "any pair")  # draws give every code to some pair
 
 
 class Wrapper(PositionScheme):
@@ -134,6 +135,9 @@ class Randomized(Wrapper):
     def shared_relation(self) -> Relation | None:
         return DISTANCE
 
+    def trained_as(self) -> Relation:
+        return ANYWHERE
+
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         length = tokens.shape[1]
         if length > self.options.range:
@@ -183,6 +187,9 @@ class Shifted(Wrapper):
         return self.inner.describe(code)
 
     def shared_relation(self) -> Relation | None:
+        return DISTANCE
+
+    def trained_as(self) -> Relation:
         return DISTANCE
 
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
