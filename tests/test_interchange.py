@@ -232,7 +232,7 @@ def test_what_heads_memorise_is_not_in_the_states_and_stretching_finds_it() -> N
     assert by_kind(model) == {"first": [1, 1, 1, 1], "inner": [0, 1, 1, 1], "last": [1, 1, 1, 1]}
     found = stretched_match(model, train_max=LARGEST, scales=[8])
     assert (found.at(8), matches(model, 8), found.cause) == (0.0, 0.0, "parts never together")
-    assert found.parts == {"min(i−j, 12)": 0.0, "clip(i−j−n, ±12)": 1.0}
+    assert found.parts == {"min(i−j, max_distance)": 0.0, "clip(i−j−n, ±max_distance)": 1.0}
 
 
 def test_each_step_is_in_one_class_whose_first_step_is_its_own() -> None:
@@ -290,6 +290,29 @@ def test_a_weak_score_is_lost_among_many_keys() -> None:
     assert matches(model, 10) > 0.9 and matches(model, 100) == 0.0
     assert found.at(20) > 0.9 and found.at(100) < 0.1
     assert found.fails_at == 100 and found.cause == "attention spreads"
+
+
+@pytest.mark.parametrize(
+    ("task", "scheme", "scale", "cause", "words"),
+    [
+        ("copy", "learned", 10, "codes never trained", "position 3 seen from 13"),  # vectors of positions
+        ("copy", "shifted:learned", 10, "codes trained for other keys", "position 1 seen from 11"),
+        ("copy", "shifted:learned", 20, "codes never trained", "distance 20"),  # training draws where a sequence starts
+        ("copy", "randomized:relative", 20, "codes trained for other keys", "20 places back"),
+        ("copy", "coupled", 10, "codes never trained", "position ids that differ by 10"),
+        ("copy", "hinted:learned", 10, "codes never trained", "position 3 seen from 13"),
+        ("copy", "hinted:t5", 40, "codes never trained", "distance 40 to 45"),  # a bucket
+        ("copy", "relative", 10, "codes trained for other keys", "distance 10"),
+        ("copy", "hinted:relative", 10, "parts never together", "distance 10; from the scale, distance 0"),
+        ("copy", "lbpe", 10, "parts never together", "i−j = n and j = 1 and i+j = n+2"),
+        ("parity", "relative", 10, "operator rows never seen", "sum of 10 mod 2"),
+    ],
+)
+def test_the_cause_names_codes_of_every_kind(task: str, scheme: str, scale: int, cause: str, words: str) -> None:
+    """An untrained network fails whatever is done, so that what was trained decides what is said."""
+    model = build(ModelConfig(task=task, scheme=scheme, n_layers=1)).eval()
+    found = stretched_match(model, train_max=5, scales=[scale], rows=4)
+    assert (found.cause, found.at_fault) == (cause, words)
 
 
 @pytest.mark.parametrize("name", ["copy", "reverse", "addition", "parity-cot", "shift"])
