@@ -9,6 +9,7 @@ bound size and depth, and turn whatever goes wrong in a parser into a sentence.
 import io
 import json
 import math
+import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -178,6 +179,30 @@ def record(
         return ((name, value[name], rule) for name, rule in known.items() if name in value)
 
     return Rule(f"a {kind}: values by name", lambda value: map_of(anything()).holds(value), parts)
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------
+
+
+def within_memory(needed: float, what: str, allowed: int | None = None) -> None:
+    """Refuse what takes more bytes than are `allowed`, or, if that is not said, than this machine has.
+
+    >>> within_memory(1.5e12, "a million steps", 1 << 30)
+    Traceback (most recent call last):
+    lengthlens.errors.UserError: a million steps would take 1397 GiB of memory, and 1 GiB may be used: ask for less
+    """
+    allowed = machine_memory() if allowed is None else allowed
+    if needed > allowed:
+        needed, most = (size / (1 << 30) for size in (needed, allowed))
+        raise UserError(f"{what} would take {needed:.0f} GiB of memory, and {most:.0f} GiB may be used: ask for less")
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine has; where the system does not say, more than any has."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 50
 
 
 # -- from text and bytes -----------------------------------------------------------------------------------------

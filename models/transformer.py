@@ -24,9 +24,11 @@ from lengthlens.models.schemes import Positions, Sizes, schemes_in
 from lengthlens.models.tl_api import LensNames
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.task import END
+from lengthlens.values import within_memory
 
 ReturnType = Literal["logits", "loss", "both"] | None
 NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
+LARGE = 1 << 24  # weights from which on memory is looked at before they are made
 NO_TARGET = -100  # torch's own mark for a place that the loss leaves out
 
 
@@ -389,4 +391,8 @@ def build(config: ModelConfig, task: Task | None = None) -> HookedModel:
     >>> build(ModelConfig(task="parity-cot", scheme="learned", n_ctx=64))("^ 1 0 1 =").shape
     torch.Size([1, 5, 6])
     """
+    if config.n_layers * config.d_model**2 > LARGE or config.n_ctx * config.d_model > LARGE:
+        with torch.device("meta"):
+            weights = HookedModel(config, task).state_dict().values()
+        within_memory(sum(each.numel() * each.element_size() for each in weights), "the weights of the model")
     return HookedModel(config, task)

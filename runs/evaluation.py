@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from lengthlens.errors import TooLongError, UserError
 from lengthlens.files import StorageError
+from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.scheme import schemes_in
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import EVALUATION, Run
 from lengthlens.tasks import Batch, Task
-from lengthlens.values import whole
+from lengthlens.values import whole, within_memory
 
 MEMORY = 1 << 30  # bytes that one block may take by default: safe beside whatever else a laptop runs
 SAMPLES = 1000  # of each length; all right then says "above 0.996" with 95 % confidence
@@ -93,7 +94,7 @@ def exact_match(
     whole(1)(samples, "samples")
     refuse_not_finite(model)
     for length in lengths:
-        within_memory(samples * task.length(task.checked_scale(length)), memory, f"{samples} instances of n = {length}")
+        refuse_too_many(task, length, samples, memory)
     scores = []
     for length in lengths:
         if report:
@@ -102,20 +103,18 @@ def exact_match(
     return scores
 
 
+def refuse_too_many(task: Task, length: int, samples: int, memory: int = MEMORY) -> None:
+    """Refuse, before any is drawn, instances that do not fit into `memory` bytes."""
+    drawn = samples * task.length(task.checked_scale(length)) * TOKEN
+    within_memory(drawn, f"{samples} instances of n = {length}", max(memory, LEAST_MEMORY))
+
+
 def refuse_not_finite(model: Model) -> None:
     """Refuse a model with NaN or infinity among its weights: what it answers would mean nothing."""
     state = model.state_dict() if isinstance(model, nn.Module) else {}
     bad = [name for name, part in state.items() if part.is_floating_point() and not bool(part.isfinite().all())]
     if bad:
         raise UserError(f"weights of the model are not finite: {', '.join(bad)}")
-
-
-def within_memory(tokens: int, memory: int, what: str) -> None:
-    """Refuse to draw more tokens at once than fit into `memory` bytes."""
-    needed, memory = tokens * TOKEN, max(memory, LEAST_MEMORY)
-    if needed > memory:
-        sizes = f"{needed / (1 << 30):.3g} GiB, and {memory / (1 << 30):.3g} GiB may be used"
-        raise UserError(f"{what} take {sizes}: ask for fewer or shorter ones, or allow more memory")
 
 
 def right_tokens(logits: Float[Tensor, "row pos token"], batch: Batch) -> Bool[Tensor, "row answer"]:
@@ -203,11 +202,17 @@ def rows_within(memory: int, model: Model, length: int) -> int:
 
     if not isinstance(model, HookedModel):
         return CPU_ROWS
-    cfg = model.cfg
-    numbers = 8 * cfg.d_model + 3 * (cfg.d_mlp or 0) + 3 * cfg.d_vocab_out + 4 * cfg.n_heads * cfg.d_head
+    numbers = numbers_a_token(model.config)
     scores = max((FLOAT * cast(Any, block).attn.block_elements for block in model.blocks), default=0)
     fitting = max(1, (memory - 2 * scores) // (FLOAT * length * numbers))
     return min(fitting, CPU_ROWS) if device_of(model).type == "cpu" else fitting
+
+
+def numbers_a_token(config: ModelConfig) -> int:
+    """About how many numbers a layer computes for each token, and the logits."""
+    mlp = 0 if config.attn_only else 3 * (config.d_mlp or 4 * config.d_model)
+    heads = 4 * config.n_heads * (config.d_head or config.d_model // config.n_heads)
+    return 8 * config.d_model + mlp + heads + 3 * (config.d_vocab_out or config.d_vocab or 0)
 
 
 def takes_scale(model: Model) -> bool:

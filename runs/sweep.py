@@ -21,7 +21,7 @@ from lengthlens.models.schemes import SchemeSpec
 from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate
+from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate, refuse_too_many
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Trainer
@@ -110,6 +110,7 @@ class Grid:
             raise UserError(f"{name} differs between the runs of a sweep: give it by tasks, schemes or seeds")
         for task in map(TASKS.__getitem__, self.tasks):
             task.checked_scale(min(self.lengths, default=task.min_scale))  # before any training
+            refuse_too_many(task, max(self.lengths, default=task.min_scale), self.samples)
         cells = [
             RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": seed})
             for task, scheme, seed in product(self.tasks, map(SchemeSpec.from_entry, self.schemes), self.seeds)

@@ -13,8 +13,9 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes import PositionScheme, schemes_in
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluation import device_of, evaluating, present_device, right_tokens
+from lengthlens.runs.evaluation import FLOAT, device_of, evaluating, numbers_a_token, present_device, right_tokens
 from lengthlens.tasks import Batch, Task
+from lengthlens.values import within_memory
 
 CHECK_SAMPLES = 64  # of each scale, for each evaluation of in-range exact match
 SETTLED = 0.05  # the margin has settled when it grew by less than this share over `patience` evaluations
@@ -31,6 +32,23 @@ class Metrics(NamedTuple):
     in_range_exact_match: float  # mean over the scales up to train_max
     margin: float  # mean over instances of the least lead of a right token over the best wrong one, in logits
     tokens: int  # seen so far
+
+
+def refuse_too_large(config: RunConfig) -> None:
+    """Refuse, before anything is made, a run that cannot fit into memory.
+
+    What is counted is less than what is needed: for each weight its gradient and AdamW's two moments beside it, and
+    what the backward pass needs of each token of a batch.
+
+    >>> refuse_too_large(RunConfig(task="copy", scheme="rope", d_model=1 << 20))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    lengthlens.errors.UserError: a run with d_model 1048576 and batches of 32 would take ...
+    """
+    model, task = config.model.resolved(), config.task_object
+    weights = model.n_layers * model.d_model * (4 * model.n_heads * (model.d_head or 0) + 2 * (model.d_mlp or 0))
+    kept = config.batch * task.length(config.train_max) * model.n_layers * numbers_a_token(model)
+    what = f"a run with d_model {config.d_model} and batches of {config.batch}"
+    within_memory((4 * weights + kept) * FLOAT, what)
 
 
 class Trainer:

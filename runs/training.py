@@ -25,7 +25,7 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import cpu_threads, in_range_rows
 from lengthlens.runs.run import CHECKPOINT, CONFIG, METRICS, MODEL, VERSIONS, Run, Status
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.trainer import Metrics, Trainer
+from lengthlens.runs.trainer import Metrics, Trainer, refuse_too_large
 from lengthlens.values import parse_json, parsed
 
 CONVERGED = 0.99  # in-range exact match from which a run counts as converged
@@ -115,6 +115,7 @@ def train(
     listeners = list(reports)
     if config.imported and (store is None or not store.run(config).status().finished):
         raise UserError(f"run '{config.id}' is an imported model, which is not trained here: import it again")
+    refuse_too_large(config)
     if check:
         require_sound(config)
     wanted = (sys.stderr.isatty() or "ipykernel" in sys.modules) and not listeners if progress is None else progress

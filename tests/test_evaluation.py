@@ -133,7 +133,7 @@ def test_weights_that_are_not_finite_are_named() -> None:
 
 def test_instances_that_fit_into_no_memory_are_refused_with_their_size(model: HookedModel) -> None:
     """Before any is drawn: 10⁹ instances of 13 tokens of 9 bytes are 109 GiB."""
-    with pytest.raises(UserError, match=r"1000000000 instances of n = 5 take 109 GiB, and 1 GiB may be used"):
+    with pytest.raises(UserError, match=r"^1000000000 instances of n = 5 would take 109 GiB of memory, and 1 GiB"):
         exact_match(model, TASKS["copy"], [5], samples=10**9)
 
 

@@ -14,11 +14,13 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from lengthlens import files
+from lengthlens import files, values
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.analyses.tables import Table
 from lengthlens.cli import main
 from lengthlens.errors import UserError
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.transformer import build
 from lengthlens.probes.table import FILE, probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluate
@@ -29,6 +31,7 @@ from lengthlens.runs.sweep import Grid, read_grid, sweep
 from lengthlens.runs.training import train
 from lengthlens.studies.build import study
 from lengthlens.studies.reproduce import is_shown, write_stamp
+from lengthlens.theory.verdict import verdict
 
 TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
 
@@ -481,6 +484,39 @@ def test_a_damaged_csv_is_a_sentence(tmp_path: Path, cell: str) -> None:
     (tmp_path / "a.csv").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UserError):
         read_study(tmp_path / "a.csv")
+
+
+# -- 14: memory is bounded beforehand ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("evaluate copy_relative_s0 --lengths 200000", "1000 instances of n = 200000 would take 3 GiB"),
+        ("evaluate copy_relative_s0 --samples 1000000000", "1000000000 instances of n = 2 would take 59 GiB"),
+        ("sweep --tasks copy --schemes rope --samples 1000000000 --lengths 10", "would take 193 GiB"),
+        ("sweep --tasks copy --schemes rope --lengths 0-10000000000", "the end of the range '0-10000000000' must be"),
+        ("train --task copy --scheme rope --set batch=2147483647", "batches of 2147483647 would take"),
+        ("train --task copy --scheme rope --set d_model=65536", "d_model 65536 and batches of 32 would take"),
+        ("verdict --task copy --scheme relative --test-max 20000", "up to n = 20000 would take 32 GiB"),
+        ("verdict --all --test-max 20000 --jobs 1", "up to n = 20000 would take"),
+        ("pola --target prefix-sum --scheme relative --test-max 20000", "more than the 20,000,000 this can hold"),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_refused_with_its_size(store: RunStore, words: str, says: str) -> None:
+    result = command(*words.split(), *([] if words.startswith(("verdict", "pola")) else ["--store", str(store.path)]))
+    assert result.exit_code == 2 and says in result.stderr and result.stderr.count("Error") == 1
+
+
+def test_weights_that_do_not_fit_into_memory_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "machine_memory", lambda: 1 << 30)
+    with pytest.raises(UserError, match="the weights of the model would take 4 GiB"):
+        build(ModelConfig(task="copy", scheme="learned", d_model=1 << 14, n_layers=1, n_heads=1, attn_only=True))
+
+
+def test_a_task_that_is_limited_needs_no_long_circuits() -> None:
+    """Of as many scales as are asked for: operators are counted until it is clear that they grow."""
+    assert verdict("parity", "relative", 10, 20_000).verdict == "task-limited"
 
 
 # -- 16: workers end with their parent -----------------------------------------------------------------------------

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from lengthlens.models.schemes.relation import Ints, Relation, numbered
 from lengthlens.tasks import Task
+from lengthlens.values import within_memory
 
 Bools: TypeAlias = NDArray[np.bool_]
 
 MOST_SOURCES = 1_000_000  # beyond the first new operator, circuits are read until this many sources: seconds
+SOURCE = 170  # bytes that each takes while codes are compared, as measured
+MEMORY = 1 << 31  # bytes that all may take
 BLOCK = 1 << 16  # pairs looked at together: few enough to stay in the processor's cache
 
 
@@ -77,6 +80,9 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
             declared = len(parts)
         elif len(parts) > declared and work > MOST_SOURCES:
             break
+        if work > MOST_SOURCES:  # circuits grow with the scale, so that all of them grow with its square
+            total = work * (test_max / scale) ** 2
+            within_memory(total * SOURCE, f"the circuits of '{task.name}' up to n = {test_max}", MEMORY)
     steps = tuple(
         replace(
             own[0],

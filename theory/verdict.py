@@ -356,7 +356,7 @@ class Case:
     def _other_task(self) -> Help:
         """Whether the same task as a chain of thought is possible."""
         other = f"{self.task.name}-cot"
-        possible = other in TASKS and Case(TASKS[other], self.train_max, self.test_max).tried("ideal", {})
+        possible = other in TASKS and Case(TASKS[other], self.train_max, self.trial_scale).tried("ideal", {})
         return Help("chain of thought", "ideal", task=other) if possible else Help("write down")
 
     # -- what would help, found by trying ---------------------------------------------------------------------
