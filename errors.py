@@ -6,10 +6,14 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 LONGEST = 200  # characters of a name in a message
+MOST = 2000  # characters of a message, whatever value it names
 
 
 class UserError(ValueError):
     """What was asked for cannot be done; the message is one sentence that names the value and the choices."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message if len(message) <= MOST else f"{message[: MOST - 1]}…")
 
 
 class UnknownNameError(UserError, KeyError):

@@ -23,7 +23,7 @@ from lengthlens.files import make_directory, printable, read_whole, sha256, writ
 from lengthlens.probes.invariance import THRESHOLD_COLUMNS
 from lengthlens.probes.probe import PROBES
 from lengthlens.runs.evaluation import ACCURATE
-from lengthlens.values import anything, list_of, map_of, parse_json, parse_parquet, parsed, record, text
+from lengthlens.values import anything, list_of, map_of, parse_json, parse_parquet, parsed, record, shown, text
 
 SCHEMA = 2  # version of the columns below
 COLUMNS = {
@@ -210,7 +210,7 @@ def _typed(found: "pd.Series[Any]", column: str, kind: str, name: str) -> "pd.Se
         )
     except (TypeError, ValueError, OverflowError, ArithmeticError):
         wrong = next((value for value in found if not _is_number(value)), found.iloc[0])
-        raise UserError(f"column '{column}' of {name} has the value {wrong!r}, which is not {kind}") from None
+        raise UserError(f"column '{column}' of {name} has the value {shown(wrong)}, which is not {kind}") from None
     return numbers
 
 

@@ -12,7 +12,7 @@ from lengthlens.models.config import ModelConfig
 from lengthlens.models.huggingface import ACTIVATIONS, written_out
 from lengthlens.models.pretrained import check_weights
 from lengthlens.models.transformer import HookedModel
-from lengthlens.values import anything, map_of, real, text
+from lengthlens.values import anything, map_of, real, shown, text
 
 BUFFERS = ("mask", "IGNORE", "rotary_sin", "rotary_cos")  # constants that old checkpoints carry along
 
@@ -68,7 +68,7 @@ def read_hooked(hooked: Mapping[str, Any], weights: dict[str, Tensor]) -> tuple[
     """
     for name, absent in ABSENT.items():
         if name in hooked and hooked[name] not in absent:
-            raise UserError(f"a HookedTransformer with {name}={hooked[name]!r} has no equivalent here")
+            raise UserError(f"a HookedTransformer with {name}={shown(hooked[name])} has no equivalent here")
     fields = hooked_fields(hooked)
     weights = {name: value for name, value in weights.items() if name.rpartition(".")[2] not in BUFFERS}
     if "embed.weight" in weights:
@@ -143,13 +143,17 @@ def hooked_fields(hooked: Mapping[str, Any]) -> dict[str, Any]:
     }
     kind = text()(hooked.get("positional_embedding_type", "standard"), "positional_embedding_type")
     if kind not in kinds:
-        raise UserError(f"positional_embedding_type {kind!r} has no equivalent here; those that do: {', '.join(kinds)}")
+        raise UserError(
+            f"positional_embedding_type {shown(kind)} has no equivalent here; those that do: {', '.join(kinds)}"
+        )
     attn_only = bool(hooked.get("attn_only", False))
     given_scale = float(real()(hooked.get("attn_scale", -1.0), "attn_scale"))
     attn_scale = given_scale if hooked.get("use_attn_scale", True) else 1.0
     norm, act_fn = hooked.get("normalization_type", "LN"), "gelu" if attn_only else hooked.get("act_fn", "relu")
     if hooked.get("final_rms") and norm not in ("RMS", "RMSPre"):
-        raise UserError(f"a HookedTransformer with final_rms and normalization_type {norm!r} has no equivalent here")
+        raise UserError(
+            f"a HookedTransformer with final_rms and normalization_type {shown(norm)} has no equivalent here"
+        )
     return dict(
         **sizes,
         d_mlp=None if attn_only else hooked.get("d_mlp"),
