@@ -9,7 +9,7 @@ PRESET ?= quick
 FUZZ_JOBS ?= 2
 CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py analyses/*.py)
 
-.PHONY: reproduce test test-slow lint types check bench fuzz faults clean
+.PHONY: reproduce test test-slow lint types check bench fuzz faults docs docs-serve notebooks dist clean
 
 # From nothing to the page, in ten minutes on two cores: train, evaluate, probe, judge, draw. Results go to out/; what is
 # there already is not done again. PRESET=smoke is a minute, PRESET=full is for a GPU or a cluster.
@@ -54,6 +54,23 @@ faults: $(INSTALLED)
 bench: $(INSTALLED)
 	for benchmark in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 
+# The site, strictly: a broken link or reference fails. Tutorials are run for it; a few minutes. out/docs/index.html
+docs: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html -c docs . out/docs
+	printf '<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.html"><a href="docs/index.html">lengthlens</a>\n' > out/docs/index.html
+
+docs-serve: docs
+	$(BIN)/python -m http.server --directory out/docs 8000
+
+# The tutorials as notebooks, in out/notebooks.
+notebooks: $(INSTALLED)
+	mkdir -p out/notebooks && cp notebooks/*.py out/notebooks
+	cd out/notebooks && for script in 0*.py; do $(abspath $(BIN))/sphinx_gallery_py2jupyter $$script; done
+
+# What would be published: source distribution and wheel, in dist/.
+dist: $(INSTALLED)
+	rm -rf dist && $(BIN)/python -m build --outdir dist
+
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lengthlens needs Python 3.11 or newer, and this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
@@ -61,4 +78,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/generated docs/tutorials *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -174,7 +174,7 @@ def _verdict_legend(table: pd.DataFrame) -> list[Patch]:
     words = {
         "possible": "✓  possible",
         "impossible": "impossible under the embedding: I not isolated, S not stable, C not covered\n"
-        "(* possible with another value of its clip)",
+        "(* possible with another value of an option)",
         "task-limited": "–  limited by the task: its complexity grows",
         "open": "?  open: it hinges on training",
         "refused": "×  the scheme refuses the task",

@@ -122,7 +122,8 @@ class Prediction:
         """The finding in one sentence, with its interval."""
         first = records(self.predictors[self.predictors["factor"] == FACTORS[0]])
         ours = first[0]
-        size = f"{ours['runs']} runs in {ours['groups']} cells of task and scheme, all accurate in range"
+        some = "" if ours["runs"] == len(self.runs) else f" of the {len(self.runs)}"
+        size = f"{ours['runs']}{some} runs that are accurate in range, in {ours['groups']} cells of task and scheme"
         if np.isnan(ours["auc"]):
             why = ours["note"] or "it is not defined"
             return f"Whether {ours['label']} predicts extrapolation cannot be said from {size}: {why}."

@@ -18,6 +18,7 @@ Statistic: TypeAlias = Callable[[Floats], Floats]  # weights [resample, run] to 
 
 RESAMPLES = 1000
 LEVEL = 0.95
+LEAST_GROUPS = 5  # of fewer, resamples are so alike that an interval would say more than there is to know
 NAN = float("nan")
 
 
@@ -56,8 +57,8 @@ def estimate(statistic: Statistic, groups: ArrayLike, seed: int = 0) -> Estimate
     found = float(statistic(np.ones((1, len(groups))))[0]) if len(groups) else NAN
     if np.isnan(found):
         return Estimate(found)
-    if len(set(groups.tolist())) < 2:
-        return Estimate(found, note="one task and scheme only, so there is no interval")
+    if (number := len(set(groups.tolist()))) < LEAST_GROUPS:
+        return Estimate(found, note=f"{number} cell{'s' * (number != 1)} of task and scheme: too few for an interval")
     values = statistic(group_weights(groups, seed=seed))
     known = values[~np.isnan(values)]
     if len(known) < len(values) / 2:

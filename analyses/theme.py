@@ -93,12 +93,12 @@ def bare(label: str) -> str:
 
 
 def shown(label: str) -> str:
-    """A label as figures print it: short, the clip called K as in the theory.
+    """A label as figures print it: without signs that separate options.
 
     >>> shown("hinted:relative/max_distance=3"), shown("lbpe/score_scaling=none")
-    ('hinted:relative, K=3', 'lbpe, unscaled scores')
+    ('hinted:relative, max_distance 3', 'lbpe, unscaled scores')
     """
-    text = label.replace("max_distance=", "K=").replace("score_scaling=none", "unscaled scores")
+    text = label.replace("max_distance=", "max_distance ").replace("score_scaling=none", "unscaled scores")
     return literal(text.replace("train_max=", "n ≤ ").replace("/", ", "))
 
 

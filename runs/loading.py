@@ -1,4 +1,4 @@
-"""One way to a trained model, wherever it is: a run, its name, its directory, or a saved model."""
+"""One way to a trained model, wherever it is: in the package, a run, its name, its directory, or a saved model."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.pretrained import load_saved
 from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.run import MANIFEST, Run
+from lengthlens.runs.shipped import is_shipped_name, shipped_run
 from lengthlens.runs.store import RunStore
 from lengthlens.tasks import Task
 
@@ -16,8 +17,8 @@ def load(
     """A trained or imported model, ready for evaluation.
 
     Arguments:
-        source: a run, the directory of a run, the name of a run in `store` (or how it begins), or a directory that
-            `HookedModel.save_pretrained` wrote.
+        source: a trained model of the package (``"copy/lbpe"``), a run, the directory of a run, the name of a run in
+            `store` (or how it begins), or a directory that `HookedModel.save_pretrained` wrote.
         task: the task itself, where it is not registered; for saved models.
         store: where a name is looked up.
         device: where the model is to be.
@@ -25,6 +26,8 @@ def load(
     Errors: UserError where there is nothing of that kind, where a file is damaged, and where a plug-in is not loaded
     (the sentence says which). Nothing is unpickled, and no code that came with the model is run.
 
+    >>> load("copy/lbpe").predict("^ 7 3 5 =")
+    '7 3 5 $'
     >>> import tempfile
     >>> from lengthlens.runs.config import RunConfig
     >>> from lengthlens.runs.training import train
@@ -41,6 +44,8 @@ def load(
     if folder.is_dir():
         model: HookedModel = load_saved(folder, task).to(device).eval()
         return model
+    if is_shipped_name(source):
+        return shipped_run(str(source)).model(device)
     place = store if isinstance(store, RunStore) else RunStore(store)
     if isinstance(source, Path) or len(folder.parts) > 1 or not any(place.runs()):
         raise UserError(f"'{source}' is no directory of a run or a saved model, and no run in '{place.path}' either")

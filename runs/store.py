@@ -17,6 +17,7 @@ from lengthlens.plugins.registry import PluginError
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import Score, best_rows
 from lengthlens.runs.run import CONFIG, LOG, MANIFEST, Run, Status
+from lengthlens.runs.shipped import copied, is_shipped_name, shipped_run
 from lengthlens.values import harmless_cell, text
 
 COLUMNS = [
@@ -101,12 +102,18 @@ class RunStore:
         return self
 
     def find(self, name: str) -> Run:
-        """The run of this name, or whose name alone begins so, or whose directory it is."""
+        """The run of this name, or whose name alone begins so, or whose directory it is.
+
+        A trained model of the package (``copy/lbpe``) is copied into the store when it is first asked for.
+        """
         if not text()(name, "the name of a run"):
             raise UserError("the name of a run is empty")
         with attempt("look at", Path(name)):
             if (Path(name) / CONFIG).exists():
                 return Run(Path(name).resolve())
+        if is_shipped_name(name):
+            source = shipped_run(name)
+            return copied(source, self.run(source.config))
         names = [run.id for run in self.runs()]
         matching = [known for known in names if known.startswith(name)] if name not in names else [name]
         if len(matching) == 1:

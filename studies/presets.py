@@ -3,7 +3,7 @@
 The studies that `lengthlens reproduce` knows by name are such files in this folder; one of your own is run by
 ``lengthlens reproduce my-study.toml``::
 
-    title = "Does a clip help addition?"
+    title = "Does max_distance help addition?"
     tasks = ["addition", "copy"]                # or "all"
     schemes = ["ideal", "relative/max_distance=3", { name = "relative", max_distance = 12 }]  # or "all"
     seeds = 3                                   # 0, 1, 2; or a list

@@ -6,8 +6,10 @@ same bytes. Each finding has a section with its figure and its tables; the page 
 
 import base64
 import hashlib
+import html
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -19,11 +21,13 @@ from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.findings import findings
+from lengthlens.analyses.glossary import TERMS, explained, marked
 from lengthlens.analyses.page.cells import Cell, all_cells, failures_table, grown, runs_table
 from lengthlens.analyses.prediction import prediction
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, MissingError
 
+RUNS, IN_RANGE, BEYOND = "runs", "accurate in range", "of these extrapolate to 2×"
 LEVELS = (0.1, 0.5, 0.9, 0.995)  # of exact match, between the colours of the matrix
 PIXELS = 120  # of the page for an inch of paper, so that the small letters of a paper can be read
 WIDE = 5.0  # inches from which a figure is too wide for a phone, and scrolls there in a box of its own
@@ -43,11 +47,36 @@ def page(study: Study) -> str:
     }
     text: str = template("page.html").render(
         title=study.title, style=style, style_hash=digest(style), script=script, script_hash=digest(script),
-        made=about.get("made", "unknown date"), **headline(study), facts=facts(found), sections=sections,
+        made=about.get("made", "unknown date"), lead=lead(found), **headline(study), facts=facts(found),
+        sections=sections, terms={term: explained(term) for term in TERMS},
         matrix=matrix(found), multiples=FACTORS, failures=failures_table(found), runs=runs_table(found, study.indices),
         provenance=provenance_lines(about), **configs(about), study=of_script,
     )  # fmt: skip
     return text
+
+
+def lead(found: Sequence[Cell]) -> str:
+    """What was done and what is asked, for a reader who knows nothing of it; nothing where there is no run."""
+    counted = {words: int(number) for words, number in facts(found)}
+    runs, accurate, far = (counted[words] for words in (RUNS, IN_RANGE, BEYOND))
+    if not runs:
+        return ""
+    return (
+        f"{runs} small Transformers were trained on short inputs of {several(counted['tasks'], 'task')}, with "
+        f"{several(counted['position embeddings'], 'position embedding')}, and then given longer ones. {accurate} of them "
+        f"are accurate in range: they answer at least nine in ten of the short inputs without a mistake, at every length. "
+        f"{far} of these do so at twice the length, too. What tells them apart before any long input is seen?"
+    )
+
+
+def several(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def with_terms(table: str) -> str:
+    """A table in whose caption terms open onto what they mean; escaped as it was."""
+    caption = re.compile(r"(?<=<small>)([^<]*)(?=</small>)")
+    return caption.sub(lambda found: str(marked(html.unescape(found[1]))), table, count=1)
 
 
 def headline(study: Study) -> dict[str, Any]:
@@ -66,7 +95,7 @@ def section(finding: Finding, study: Study) -> dict[str, Any]:
     width, height = figure.get_size_inches()
     about = {"name": finding.name, "title": finding.title, "shows": finding.shows, "missing": missing}
     picture = {"image": "" if missing else embedded(figure), "wide": width > WIDE}
-    tables = [table.html(f"table-{name}") for name, table in study.tables(finding).items()]
+    tables = [with_terms(table.html(f"table-{name}")) for name, table in study.tables(finding).items()]
     return about | picture | {"size": (round(width * PIXELS), round(height * PIXELS)), "tables": tables}
 
 
@@ -81,6 +110,7 @@ def embedded(figure: Figure) -> str:
 def template(name: str) -> Any:
     """A page's template, in which everything is escaped unless it says otherwise."""
     surroundings = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    surroundings.filters["terms"] = marked
     surroundings.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
     return surroundings.from_string(part(name))
 
@@ -102,8 +132,8 @@ def facts(found: Sequence[Cell]) -> list[tuple[str, str]]:
     accurate = [run for run in runs if run["accurate"]]
     tasks, schemes = ({cell[name] for cell in found} for name in ("task", "scheme"))
     far = [run for run in accurate if run["extrapolates"]]
-    counted = {"tasks": tasks, "position embeddings": schemes, "runs": runs, "accurate in range": accurate}
-    return [(words, str(len(those))) for words, those in {**counted, "of these extrapolate to 2×": far}.items()]
+    counted = {"tasks": tasks, "position embeddings": schemes, RUNS: runs, IN_RANGE: accurate, BEYOND: far}
+    return [(words, str(len(those))) for words, those in counted.items()]
 
 
 def matrix(found: Sequence[Cell]) -> dict[str, Any]:

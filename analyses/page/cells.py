@@ -1,6 +1,7 @@
 """What the page knows of each cell and run, in plain values that its script can read, and its tables of them."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -160,25 +161,30 @@ def runs_table(found: Sequence[Cell], indices: Sequence[Index]) -> Table:
 
 def failures_table(found: Sequence[Cell]) -> Table:
     """Runs that failed, diverged, did not converge or are not accurate, and lengths that no scheme could process."""
+    runs = [(cell, run, troubles(run)) for cell in found for run in cell["runs"]]
     rows = [
-        {"task": cell["task"], "scheme": cell["scheme"], "seed": run["seed"], "what": what, "bad": True}
-        for cell in found
-        for run in cell["runs"]
-        for what in troubles(run)
+        {"task": cell["task"], "scheme": cell["scheme"], "seed": run["seed"], "bad": True}
+        | {"what": "; ".join(sentences for _, sentences in wrong)}
+        for cell, run, wrong in runs
+        if wrong
     ]
+    kinds = Counter(kind for _, _, wrong in runs for kind, _ in wrong)
+    counted = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     columns = {"task": "task", "scheme": "scheme", "seed": "seed", "what": "what happened"}
     note = "Runs that are not accurate in range are kept out of what predicts extrapolation, and shown here."
     empty = "Every run converged, is accurate in range and could be evaluated at every length."
-    return Table(note, rows, columns, f"{len(rows)} things that went wrong", empty=empty, bad="bad")
+    return Table(note, rows, columns, f"{len(rows)} of {len(runs)} runs: {counted}", empty=empty, bad="bad")
 
 
-def troubles(run: Cell) -> list[str]:
-    """What went wrong with a run, a sentence each."""
-    found = []
-    if run["status"] not in ("", "converged"):
-        found.append(f"{run['status']}: {run['reason']}" if run["reason"] else run["status"])
-    if run["accurate"] is False and run["status"] == "converged":
-        found.append("not accurate in range: exact match below 0.9 at some scale")
-    if run["accurate"] and run["status"] and not any(run["growth"].values()):
-        found.append("accurate, and not probed: it has no measured complexity")
-    return [*found, *([f"cannot be evaluated: {run['refused']}"] if run["refused"] else [])]
+def troubles(run: Cell) -> list[tuple[str, str]]:
+    """What went wrong with a run: in a word or two, and in a sentence."""
+    found, status, value = [], run["status"], run["in_range_exact_match"]
+    if status == "not-converged" and value is not None:  # to four digits: 0.9896 is below 0.99
+        found.append(("did not converge", f"did not converge: mean exact match in range {value:.4f}"))
+    elif status not in ("", "converged"):
+        found.append((status, f"{status}: {run['reason']}" if run["reason"] else status))
+    if run["accurate"] is False:
+        found.append(("not accurate in range", "not accurate in range: exact match below 0.9 at some scale"))
+    if run["accurate"] and status and not any(run["growth"].values()):
+        found.append(("not probed", "accurate, and not probed: it has no measured complexity"))
+    return [*found, *([("not evaluated at every length", f"cannot be evaluated: {run['refused']}")] if run["refused"] else [])]

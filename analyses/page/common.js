@@ -36,3 +36,32 @@ document.addEventListener("click", (event) => {
   const head = event.target.closest("table.sortable th");
   if (head) sortTable(head);
 });
+
+// -- terms, and paper -----------------------------------------------------------------------------------------------
+
+// A term opens onto what it means, right behind it; once more, or Escape, closes it.
+function toggleTerm(button) {
+  const open = button.getAttribute("aria-expanded") === "true";
+  button.setAttribute("aria-expanded", String(!open));
+  if (open) return button.nextElementSibling.remove();
+  const meaning = document.querySelector(`[data-meaning="${CSS.escape(button.dataset.term)}"]`);
+  button.after(element("span", { class: "definition", role: "note" }, meaning ? meaning.textContent : ""));
+}
+
+document.addEventListener("click", (event) => {
+  const term = event.target.closest("button.term");
+  if (term) toggleTerm(term);
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") document.querySelectorAll("button.term[aria-expanded=true]").forEach(toggleTerm);
+});
+
+// What is folded is there on paper.
+let folded = [];
+window.addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("details:not([open])")];
+  for (const each of folded) each.open = true;
+});
+window.addEventListener("afterprint", () => {
+  for (const each of folded) each.open = false;
+});

@@ -49,11 +49,27 @@ function chooseCell(button, move) {
   const cell = study.cells[Number(button.dataset.cell)];
   const title = document.getElementById("panel-title");
   title.textContent = `${cell.task} under ${cell.scheme}`;
+  title.append(" ", element("a", { class: "link", href: address(cell), "aria-label": "link to this cell" }, "#"));
   document.getElementById("panel-body").replaceChildren(...panel(cell));
   if (move) {
+    history.replaceState(null, "", address(cell));
     title.focus({ preventScroll: true });
     document.getElementById("panel").scrollIntoView({ block: "nearest" });
   }
+}
+
+// A cell has an address of its own: page.html#cell=copy/rope.
+const address = (cell) => `#cell=${encodeURIComponent(cell.task)}/${encodeURIComponent(cell.scheme)}`;
+
+function addressed() {
+  return [...document.querySelectorAll("button.cell")].find((button) => address(study.cells[Number(button.dataset.cell)]) === location.hash);
+}
+
+function openAddressed() {
+  const button = addressed();
+  if (!button) return;
+  chooseCell(button, false);
+  document.getElementById("panel").scrollIntoView({ block: "nearest" });
 }
 
 function panel(cell) {
@@ -207,3 +223,5 @@ document.addEventListener("keydown", moveInMatrix);
 
 const first = document.querySelector("button.cell");
 if (first) chooseCell(first, false);
+openAddressed();
+window.addEventListener("hashchange", openAddressed);

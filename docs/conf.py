@@ -1,0 +1,81 @@
+"""The documentation site: `make docs` builds it strictly, `make docs-serve` shows it.
+
+The source directory is the root of the repository, so that a relative link works on GitHub and on the site alike.
+Pages under docs/generated are made from the code and the committed tables at every build (docs/generate.py), those
+under docs/tutorials from the scripts in notebooks/, which are run for it.
+"""
+
+import sys
+from importlib.metadata import version as installed
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import generate
+
+project, author, copyright = "lengthlens", "the lengthlens authors", "the lengthlens authors; MIT licence"
+version = release = installed("lengthlens")
+
+extensions = [
+    "myst_parser",  # pages are Markdown, and read as such on GitHub, too
+    "sphinx.ext.autodoc",  # the library from its docstrings,
+    "sphinx.ext.autosummary",  # a page for each name
+    "sphinx.ext.napoleon",  # with its arguments as a list
+    "sphinx.ext.mathjax",  # formulas; only pages that have some ask for it
+    "sphinx_click",  # every command from the command line itself
+    "sphinx_copybutton",  # copies a block of code
+    "sphinx_gallery.gen_gallery",  # scripts become pages with their output, and notebooks
+]
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/**", "figures/README.md", "figures/*/tables/*.md"]
+exclude_patterns = [
+    *(".*", "**/.*", "build", "dist", "out", "*.egg-info", "tests", "benchmarks", "notebooks", "examples", "runs"),
+    *("docs/tutorials/**/*.ipynb", "docs/tutorials/**/*.py", "docs/tutorials/sg_execution_times.rst"),
+    *("analyses", "commands", "inside", "models", "plugins", "probes", "studies", "tasks", "theory", "report"),
+]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]
+myst_heading_anchors = 4
+myst_fence_as_directive = ["mermaid"]
+suppress_warnings = ["config.cache"]  # functions in the settings of the gallery
+
+default_role = "code"  # a single backtick in a docstring is a name
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autosummary_generate = True
+autosummary_ignore_module_all = False
+napoleon_google_docstring, napoleon_numpy_docstring = True, False
+napoleon_custom_sections = [("Result", "returns_style"), ("Errors", "returns_style")]
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types of other libraries; links between pages are checked without exception
+
+sphinx_gallery_conf = {
+    "examples_dirs": "notebooks",
+    "gallery_dirs": "docs/tutorials",
+    "filename_pattern": r"/\d\d_",
+    "ignore_pattern": r"(__init__|causal_claim)\.py",
+    "within_subsection_order": "FileNameSortKey",
+    "image_scrapers": ("matplotlib",),
+    "capture_repr": ("_repr_html_", "__repr__"),
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1e9,
+    "write_computation_times": False,
+    "abort_on_example_error": True,
+}
+
+html_theme = "furo"
+html_title = f"lengthlens {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_theme_options = {"top_of_page_buttons": []}
+copybutton_prompt_text = "$ "
+
+
+def setup(app):
+    """Makes the generated pages before any page is read."""
+    app.add_config_value("pictures", True, "env", bool)  # a quick build leaves them out
+    app.connect("builder-inited", lambda app: generate.write(Path(app.confdir) / "generated", app.config.pictures), 1)
