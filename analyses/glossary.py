@@ -1,12 +1,12 @@
-"""What the terms mean, one sentence or two each: the page of a study shows them where they occur, and so do the docs."""
+"""What the terms mean, a sentence or two each: the page of a study shows them where they occur, the site as a list."""
 
 import re
 
 from markupsafe import Markup, escape
 
 TERMS = {
-    "scale": "The size n of an instance, usually the number of its input symbols: copy at n = 3 is `^ 7 3 5 = 7 3 5 $`. "
-    "The number of tokens follows from it (for copy 2n + 3).",
+    "scale": "The size n of an instance, usually the number of its input symbols: copy at n = 3 is `^ 7 3 5 = 7 3 5 "
+    "$`. The number of tokens follows from it (for copy 2n + 3).",
     "training range": "The scales that training used: n ≤ 10 unless said otherwise. All else is beyond it.",
     "exact match": "The share of instances whose whole answer, end token included, is right.",
     "accurate in range": "Said of a run whose exact match is at least 0.9 at every scale of the training range.",
@@ -14,44 +14,46 @@ TERMS = {
     "run": "One trained network: a task, a scheme, a seed and a recipe.",
     "cell": "All runs of one task under one scheme; they differ by their seed alone.",
     "position embedding": "How a network is told where its tokens stand, also called a scheme: rope, alibi, learned, …",
-    "relation": "What a scheme makes of positions: a code φ(i, j; n) for query i and key j at scale n. Pairs with one code "
-    "are treated alike, whatever is learned.",
-    "operator": "A fixed finite function from a few tokens to one token. Each token of an answer is written by a step: "
-    "one operator, applied to certain earlier tokens, its sources.",
+    "relation": "What a scheme makes of positions: a code φ(i, j; n) for query i and key j at scale n. Pairs with one "
+    "code are treated alike, whatever is learned.",
+    "operator": "A fixed finite function from a few tokens to one token. Each token of an answer is written by a "
+    "step: one operator, applied to certain earlier tokens, its sources.",
     "circuit": "The steps that compute a task: which operator writes each token of the answer, and what it reads.",
     "SRC": "Sequential representation complexity: the number of distinct operators needed for all instances up to a "
     "scale. The paper's conjecture: length generalization is possible if and only if it does not grow.",
-    "measured SRC": "The same count for a trained network: how many tables from a few tokens to the next one explain what "
-    "it does at every step.",
-    "LRC": "Linear representation complexity: how many codes, each with a weight, attention spends when it is described as "
-    "depending on positions alone.",
+    "measured SRC": "The same count for a trained network: how many tables from a few tokens to the next one explain "
+    "what it does at every step.",
+    "LRC": "Linear representation complexity: how many codes, each with a weight, attention spends when it is "
+    "described as depending on positions alone.",
     "cover number": "The least number of readouts of the network's activations that decode every step.",
     "readout": "A fitted map from what a network holds, or from certain tokens, to the next token.",
-    "POLA": "Position-only linear attention: attention whose weights depend on positions alone. What training gives has a "
-    "closed form there.",
-    "ι": "Invariance index (iota): the slope of the logarithm of a complexity against log n inside the training range. 0 "
-    "is no growth, 1 is growth in proportion to n.",
-    "AUC": "How well a number separates the runs that extrapolate from those that do not: the chance that it ranks one of "
-    "the former above one of the latter. 1 is perfect, 0.5 is guessing.",
-    "interval": "Square brackets hold 95 % intervals of a bootstrap that draws whole cells anew, since seeds of one cell are "
-    "not independent evidence.",
-    "baseline": "Something simpler that could predict as well: training loss, in-range exact match, how other runs of the "
-    "same scheme did.",
+    "POLA": "Position-only linear attention: attention whose weights depend on positions alone. What training gives "
+    "has a closed form there.",
+    "ι": "Invariance index (iota): the slope of the logarithm of a complexity against log n inside the training "
+    "range. 0 is no growth, 1 is growth in proportion to n.",
+    "AUC": "How well a number separates the runs that extrapolate from those that do not: the chance that it ranks "
+    "one of the former above one of the latter. 1 is perfect, 0.5 is guessing.",
+    "interval": "Square brackets hold 95 % intervals of a bootstrap that draws whole cells anew, since seeds of one "
+    "cell are not independent evidence.",
+    "baseline": "Something simpler that could predict as well: training loss, in-range exact match, how other runs of "
+    "the same scheme did.",
     "held-out tasks": "Tasks on which nothing was chosen: neither the recipe of training nor any threshold of a probe.",
-    "verdict": "A statement before training: possible, impossible (the relation does not fit the task), open (it hinges on "
-    "training) or task-limited (SRC grows, no scheme can help).",
+    "verdict": "A statement before training: possible, impossible (the relation does not fit the task), open (it "
+    "hinges on training) or task-limited (SRC grows, no scheme can help).",
     "margin": "The lead of the right token over the best wrong one, in logits.",
-    "Scale Hint": "A scheme that may also use the scale, written hinted: it also has the distance counted from n, as in "
-    "i−j−n.",
+    "Scale Hint": "A scheme that may also use the scale, written hinted: it also has the distance counted from n, as "
+    "in i−j−n.",
     "lbpe": "Learning-based position embedding: the relation itself is learned, from linear forms of i, j and n.",
     "ideal": "The position embedding that is given the circuit: it tells a query exactly what its step reads.",
     "max_distance": "The distance from which on a scheme treats all keys alike: relative/max_distance=3.",
     "pruning": "In a copy of a trained network, levelling every position bias that no answer in range needs.",
-    "certificate": "A statement about one network at lengths it was never run on: up to which n attention that leaks to "
-    "other keys cannot change an answer.",
+    "certificate": "A statement about one network at lengths it was never run on: up to which n attention that leaks "
+    "to other keys cannot change an answer.",
 }
 
-OCCURS = re.compile("|".join(rf"(?<![\w:-]){re.escape(term)}(?![\w=-])" for term in sorted(TERMS, key=len, reverse=True)))
+OCCURS = re.compile(
+    "|".join(rf"(?<![\w:-]){re.escape(term)}(?![\w=-])" for term in sorted(TERMS, key=len, reverse=True))
+)
 
 
 def marked(text: str) -> Markup:

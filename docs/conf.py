@@ -9,6 +9,8 @@ import sys
 from importlib.metadata import version as installed
 from pathlib import Path
 
+from pygments.lexers.special import TextLexer
+
 sys.path.insert(0, str(Path(__file__).parent))
 import generate
 
@@ -28,6 +30,7 @@ extensions = [
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**", "figures/README.md", "figures/*/tables/*.md"]
 exclude_patterns = [
+    "docs/templates",
     *(".*", "**/.*", "build", "dist", "out", "*.egg-info", "tests", "benchmarks", "notebooks", "examples", "runs"),
     *("docs/tutorials/**/*.ipynb", "docs/tutorials/**/*.py", "docs/tutorials/sg_execution_times.rst"),
     *("analyses", "commands", "inside", "models", "plugins", "probes", "studies", "tasks", "theory", "report"),
@@ -36,13 +39,13 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 4
-myst_fence_as_directive = ["mermaid"]
 suppress_warnings = ["config.cache"]  # functions in the settings of the gallery
 
 default_role = "code"  # a single backtick in a docstring is a name
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autosummary_generate = True
+templates_path = ["templates"]
 autosummary_ignore_module_all = False
 napoleon_google_docstring, napoleon_numpy_docstring = True, False
 napoleon_custom_sections = [("Result", "returns_style"), ("Errors", "returns_style")]
@@ -75,7 +78,22 @@ html_theme_options = {"top_of_page_buttons": []}
 copybutton_prompt_text = "$ "
 
 
+def plain_docstring(app, what, name, obj, options, lines):
+    """What docstrings leave to the eye: a star in a shape is no emphasis, a block that is set in is code."""
+    found, above = [], ""
+    for line in lines:
+        text = line.replace("[*", r"[\*")
+        begins = line.startswith("    ") and found and not found[-1] and not above.startswith("    ")
+        if begins and not above.endswith("::"):
+            found += ["::", ""]
+        found.append(line if line.startswith("    ") else text)
+        above = line or above
+    lines[:] = found
+
+
 def setup(app):
     """Makes the generated pages before any page is read."""
+    app.add_lexer("mermaid", TextLexer)  # GitHub draws it, the site shows its text
+    app.connect("autodoc-process-docstring", plain_docstring, 400)  # before the sections of napoleon
     app.add_config_value("pictures", True, "env", bool)  # a quick build leaves them out
     app.connect("builder-inited", lambda app: generate.write(Path(app.confdir) / "generated", app.config.pictures), 1)

@@ -124,7 +124,7 @@ def write(folder: Path, pictures: bool = True) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pages = {
         "schemes": schemes_page(pictures), "tasks": tasks_page(pictures), "hooks": hooks_page(), "columns": columns_page(),
-        "api": api_page(), "gallery": gallery_page(), "trained": trained_page(),
+        "api": api_page(), "gallery": gallery_page(), "trained": trained_page(), "tables": tables_page(),
     }  # fmt: skip
     for name, text in pages.items():
         put(folder / f"{name}.md", text.encode())
@@ -314,7 +314,9 @@ def draw_relation(name: str) -> Figure:
 
 def tint(k: int) -> tuple[float, float, float]:
     """The k-th of colours that differ as much as can be from those before: steps of the golden section round the hues."""
-    red, green, blue = hsv_to_rgb(((0.11 + k * 0.61803) % 1, 0.35 + 0.3 * ((k * 0.37) % 1), 0.97 - 0.25 * ((k * 0.73) % 1)))
+    red, green, blue = hsv_to_rgb(
+        ((0.11 + k * 0.61803) % 1, 0.35 + 0.3 * ((k * 0.37) % 1), 0.97 - 0.25 * ((k * 0.73) % 1))
+    )
     return float(red), float(green), float(blue)
 
 
@@ -331,7 +333,9 @@ def tasks_page(pictures: bool = True) -> str:
             if task.family != family:
                 continue
             row, circuit = rows[name], circuit_of(task)[1]
-            used = [f"`{each.name}` ({', '.join(each.slots)})" for each in circuit.operators if each.name in circuit.used]
+            used = [
+                f"`{each.name}` ({', '.join(each.slots)})" for each in circuit.operators if each.name in circuit.used
+            ]
             facts = {
                 "example at n = 4": f"`{row['example']}`",
                 "vocabulary": f"{row['vocabulary']} tokens",
@@ -414,7 +418,11 @@ def hooks_page() -> str:
         kind = name.rpartition(".")[2]
         if kind not in HOOK_WORDS:
             raise SystemExit(f"docs/generate.py: HOOK_WORDS has no words for {kind}")
-        only = "" if len(of[name]) == 4 else f"; not under every scheme (here {', '.join(f'`{each}`' for each in of[name])})"
+        only = (
+            ""
+            if len(of[name]) == 4
+            else f"; not under every scheme (here {', '.join(f'`{each}`' for each in of[name])})"
+        )
         rows.append((f"`{name}`", shape, HOOK_WORDS[kind] + only))
     return heading("networks that were built and run") + HOOKS_LEAD + table(("hook", "shape", "what"), rows)
 
@@ -458,14 +466,19 @@ def columns_page() -> str:
     for name in COLUMNS:
         if name not in COLUMN_WORDS:
             raise SystemExit(f"docs/generate.py: COLUMN_WORDS has no words for the column {name}")
-    studies = [pd.read_parquet(ROOT / "figures" / name / "study.parquet", columns=["measure"]) for name in (*STUDIES, "records")]
+    studies = [
+        pd.read_parquet(ROOT / "figures" / name / "study.parquet", columns=["measure"])
+        for name in (*STUDIES, "records")
+    ]
     there = sorted({measure for frame in studies for measure in frame["measure"].unique()})
     probed = {measure: probe for probe in PROBES.values() for measure in probe.measures}
     for measure in there:
         if measure not in MEASURE_WORDS and measure not in probed:
             raise SystemExit(f"docs/generate.py: MEASURE_WORDS has no words for the measure {measure}")
     text = heading("the schema, the registry of probes and the committed studies") + COLUMNS_LEAD
-    text += table(("column", "type", "what it holds"), ((f"`{n}`", kind, COLUMN_WORDS[n]) for n, kind in COLUMNS.items()))
+    text += table(
+        ("column", "type", "what it holds"), ((f"`{n}`", kind, COLUMN_WORDS[n]) for n, kind in COLUMNS.items())
+    )
     text += "\n## Measures without a probe\n\n"
     text += table(("measure", "what it is"), ((f"`{name}`", words) for name, words in MEASURE_WORDS.items()))
     text += "\n## Measures of probes\n\nAn ι is an invariance index: the slope of the logarithm of a count against log n.\n\n"
@@ -526,7 +539,9 @@ def api_page() -> str:
         text += f"\n## {title}\n\n"
         for name in constants:
             short = name.rpartition(".")[2]
-            text += f"`ll.{short}`: a mapping from names to {'tasks' if short == 'TASKS' else 'classes of schemes'}.\n\n"
+            text += (
+                f"`ll.{short}`: a mapping from names to {'tasks' if short == 'TASKS' else 'classes of schemes'}.\n\n"
+            )
         text += autosummary([name for name in names if name not in constants])
     text += "\n## Behind them\n\nClasses that one derives from, or is given.\n\n"
     return text + autosummary([f"{module}.{name}" for module, names in BEHIND.items() for name in names])
@@ -544,7 +559,7 @@ def gallery_page() -> str:
     text = heading("figures/README.md and the registry of findings") + GALLERY_LEAD
     listing = (ROOT / "figures/README.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \| ([^|]*) \|$", listing, re.MULTILINE)
-    shows = {name: finding for name, finding in findings().items()}
+    shows = findings()
     for names, words, command in rows:
         for pattern in re.findall(r"`([^`]+)`", names):
             path = f"figures/{pattern.removesuffix('.*').removesuffix('.png')}.png"
@@ -556,6 +571,18 @@ def gallery_page() -> str:
                 if name in shows and study not in ("", "surgery"):
                     call = f'll.plot("{name}", read_study("figures/{study}/study.parquet")[0])'
                     text += f"\n```python\n{call}\n```\n"
+    return text
+
+
+def tables_page() -> str:
+    """The committed tables, which have no titles of their own."""
+    text = "# All tables\n\nEvery table of the committed studies, as `lengthlens figures tables` writes them.\n"
+    for folder in sorted((ROOT / "figures").glob("*/tables")):
+        lines = [
+            f"{path.stem} <../../{path.relative_to(ROOT).with_suffix('')}>" for path in sorted(folder.glob("*.md"))
+        ]
+        listed = "\n".join(lines)
+        text += f"\n## {folder.parent.name}\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
     return text
 
 

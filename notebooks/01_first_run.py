@@ -2,15 +2,15 @@
 1. A first run
 ==============
 
-A small Transformer learns to copy strings of up to 4 digits. Does it copy longer ones? This notebook trains it, scores
-it and looks at its answers.
+A small Transformer learns to copy strings of up to 4 digits. Does it copy longer ones? This notebook trains it,
+scores it and looks at its answers.
 """
 
 # %%
 # A task
 # ------
-# A task makes instances of any size. The size is called the *scale* n; for ``copy`` it is the number of digits. ``^``
-# begins an instance, ``=`` ends its prompt, ``$`` ends its answer.
+# A task makes instances of any size. The size is called the *scale* n; for ``copy`` it is the number of digits.
+# ``^`` begins an instance, ``=`` ends its prompt, ``$`` ends its answer.
 import torch
 
 import lengthlens as ll
@@ -21,16 +21,16 @@ for row in batch.tokens:
     print(task.render(row))
 
 # %%
-# Every token of an answer is written by a *step*: an operator that reads some earlier tokens. Copying takes one operator,
-# which reads the token n places back. At the last step that is ``=``, for which it writes ``$``.
+# Every token of an answer is written by a *step*: an operator that reads some earlier tokens. Copying takes one
+# operator, which reads the token n places back. At the last step that is ``=``, for which it writes ``$``.
 for step in task.circuit(3):
     print(step)
 
 # %%
 # A run
 # -----
-# A run is a task, a position embedding (here called a *scheme*), a recipe and a seed. ``lbpe`` learns by itself which
-# positions belong together.
+# A run is a task, a position embedding (here called a *scheme*), a recipe and a seed. ``lbpe`` learns by itself
+# which positions belong together.
 config = ll.RunConfig(task="copy", scheme="lbpe", train_max=4, steps=250, d_model=32, n_heads=2, check_every=50)
 trained = ll.train(config)
 print(trained.status)

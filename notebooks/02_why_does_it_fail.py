@@ -2,8 +2,8 @@
 2. Why does it fail?
 ====================
 
-Three networks copy up to 10 digits. They differ in their position embedding alone. On 20 digits one of them goes on, the
-others fail. Three ways to see why, none of which looks at a long input.
+Three networks copy up to 10 digits. They differ in their position embedding alone. On 20 digits one of them goes
+on, the others fail. Three ways to see why, none of which looks at a long input.
 """
 
 # %%
@@ -27,8 +27,8 @@ plt.show()
 # %%
 # 1. Before training: the verdict
 # -------------------------------
-# A scheme gives each pair of a query i and a key j a *code*, and treats pairs with one code alike. The *verdict* asks
-# whether the codes can pick out what every step of the task reads, at lengths that were never trained.
+# A scheme gives each pair of a query i and a key j a *code*, and treats pairs with one code alike. The *verdict*
+# asks whether the codes can pick out what every step of the task reads, at lengths that were never trained.
 for name in models:
     scheme, _, option = name.partition("/")
     options = dict([option.split("=")]) if option else {}
@@ -38,16 +38,16 @@ for name in models:
 # %%
 # 2. After training: does complexity grow?
 # ----------------------------------------
-# *Measured SRC* counts the operators that explain what the network does at every step, on n up to 10. One that needs a new
-# one for each length has learned a list and not a rule.
+# *Measured SRC* counts the operators that explain what the network does at every step, on n up to 10. One that
+# needs a new one for each length has learned a list and not a rule.
 for name, model in models.items():
     print(f"{name:32s}", ll.measured_src(model, task, train_max=10).curve)
 
 # %%
 # 3. Short inputs at the positions of long ones
 # ---------------------------------------------
-# *Stretching* shows the network short inputs with the position codes that longer ones would have. It predicts exact match
-# there, and says what goes wrong.
+# *Stretching* shows the network short inputs with the position codes that longer ones would have. It predicts exact
+# match there, and says what goes wrong.
 for name, model in models.items():
     found = ll.stretched_match(model, train_max=10, scales=[20])
     print(f"{name:32s} predicted at n = 20: {found.at(20):.2f}   cause: {found.cause or 'none'}")

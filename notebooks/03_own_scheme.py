@@ -2,15 +2,15 @@
 3. A position embedding of your own
 ===================================
 
-One class makes a scheme. Here is one that tells a query the distance to a key as a fraction of n: half way back, all the
-way back. Can copying be learned with it?
+One class makes a scheme. Here is one that tells a query the distance to a key as a fraction of n: half way back,
+all the way back. Can copying be learned with it?
 """
 
 # %%
 # The class
 # ---------
-# A scheme acts somewhere in the network, here on the attention scores, and says its relation ``phi``: the code of each
-# pair of positions. Pairs with one code must be treated alike.
+# A scheme acts somewhere in the network, here on the attention scores, and says its relation ``phi``: the code of
+# each pair of positions. Pairs with one code must be treated alike.
 import torch
 from torch import nn
 
@@ -22,10 +22,10 @@ BINS = 5
 
 @ll.register
 class Fraction(PositionScheme):
-    """One learned bias for each eighth of the distance over n."""
+    """One learned bias for each quarter of n that a key is back, and one for all beyond."""
 
     name, family = "fraction", "relative"
-    summary, relation_in_words = "one learned bias for each fifth of (i−j) over n", "⌊4 (i−j) / n⌋, at most 4"
+    summary, relation_in_words = "one learned bias for each quarter of n that a key is back", "⌊4 (i−j) / n⌋, at most 4"
     uses_scale = True
 
     def __init__(self, sizes, options, task):
@@ -60,5 +60,5 @@ scores = ll.exact_match(trained.model, ll.TASKS["copy"], [2, 4, 8], samples=50)
 print({score.length: score.exact_match for score in scores})
 
 # %%
-# As the verdict says: keys of one code cannot be told apart by position, so that even short strings are copied only in
-# part. From the shell, ``lengthlens train --plugin my_scheme.py --scheme fraction …`` does the same.
+# As the verdict says: keys of one code cannot be told apart by position, so that even short strings are copied only
+# in part. From the shell, ``lengthlens train --plugin my_scheme.py --scheme fraction …`` does the same.

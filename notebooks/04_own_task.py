@@ -8,9 +8,10 @@ One class makes a task: how an answer follows from its input, and which tokens e
 # %%
 # The class
 # ---------
-# Each digit of the answer is the sum of two neighbours, modulo 10. Positions count from ``^``, which is 0: the digits are
-# at 1 … n, ``=`` is at n + 1, and the step at query i writes token i + 1.
+# Each digit of the answer is the sum of two neighbours, modulo 10. Positions count from ``^``, which is 0: the
+# digits are at 1 … n, ``=`` is at n + 1, and the step at query i writes token i + 1.
 import numpy as np
+import torch
 
 import lengthlens as ll
 from lengthlens.tasks import Circuit, Operator, Task
@@ -23,11 +24,8 @@ class Neighbours(Task):
     name, family, summary = "neighbours", "position-addressed", "each digit plus the next, modulo 10"
     symbols = tuple("0123456789")
 
-    def answer(self, inputs, scale):
-        after = np.concatenate([inputs[:, 1:], np.zeros_like(inputs[:, :1])], axis=1) if isinstance(inputs, np.ndarray) else None
-        if after is None:  # a tensor
-            after = inputs.roll(-1, 1)
-            after[:, -1:] = 0
+    def answer(self, inputs, scale):  # ids of the digits [row, n] in, ids of the answer [row, n] out
+        after = torch.cat([inputs[:, 1:], torch.zeros_like(inputs[:, :1])], dim=1)
         return (inputs + after) % 10
 
     def circuit(self, scale, tokens=None):

@@ -2,8 +2,8 @@
 5. Look inside
 ==============
 
-Which head of a network carries the digit that is copied, how does it find it, and is it really its position codes? The
-model comes with the package; it copies 100 digits, ten times as many as it was trained on.
+Which head of a network carries the digit that is copied, how does it find it, and is it really its position codes?
+The model comes with the package; it copies 100 digits, ten times as many as it was trained on.
 """
 
 # %%
@@ -35,8 +35,8 @@ plt.show()
 # %%
 # Which head carries the digit?
 # -----------------------------
-# Two inputs that differ in one digit: a head's output on one, put in its place on the other. An effect of 1 is the whole
-# way to the other answer.
+# Two inputs that differ in one digit: a head's output on one, put in its place on the other. An effect of 1 is the
+# whole way to the other answer.
 patched = ll.patch_by_role(model, scale=5, components=["head"], pairs=8)
 print(patched.sort_values("effect", ascending=False).head(4).round(2))
 

@@ -2,14 +2,15 @@
 6. A study
 ==========
 
-Many runs as one table, from which figures, tables and a page are drawn. The runs here are the trained models that come
-with the package, so nothing is trained.
+Many runs as one table, from which figures, tables and a page are drawn. The runs here are the trained models that
+come with the package, so nothing is trained.
 """
 
 # %%
 # A store with runs
 # -----------------
-# A store is a directory. Asked for a model of the package, it takes a copy, which can be evaluated and probed further.
+# A store is a directory. Asked for a model of the package, it takes a copy, which can be evaluated and probed
+# further.
 import tempfile
 from pathlib import Path
 

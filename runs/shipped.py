@@ -1,7 +1,7 @@
 """Trained models that come with the package, so that everything can be tried without training one.
 
-Each is a run like any other, in the folder `trained`, named by its task and its scheme: ``copy/lbpe``. `lengthlens.load`
-opens it where it is; a store that is asked for it takes a copy, in which it can be evaluated and probed further.
+Each is a run like any other, in the folder `trained`, named by its task and its scheme: ``copy/lbpe``. It is opened
+where it is by `lengthlens.load`; a store that is asked for it takes a copy, which can be evaluated and probed further.
 """
 
 from functools import cache

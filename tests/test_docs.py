@@ -34,7 +34,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/howto").glob("*.md")),
     ROOT / "figures/README.md",
 ]
 TABLES = ROOT / "figures/study/tables"
@@ -177,6 +179,20 @@ def test_every_command_is_in_the_reference() -> None:
     lines = command_lines(ROOT / "docs/reference.md")
     assert {command_of(shlex.split(line, comments=True)[1:])[0].name for line in lines} >= set(main.commands) - {"runs"}
     assert all(f"lengthlens runs {name}" in " ".join(lines) for name in main.commands["runs"].commands)  # type: ignore[attr-defined]
+
+
+def console_blocks(page: Path) -> list[tuple[str, str]]:
+    """What is typed behind a dollar, and what is printed."""
+    return re.findall(r"^```console\n\$ (.*?)\n(.*?)\n```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(("line", "said"), console_blocks(ROOT / "docs/errors.md"), ids=lambda text: text[:40])
+def test_errors_are_as_the_page_says(line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, shlex.split(line)[1:])
+    assert done.exit_code == 2
+    pattern = ".*".join(re.escape(part) for part in said.split("…"))
+    assert re.fullmatch(pattern, done.output.strip()), done.output
 
 
 # -- names and counts --------------------------------------------------------------------------------------------
@@ -346,6 +362,40 @@ def test_values_in_the_findings_are_those_of_the_tables(number: int, table: str,
     assert row[column].split()[0] in finding(number)
 
 
+def decimals(text: str) -> set[str]:
+    """Numbers with a point, with the minus sign of the pages."""
+    return {number.replace("-", "−") for number in re.findall(r"(?<![\d.])[-−]?\d\.\d+", text)}
+
+
+# Numbers of findings that stand in no table, by section, and where they are checked instead.
+ELSEWHERE = {
+    1: {"0.905"},  # one run, test_the_run_without_an_index
+    2: {"0.983", "0.956", "0.008", "−0.006", "0.029", "0.022", "−0.004", "0.054"},  # two studies as one, below
+}
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_every_decimal_in_the_findings_is_in_a_table_that_its_section_names(number: int) -> None:
+    """As it is there, or rounded; a number that nobody measured, or an old one, is noticed."""
+    text = finding(number)
+    folders = set(re.findall(r"\.\./figures/(\w+)", text)) | ({"study", "unscaled"} if number == 3 else set())
+    tables = [path for folder in folders for path in (ROOT / "figures" / folder).glob("tables/*.md")]
+    known = set().union(*(decimals(path.read_text("utf-8")) for path in tables)) if tables else set()
+    rounded = {f"{float(each.replace('−', '-')):.{digits}f}".replace("-", "−") for each in known for digits in (1, 2)}
+    assert decimals(text) - known - rounded - ELSEWHERE.get(number, set()) == set()
+
+
+def test_the_run_without_an_index() -> None:
+    table = pd.read_parquet(ROOT / "figures/study/study.parquet")
+    exact = table[(table["measure"] == "exact_match") & (table["scale"] == 10)].set_index("run")["value"]
+    accurate = table[table["measure"] == "exact_match"].groupby("run")["accurate"].first().astype(bool)
+    probed = set(table[table["measure"] == "iota_src"]["run"])
+    (run,) = [run for run in accurate.index[accurate] if run not in probed]
+    assert run.startswith("parity-cot_alibi_s2") and f"has {exact[run]:.3f} at n = 10" in finding(1)
+    assert f"{int((~accurate).sum())} of the {len(accurate)} runs are not accurate in range" in finding(6)
+    assert f"{int(accurate.sum())} of them are accurate in range" in finding(1)
+
+
 def test_both_studies_together_in_the_findings() -> None:
     table = pd.concat(pd.read_parquet(ROOT / "figures" / name / "study.parquet") for name in ("study", "unscaled"))
     default = (table["influence"] == 0.25) & (table["fidelity"] == 0.9)
@@ -377,8 +427,10 @@ def test_pruned_runs_in_the_findings(study: str, flat: tuple[int, int], growing:
     grew = [after[run] >= 0.9 for run in failed if index[run] > 0.1]
     assert (sum(became_flat), len(became_flat)) == flat
     assert (sum(grew), len(grew)) == growing
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
     for right, of in (flat, growing):
         assert f"{right} of {of}" in finding(4)
+        assert study != "study" or f"{right} of {of}" in readme
 
 
 def test_forecasts_in_the_findings_and_the_readme() -> None:
@@ -408,6 +460,8 @@ def test_records_in_the_findings() -> None:
     far = table[(table["measure"] == "exact_match") & (table["scale"] == 1000)]
     worst = far[far["scheme"].str.startswith("lbpe/other=one")].groupby("task")["value"].agg(["min", "size"])
     assert len(worst) == 8 and (worst["min"] == 1).all() and (worst["size"] == 3).all()
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert "is exact at n = 1000 on 8 of 8 tasks with each of three seeds" in readme
     certificates = json.loads((ROOT / "figures/records/certificates.json").read_text("utf-8"))
     kept = {found["run"]: min(found["worst"].values()) / found["margin"] for found in certificates}
     hard = [share for run, share in kept.items() if run.startswith("multiplication-by-digit")]

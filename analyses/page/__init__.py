@@ -63,9 +63,9 @@ def lead(found: Sequence[Cell]) -> str:
         return ""
     return (
         f"{runs} small Transformers were trained on short inputs of {several(counted['tasks'], 'task')}, with "
-        f"{several(counted['position embeddings'], 'position embedding')}, and then given longer ones. {accurate} of them "
-        f"are accurate in range: they answer at least nine in ten of the short inputs without a mistake, at every length. "
-        f"{far} of these do so at twice the length, too. What tells them apart before any long input is seen?"
+        f"{several(counted['position embeddings'], 'position embedding')}, and then given longer ones. {accurate} of "
+        "them are accurate in range: they answer at least nine in ten of the short inputs without a mistake, at every "
+        f"length. {far} of these do so at twice the length, too. What tells them apart before any long input is seen?"
     )
 
 

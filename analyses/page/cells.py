@@ -187,4 +187,7 @@ def troubles(run: Cell) -> list[tuple[str, str]]:
         found.append(("not accurate in range", "not accurate in range: exact match below 0.9 at some scale"))
     if run["accurate"] and status and not any(run["growth"].values()):
         found.append(("not probed", "accurate, and not probed: it has no measured complexity"))
-    return [*found, *([("not evaluated at every length", f"cannot be evaluated: {run['refused']}")] if run["refused"] else [])]
+    return [
+        *found,
+        *([("not evaluated at every length", f"cannot be evaluated: {run['refused']}")] if run["refused"] else []),
+    ]

@@ -78,7 +78,9 @@ def network(axes) -> None:
     with torch.no_grad():
         _, cache = model.run_with_cache(text)
     heads = [cache["pattern", layer][0] for layer in range(model.cfg.n_layers)]
-    strongest = max((head for layer in heads for head in layer), key=lambda head: float(head[6:12, 1:7].diagonal().mean()))
+    strongest = max(
+        (head for layer in heads for head in layer), key=lambda head: float(head[6:12, 1:7].diagonal().mean())
+    )
     tokens = text.split()
     axes.imshow(strongest.numpy(), cmap="Blues", vmin=0, vmax=1)
     axes.set_xticks(range(len(tokens)), tokens, fontsize=6.5)
