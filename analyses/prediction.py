@@ -400,9 +400,14 @@ def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
         f"{int((~every['accurate']).sum())} are not accurate in range, "
         f"{int((every['accurate'] & every['exact_2'].isna()).sum())} were not evaluated at twice it"
     ]
+    absent: dict[int, list[str]] = {}
     for name in measures(runs):
-        if absent := int(runs[name].isna().sum()):
-            said.append(f"{absent} of the {len(runs)} runs have no {predictors()[name].label}")
+        absent.setdefault(int(runs[name].isna().sum()), []).append(predictors()[name].label)
+    for number, labels in absent.items():
+        if number:
+            said.append(
+                f"{number} of the {len(runs)} runs ha{'s' if number == 1 else 've'} no {' and no '.join(labels)}"
+            )
     if runs["exact_10"].isna().any():
         said.append(f"{int(runs['exact_10'].isna().sum())} runs were not evaluated at ten times the range")
     if why := why_undefined(runs["extrapolates_2"].astype(bool)):

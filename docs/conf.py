@@ -22,7 +22,6 @@ extensions = [
     "sphinx.ext.autodoc",  # the library from its docstrings,
     "sphinx.ext.autosummary",  # a page for each name
     "sphinx.ext.napoleon",  # with its arguments as a list
-    "sphinx.ext.mathjax",  # formulas; only pages that have some ask for it
     "sphinx_click",  # every command from the command line itself
     "sphinx_copybutton",  # copies a block of code
     "sphinx_gallery.gen_gallery",  # scripts become pages with their output, and notebooks
@@ -37,7 +36,7 @@ exclude_patterns = [
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 
-myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 suppress_warnings = ["config.cache"]  # functions in the settings of the gallery
 

@@ -178,7 +178,7 @@ def schemes_page(pictures: bool = True) -> str:
     for name in ll.SCHEMES:
         row, said = rows[name], about[name]
         text += f"\n## `{name}`\n\n{sentence(row['summary'])} Family: {row['family']}. Acts on {acts(row)}.\n\n"
-        text += f"$$\n{said['formula']}\n$$\n\n"
+        text += f"```text\n{said['formula']}\n```\n\n"
         facts = {"relation": row["relation"], "source": linked(said["source"])}
         facts["options"] = ", ".join(f"`{key}={value}`" for key, value in row["options"].items()) or "none"
         around = [f"`{prefix}:{name}`" for prefix in WRAPPERS if f"{prefix}:{name}" in rows]
@@ -191,7 +191,7 @@ def schemes_page(pictures: bool = True) -> str:
     for prefix, wrapper in WRAPPERS.items():
         said, options = about[f"{prefix}:"], SchemeSpec.of(f"{prefix}:{inner_of(prefix, rows)}")
         own = set(options.options) - set(SchemeSpec.of(inner_of(prefix, rows)).options)
-        text += f"### `{prefix}:NAME`\n\n{sentence(wrapper.summary)}\n\n$$\n{said['formula']}\n$$\n\n"
+        text += f"### `{prefix}:NAME`\n\n{sentence(wrapper.summary)}\n\n```text\n{said['formula']}\n```\n\n"
         shown = ", ".join(f"`{key}={options.options[key]}`" for key in sorted(own)) or "none"
         text += table(("", ""), {"source": linked(said["source"]), "options of its own": shown}.items()) + "\n"
     return text
@@ -293,7 +293,7 @@ def draw_relation(name: str) -> Figure:
         distinct.remove(relation.background)
     colour = {code: tint(k) for k, code in enumerate(distinct)}
     with theme.style():
-        figure = Figure(figsize=(5.2, 2.5), layout="constrained")
+        figure = Figure(figsize=(7.4, 3.5), layout="constrained")
         for axes, n in zip(figure.subplots(1, 2, width_ratios=[2 * n + 3 for n in SHOWN]), SHOWN):
             size = 2 * n + 3
             image = np.ones((size, size, 3))
@@ -301,7 +301,7 @@ def draw_relation(name: str) -> Figure:
                 image[i, j] = colour.get(code, (0.88, 0.88, 0.88))
             axes.imshow(image, interpolation="nearest")
             read = [(step.query, source) for step in task.circuit(n) for source in step.sources]
-            axes.plot([j for _, j in read], [i for i, _ in read], "o", color="black", markersize=2.6)
+            axes.plot([j for _, j in read], [i for i, _ in read], "o", color="black", markersize=3.6)
             tokens = task.render(task.parse("^ " + " ".join("73518"[:n]) + " =").tokens[0]).split()
             axes.set_xticks(range(size), tokens)
             axes.set_yticks(range(size), tokens)
@@ -376,22 +376,22 @@ def draw_circuit(task: Task) -> Figure:
     """The tokens in a row, and for every step an arrow from each token that it reads to the one that it writes."""
     tokens, circuit = circuit_of(task)
     steps = list(circuit)
-    chosen = steps[min(1, len(steps) - 1)]
+    chosen = max(steps[:2], key=lambda step: len(step.sources) + 0.5 * (step is not steps[0]))
     reach = max(step.query + 1 - min(step.sources) for step in steps)
     bend = min(0.5, 9 / reach)
     with theme.style():
-        figure = Figure(figsize=(0.3 * len(tokens) + 0.3, 0.55 + 0.15 * reach * bend), layout="constrained")
+        figure = Figure(figsize=(0.42 * len(tokens) + 0.4, 0.75 + 0.21 * reach * bend), layout="constrained")
         axes = figure.subplots()
         start = steps[0].query
         for k, token in enumerate(tokens):
-            axes.text(k, 0, token, ha="center", va="center", fontsize=9, color="black" if k <= start else theme.BLUE)
+            axes.text(k, 0, token, ha="center", va="center", fontsize=13, color="black" if k <= start else theme.BLUE)
         for step in sorted(steps, key=lambda each: each is chosen):
             for source in step.sources:
                 own = step is chosen
                 axes.add_patch(
                     FancyArrowPatch(
                         (source, 0.45), (step.query + 1, 0.45), connectionstyle=f"arc3,rad={-bend}", arrowstyle="-|>",
-                        mutation_scale=6, linewidth=1.4 if own else 0.6, color=theme.VERMILION if own else "#b5b5b5",
+                        mutation_scale=9, linewidth=1.8 if own else 0.8, color=theme.VERMILION if own else "#b5b5b5",
                         zorder=3 if own else 2,
                     )
                 )  # fmt: skip
@@ -615,9 +615,10 @@ def trained_page() -> str:
 TRAINED_LEAD = """# Trained models
 
 They come with the package: `ll.load("copy/lbpe")` needs no training and no network. Each was trained on n ≤ 10
-by `lengthlens train`, with seed 0, smaller than is usual here so that the package stays small; none was chosen by how it
-does on longer inputs. On the command line their names stand for runs, which are copied into the store when they are
-first asked for: `lengthlens inspect copy/lbpe`. Exact match is of 200 instances; a test measures it again.
+by `lengthlens train`, some smaller than is usual here so that the package stays small; each is the first and only run of
+its configuration, so that none was chosen by how it does on longer inputs. On the command line their names stand for
+runs, which are copied into the store when they are first asked for: `lengthlens inspect copy/lbpe`. Exact match is of at
+least 200 instances; a test measures it again.
 
 """
 

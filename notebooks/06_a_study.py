@@ -19,7 +19,12 @@ from lengthlens.probes.table import probe_run
 
 place = Path(tempfile.mkdtemp())
 store = ll.RunStore(place / "runs")
-for name in ("copy/lbpe", "copy/ideal", "copy/learned", "copy/hinted:relative/max_distance=12"):
+for name in (
+    "copy/lbpe",
+    "copy/hinted:relative/max_distance=3",
+    "copy/hinted:relative/max_distance=12",
+    "copy/learned",
+):
     run = store.find(name)
     print(run.id, run.status().status)
 

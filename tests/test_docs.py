@@ -156,6 +156,8 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 def test_commands_in_blocks_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    if "into `mine.py`" in page.read_text("utf-8"):
+        (tmp_path / "mine.py").write_text(blocks(page, "python")[0], "utf-8")
     for line in shell_lines(page):
         command, words = command_of(shlex.split(line, comments=True)[1:])
         for name in re.findall(r"[\w/]+\.(?:parquet|toml)", line):  # files that have to be there
@@ -370,6 +372,8 @@ def decimals(text: str) -> set[str]:
 # Numbers of findings that stand in no table, by section, and where they are checked instead.
 ELSEWHERE = {
     1: {"0.905"},  # one run, test_the_run_without_an_index
+    8: {"0.59"},  # before a repair, of runs that were trained again since
+    11: {"0.975"},  # section 1 has it
     2: {"0.983", "0.956", "0.008", "−0.006", "0.029", "0.022", "−0.004", "0.054"},  # two studies as one, below
 }
 
