@@ -39,8 +39,8 @@ def mean_curves(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Extrapolation(Finding):
-    name, title = "extrapolation", "Exact match against length"
-    shows = "Exact match against length, for each task and scheme."
+    name, title = "extrapolation", "Exact match against scale"
+    shows = "Exact match against scale, for each task and scheme."
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         exact_multiples(mean_curves(measured(study.rows, "exact_match", "evaluate")), "lowest to highest seed", canvas)
@@ -111,7 +111,7 @@ def exact_multiples(
     """Exact match against length as `multiples`; `band` says in the legend what a band is."""
     bands = [Patch(color=BAND, label=band)] if (found["high"] > found["low"]).any() else []
     legend = [*theme.handles(found["label"]), TRAINED, *bands, *extra]
-    axes_of = multiples(side_by_side(found), _exact_line, canvas, "length n", "exact match", legend, top)
+    axes_of = multiples(side_by_side(found), _exact_line, canvas, "scale n", "exact match", legend, top)
     for task, axes in axes_of.items():
         trained = found.loc[found["row"] == task, "train_max"].dropna()
         known = int(trained.min()) if len(trained) else None  # shaded: where all runs were trained
@@ -162,7 +162,7 @@ def plot_exact_match(
         axes.plot(lengths, exact, marker="o", color=theme.BLUE, label="exact match")
         axes.plot(lengths, no_end, "--", color=theme.ORANGE, label="without the end token")
         length_axis(axes, min([1, *lengths]), max([train_max, *lengths]), train_max)
-        axes.set(xlabel="length n", ylabel="exact match")
+        axes.set(xlabel="scale n", ylabel="exact match")
         axes.set_title(theme.literal(textwrap.fill(title, int(canvas.width(4) * 16))))
         axes.legend()
     return canvas.figure

@@ -238,7 +238,7 @@ def _matches(axes: Axes, runs: pd.DataFrame) -> None:
     for line in (axes.axhline, axes.axvline):
         line(EXTRAPOLATES, color="0.8", linewidth=0.7)
     theme.points(axes, runs, "shown", "exact", ((0.0, 1.0), (0.0, 1.0)))
-    axes.set_title("exact match at twice the training length\n(predicted 0 where operators grow, ι > 0.3)")
+    axes.set_title("exact match at twice the training range\n(predicted 0 where operators grow, ι > 0.3)")
 
 
 def _lengths(axes: Axes, runs: pd.DataFrame) -> None:
@@ -259,6 +259,6 @@ def _lengths(axes: Axes, runs: pd.DataFrame) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(ticks, words)
         axis.set_ticks([], minor=True)
-    axes.set_xlabel("predicted, in multiples of the training length")
+    axes.set_xlabel("predicted, in multiples of the training range")
     axes.set_ylabel("measured")
     axes.set_title("length at which exact match falls below 0.9\n(number of runs; band: a factor of two)")

@@ -27,7 +27,7 @@ ASSOCIATION = "label auc spearman kendall runs groups extrapolating note"
 PARTS = {
     "held-out": (
         f"tasks {ASSOCIATION}", "On the tasks held out, and on the others",
-        "The same on the tasks that were held out, and on the others (2 × the training length).",
+        "The same on the tasks that were held out, and on the others (2 × the training range).",
     ),
     "versus": (
         "measure baseline difference runs note", "Our measures against each baseline",
@@ -39,7 +39,7 @@ PARTS = {
     ),
     "ranks": (
         "predictor by name spearman runs extrapolating note", "Rank correlation within each task and each scheme",
-        "Spearman correlation with exact match at 2 × the training length, within each task and each scheme; 1 if less "
+        "Spearman correlation with exact match at 2 × the training range, within each task and each scheme; 1 if less "
         "growth always goes with more.",
     ),
     "left-out": (
@@ -86,7 +86,7 @@ class Front(Finding):
         if "runs" in axes:
             counted = scatter(axes["runs"], runs, study.indices[0])
             networks = "network,\naccurate" if counted == 1 else "networks,\nall accurate"
-            axes["runs"].set_title(f"{counted} trained {networks} on training lengths")
+            axes["runs"].set_title(f"{counted} trained {networks} in range")
         if "auc" in axes:
             forest(axes["auc"], found, canvas.narrow)
         kept = ["run", "task", "label", "seed", study.indices[0].index, f"exact_{FACTORS[0]}"]
@@ -100,7 +100,7 @@ class Front(Finding):
             f"predictors-{factor}x": shown(
                 found.predictors[found.predictors["factor"] == factor], ASSOCIATION,
                 f"Telling runs that extrapolate to {factor} times the training range",
-                f"Telling runs with exact match of at least 0.9 at {factor} × the training length from the others. "
+                f"Telling runs with exact match of at least 0.9 at {factor} × the training range from the others. "
                 "Runs that are accurate in range; 95 % intervals of a bootstrap over whole cells of task and scheme.",
             )
             for factor in FACTORS
@@ -182,7 +182,7 @@ def with_kind(runs: pd.DataFrame) -> pd.DataFrame:
 def scatter(axes: Axes, runs: pd.DataFrame, index: Index) -> int:
     """Every run that has it, `with_kind`: an index against exact match at twice the training range; how many."""
     own = runs[np.isfinite(runs[index.index].astype(float))]
-    axes.set(xlabel=f"{index.label} (in range)", ylabel=f"exact match at\n{FACTORS[0]} × training length")
+    axes.set(xlabel=f"{index.label} (in range)", ylabel=f"exact match at\n{FACTORS[0]} × training range")
     axes.set_ylim(-0.06, 1.06)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     if own.empty:

@@ -43,7 +43,7 @@ class Pruning:
     def sentence(self) -> str:
         """In words, with Wilson's 95 % interval of each share."""
         said = [
-            f"of {len(part)} runs that had failed at {FACTORS[0]} × the training length and whose SRC {words}, "
+            f"of {len(part)} runs that had failed at {FACTORS[0]} × the training range and whose SRC {words}, "
             f"{_extrapolating(part['exact_2_after'])} "
             f"(median exact match {_medians(part, FACTORS[0])}, at {FACTORS[1]} × {_medians(part, FACTORS[1])})"
             for part, words in zip(self.failed(), ("became flat", "went on growing"))
@@ -74,7 +74,7 @@ class PrunedRuns(Finding):
     def draw(self, study: Study, canvas: Canvas) -> None:
         """An arrow for each run, from what it was to its pruned copy: growth of SRC across, exact match upwards.
 
-        The panels are `2x` and `10x`: exact match at so many times the training length.
+        The panels are `2x` and `10x`: exact match at so many times the training range.
         """
         found = study.once(pruning).runs
         legend = theme.handles(found["label"], line=False)
@@ -87,7 +87,7 @@ class PrunedRuns(Finding):
         axes_of = canvas.panels(list(names), theme.PAGE, 2.3, across=2, least=2.5, more=room, sharex=True, sharey=True)
         for name, axes in axes_of.items():
             _arrows(axes, found, names[name], theme.lines(found["label"]))
-            axes.set_title(f"at {names[name]} × the training length")
+            axes.set_title(f"at {names[name]} × the training range")
         canvas.label("growth of SRC inside the training range, ι", "exact match")
         canvas.data |= {"": found}
         canvas.legend(legend)

@@ -138,7 +138,7 @@ def test_one_class_leaves_a_sentence_in_the_front_figure():
         value=table()["value"].mask((table()["measure"] == "exact_match") & (table()["scale"] > 10), 0.0)
     )
     said = " ".join(texts(drawn(Study(flat), "front"))).replace("\n", " ")
-    assert "AUC is not stated: none of" in said and "all accurate on training lengths" in said
+    assert "AUC is not stated: none of" in said and "all accurate in range" in said
 
 
 BOX = ((0.0, 2.0), (0.0, 1.0))

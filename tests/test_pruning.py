@@ -110,7 +110,7 @@ def test_the_finding_counts_failed_runs_by_what_pruning_made_of_them():
     assert set(growing["label"]) == {"relative"}
     assert (flattened["exact_2_after"] == 1).all()
     failed = len(flattened)
-    assert f"of {failed} runs that had failed at 2 × the training length and whose SRC became flat" in found.sentence
+    assert f"of {failed} runs that had failed at 2 × the training range and whose SRC became flat" in found.sentence
     assert f", {failed} (1.00 [" in found.sentence and ", 0 (0.00 [" in found.sentence
 
 

@@ -159,7 +159,7 @@ def square(found: Sequence[Cell], place: int | None) -> dict[str, Any] | None:
         "sign": theme.VERDICTS.get(cell["verdict"], ("", "", ""))[2],
         "surprise": bool(cell["surprise"]),
         "doubtful": any(run["accurate"] is False for run in cell["runs"]),
-        "label": f"{cell['task']} under {cell['scheme']}: exact match {text} at {FACTORS[0]} times the training length",
+        "label": f"{cell['task']} under {cell['scheme']}: exact match {text} at {FACTORS[0]} times the training range",
     }
 
 

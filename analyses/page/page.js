@@ -25,7 +25,7 @@ function chooseMultiple(multiple) {
     for (const name of ["unknown", "level0", "level1", "level2", "level3", "level4"]) button.classList.remove(name);
     button.classList.add(level(value));
     button.querySelector("b").textContent = shown(value);
-    button.setAttribute("aria-label", `${cell.task} under ${cell.scheme}: exact match ${shown(value)} at ${multiple} times the training length`);
+    button.setAttribute("aria-label", `${cell.task} under ${cell.scheme}: exact match ${shown(value)} at ${multiple} times the training range`);
   }
 }
 
@@ -89,7 +89,7 @@ function verdict(cell) {
 
 function charts(cell) {
   const lines = (points) => cell.runs.map((run, k) => ({ points: points(run), style: seedStyle(k), label: `seed ${run.seed}` }));
-  const found = [chart("Exact match over length n", lines((run) => run.exact), { logarithmic: true, top: 1, trainMax: cell.train_max })];
+  const found = [chart("Exact match over scale n", lines((run) => run.exact), { logarithmic: true, top: 1, trainMax: cell.train_max })];
   for (const { curve, index, title } of study.growth) {
     const heading = `${title} up to scale n`;
     const iota = cell.runs.map((run) => shown(run.iota[index])).join(", ");

@@ -1,5 +1,7 @@
-"""Draws how-it-works.svg from the committed study and a trained model of the package: python docs/images/draw.py"""
+"""Draws the pictures of README and concepts, from the committed study and the package: python docs/images/draw.py"""
 
+import sys
+import textwrap
 from pathlib import Path
 
 import matplotlib as mpl
@@ -48,8 +50,6 @@ def draw() -> Figure:
 
 
 def wrapped(words: str, width: int) -> str:
-    import textwrap
-
     return "\n".join(textwrap.wrap(words, width))
 
 
@@ -130,4 +130,9 @@ if __name__ == "__main__":
     with mpl.rc_context(RC):
         figure = draw()
         figure.savefig(HERE / "how-it-works.svg", metadata={"Date": None})
-        figure.savefig("/tmp/how.png", dpi=110)
+    sys.path.insert(0, str(HERE.parent))
+    import generate
+
+    for scheme in ("rope", "ideal"):
+        generate.save(generate.draw_relation(scheme), HERE / f"relation-{scheme}.svg")
+    generate.save(generate.draw_circuit(ll.TASKS["parity-cot"]), HERE / "circuit-parity-cot.svg")
