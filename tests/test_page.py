@@ -9,6 +9,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
+from lengthlens.analyses.glossary import TERMS
 from lengthlens.analyses.page import page
 from lengthlens.analyses.study import Study
 from lengthlens.tests.browsing import DESKTOP, NEEDS_BROWSER, PHONE, Browser, browser, events, opened
@@ -69,6 +70,30 @@ def test_the_page_opens_in_peace_and_fetches_nothing(browser: Browser, address: 
     assert address in mine
     assert {url for url in mine if not url.startswith("data:")} == {address}
     assert len(browser.find_elements(By.CSS_SELECTOR, "button.cell")) == 16
+
+
+def test_a_cell_has_an_address(browser: Browser, address: str) -> None:
+    fresh = opened(browser, address)
+    browser.get(f"{fresh}#cell=copy/rope")
+    assert "copy under rope" in panel(browser)
+    browser.get(f"{fresh}#cell=%3Cscript%3Ealert(1)%3C%2Fscript%3E/ideal")
+    assert f"{HOSTILE} under ideal" in panel(browser)
+
+
+def test_a_term_opens_and_what_is_folded_is_there_on_paper(browser: Browser, address: str) -> None:
+    opened(browser, address)
+    term = browser.find_element(By.CSS_SELECTOR, ".lead button.term")
+    term.click()
+    said = browser.find_element(By.CSS_SELECTOR, ".lead .definition").text
+    assert said == TERMS[term.text].replace("`", "") and term.get_attribute("aria-expanded") == "true"
+    term.send_keys(Keys.ESCAPE)
+    assert not browser.find_elements(By.CSS_SELECTOR, ".definition")
+    folded = "return document.querySelectorAll('details:not([open])').length"
+    before = browser.execute_script(folded)
+    browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert before > 0 and browser.execute_script(folded) == 0
+    browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert browser.execute_script(folded) == before
 
 
 def test_a_hostile_name_is_text(browser: Browser, address: str) -> None:

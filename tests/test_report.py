@@ -1,5 +1,6 @@
 """The page as text: what it says, that names stay names, and that nothing a table lacks can break it."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
 
-from lengthlens.analyses.page import page
+from lengthlens.analyses.glossary import TERMS
+from lengthlens.analyses.page import BEYOND, IN_RANGE, page
 from lengthlens.analyses.page.cells import all_cells
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import as_study, write_study
@@ -49,11 +51,31 @@ def embedded(text: str) -> dict[str, Any]:
 # -- what it says ------------------------------------------------------------------------------------------------
 
 
+def plain(text: str) -> str:
+    """The text of a piece of the page, without its tags."""
+    return html.unescape(re.sub(r"<[^>]+>", "", text))
+
+
 def test_the_finding_is_a_sentence_with_its_interval_and_size(text: str) -> None:
     found = re.search(r'id="finding">(.*?)</p>', text)
     assert found
-    few = r"Whether .* cannot be said from \d+ runs in \d+ cells"  # as few as here make no AUC
-    assert re.search(rf"Over \d+ runs in \d+ cells .* AUC [\d.]+ \(|{few}", found[1])
+    size = r"\d+ (of the \d+ )?runs that are accurate in range, in \d+ cells"
+    few = rf"Whether .* cannot be said from {size}"  # as few as here make no AUC
+    assert re.search(rf"Over {size} .* AUC [\d.]+ \(|{few}", plain(found[1]))
+
+
+def test_the_lead_and_the_facts_count_the_same(text: str) -> None:
+    lead = re.search(r'class="lead">(.*?)</p>', text)
+    facts = dict(re.findall(r"<dt>([^<]+)</dt><dd>(\d+)</dd>", text))
+    assert lead
+    numbers = re.findall(r"\d+", plain(lead[1]))
+    assert numbers == [facts[words] for words in ("runs", "tasks", "position embeddings", IN_RANGE, BEYOND)]
+
+
+def test_terms_open_onto_what_they_mean(text: str) -> None:
+    used = set(re.findall(r'data-term="([^"]+)"', text))
+    assert {"exact match", "accurate in range"} <= used <= set(TERMS)
+    assert re.findall(r'data-meaning="([^"]+)"', text) == list(TERMS)  # which the script and paper show
 
 
 def test_cells_hold_the_numbers_of_the_table(table: pd.DataFrame) -> None:
@@ -79,6 +101,7 @@ def test_what_did_not_work_is_shown(table: pd.DataFrame) -> None:
     ]
     text = page(Study(pd.concat([table, as_study(pd.DataFrame(failed))], ignore_index=True)))
     assert "failed: the disk was full" in text
+    assert "1 of 13 runs: 1 failed, 1 not accurate in range" in text
 
 
 def test_the_same_table_gives_the_same_bytes(table: pd.DataFrame, text: str) -> None:
