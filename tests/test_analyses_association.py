@@ -96,6 +96,9 @@ def test_a_difference_is_taken_on_the_same_resamples():
     assert (found.value, found.low, found.high) == (0, 0, 0)
 
 
-def test_one_group_has_no_interval_and_says_so():
-    found = estimate(mean([1.0, 2.0]), ["a", "a"])
-    assert found.value == 1.5 and np.isnan(found.low) and "no interval" in found.note
+def test_few_groups_have_no_interval_and_say_so():
+    for groups in ("aa", "abcd"):
+        found = estimate(mean([1.0, 2.0] * (len(groups) // 2)), list(groups))
+        assert found.value == 1.5 and np.isnan(found.low) and "too few for an interval" in found.note
+    enough = estimate(mean([1.0, 2.0, 3.0, 4.0, 5.0]), list("abcde"))
+    assert enough.low < enough.value < enough.high
