@@ -43,7 +43,7 @@ class Fraction(PositionScheme):
 # %%
 # Does it keep to the contract?
 # -----------------------------
-print(ll.check("fraction"))
+print(ll.check("fraction")[0])
 
 # %%
 # What can it do?

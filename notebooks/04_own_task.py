@@ -38,7 +38,7 @@ class Neighbours(Task):
         return Circuit.of(Operator("add", 2, add), scale + k, k, np.minimum(k + 1, scale + 1))
 
 
-print(ll.check("neighbours"))
+print(ll.check("neighbours")[0])
 
 # %%
 # How hard is it?

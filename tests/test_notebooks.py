@@ -100,4 +100,4 @@ def test_06_a_study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pyt
     found = run("06_a_study", monkeypatch, tmp_path)
     beyond = found["beyond"].set_index("scheme")["value"]
     assert beyond["lbpe"] > 0.9 > beyond["learned"]
-    assert [path.name for path in found["drawn"].files] == ["extrapolation.png"]
+    assert "extrapolation.png" in [path.name for path in found["drawn"].files] and not found["drawn"].missing

@@ -75,7 +75,7 @@ def test_the_lead_and_the_facts_count_the_same(text: str) -> None:
 def test_terms_open_onto_what_they_mean(text: str) -> None:
     used = set(re.findall(r'data-term="([^"]+)"', text))
     assert {"exact match", "accurate in range"} <= used <= set(TERMS)
-    assert re.findall(r'data-meaning="([^"]+)"', text) == list(TERMS)  # which the script and paper show
+    assert re.findall(r'<dd data-meaning="([^"]+)"', text) == list(TERMS)  # which the script and paper show
 
 
 def test_cells_hold_the_numbers_of_the_table(table: pd.DataFrame) -> None:

@@ -19,7 +19,14 @@ def test_they_are_small_sound_and_say_nothing_of_a_machine() -> None:
     assert {path.name for path in files} == {
         *("config.json", "status.json", "evaluation.json", "manifest.json", "model.safetensors")
     }
-    assert {"copy/lbpe", "copy/learned", "parity-cot/lbpe"} <= set(shipped())
+    assert {
+        "copy/lbpe",
+        "copy/rope",
+        "copy/learned",
+        "copy/ideal",
+        "parity-cot/lbpe",
+        "addition/lbpe/other=one",
+    } <= set(shipped())
     for run in shipped().values():
         assert run.problems() == [] and run.config.train_max == 10
 
@@ -31,7 +38,9 @@ def test_exact_match_is_what_is_said(name: str) -> None:
     said = {row["length"]: row for row in best_rows(run.evaluation())}
     model = ll.load(name)
     assert said[20]["samples"] >= 200
-    found = ll.exact_match(model, run.config.task, [10, 20], samples=said[20]["samples"], seed=said[20]["seed"])
+    found = ll.exact_match(
+        model, ll.TASKS[run.config.task], [10, 20], samples=said[20]["samples"], seed=said[20]["seed"]
+    )
     for score in found:
         assert score.exact_match == pytest.approx(said[score.length]["exact_match"], abs=0.01)
 
