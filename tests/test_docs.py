@@ -453,6 +453,10 @@ def test_forecasts_in_the_findings_and_the_readme() -> None:
     for name in ("other runs of the scheme", "the scheme is told the scale"):
         assert scores[name]["call has more, all"] in text
     assert f"call {every['right']} networks under 24 schemes right, {other['right']} on tasks" in readme
+    later = pd.read_csv(ROOT / "figures/schemes/later.csv").dropna(subset="iota_interchange")
+    called = (later["iota_interchange"] <= 0.3) & (later["predicted_20"] >= 0.9)
+    right = f"right for {(called == (later['exact_match_20'] >= 0.9)).sum()} of {len(later)}"
+    assert right in text and right in readme
     causes = {row["cause"]: row["runs"] for row in rows_of(tables / "forecast-causes.md")}
     assert f"{causes['codes never trained']} have codes at their sources" in text
     for row in rows_of(tables / "outcome.md"):
