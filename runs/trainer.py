@@ -40,9 +40,9 @@ def refuse_too_large(config: RunConfig) -> None:
     What is counted is less than what is needed: for each weight its gradient and AdamW's two moments beside it, and
     what the backward pass needs of each token of a batch.
 
-    >>> refuse_too_large(RunConfig(task="copy", scheme="rope", d_model=1 << 20))  # doctest: +ELLIPSIS
+    >>> refuse_too_large(RunConfig(task="copy", scheme="rope", d_model=1 << 18))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    lengthlens.errors.UserError: a run with d_model 1048576 and batches of 32 would take ...
+    lengthlens.errors.UserError: a run with d_model 262144 and batches of 32 would take ...
     """
     model, task = config.model.resolved(), config.task_object
     weights = model.n_layers * model.d_model * (4 * model.n_heads * (model.d_head or 0) + 2 * (model.d_mlp or 0))

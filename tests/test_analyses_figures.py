@@ -80,11 +80,7 @@ def test_many_options_of_one_scheme_are_still_all_there():
 # -- every figure ------------------------------------------------------------------------------------------------
 
 
-def of_study() -> list[str]:
-    return list(findings(complete()))
-
-
-@pytest.mark.parametrize("name", of_study())
+@pytest.mark.parametrize("name", list(findings()))
 def test_every_figure_is_drawn_at_the_width_of_a_paper(name):
     figure = drawn(complete(), name)
     assert name not in complete().missing
@@ -94,7 +90,7 @@ def test_every_figure_is_drawn_at_the_width_of_a_paper(name):
     assert figure.get_figheight() <= theme.PAGE_HEIGHT
 
 
-@pytest.mark.parametrize("name", of_study())
+@pytest.mark.parametrize("name", list(findings()))
 def test_every_figure_fits_a_column_without_cut_text(name):
     figure = complete().figure(findings()[name], width=3.3)
     figure.draw_without_rendering()

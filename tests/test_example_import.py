@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import lengthlens as ll
 
+pytestmark = pytest.mark.slow  # a wheel, and a process that imports everything, trains and probes
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 

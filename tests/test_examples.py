@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # a wheel, and processes that import everything and train
 ROOT = Path(__file__).resolve().parent.parent
 NOT_BUILT = (".*", "build", "out", "tests", "figures", "docs", "*.egg-info")
 
