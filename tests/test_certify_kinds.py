@@ -336,7 +336,7 @@ def assert_none_exceeded(found: list[tuple[int, Certificate, int | None]], prove
 
 
 def test_no_certificate_exceeds_a_failure() -> None:
-    assert_none_exceeded(list(exceeded(range(14), constants=300, most=350, tries=3)), proven=0.3)
+    assert_none_exceeded(list(exceeded(range(40), constants=300, most=350, tries=3)), proven=0.3)
 
 
 @pytest.mark.slow

@@ -216,7 +216,7 @@ def test_a_figure_on_axes_of_ones_own() -> None:
     assert alone.get_title() == "copy" and alone.get_legend() is None
 
 
-@pytest.mark.parametrize("name", list(findings()))
+@pytest.mark.parametrize("name", list(findings(Study(table()))))
 def test_every_figure_takes_axes(name: str) -> None:
     if name in ("records", "forecast"):
         return  # the study has nothing for them

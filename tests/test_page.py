@@ -2,11 +2,9 @@
 
 import base64
 from pathlib import Path
-from urllib.parse import quote
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
@@ -21,13 +19,12 @@ pytestmark = NEEDS_BROWSER
 __all__ = ["browser"]  # a fixture
 
 HOSTILE = "<script>alert(1)</script>"
-WIDE = '<svg xmlns="http://www.w3.org/2000/svg" width="1200" height="400"><rect width="1200" height="400"/></svg>'
 
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     """A small study, one of whose tasks has a name that would like to be more than a name."""
-    found = synthetic_study(["copy", "parity-cot", "parity"], ["ideal", "lbpe", "relative", "rope"], 2, pola_targets=())
+    found = synthetic_study(["copy", "parity-cot", "parity"], ["ideal", "lbpe", "relative", "rope"], 2)
     hostile = found[found["task"] == "parity-cot"]
     renamed = hostile.assign(task=HOSTILE, run=hostile["run"].str.replace("parity-cot", HOSTILE), reason="</script><b>")
     return pd.concat([found, renamed], ignore_index=True)
@@ -35,12 +32,8 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def address(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page with a wide rectangle in the place of every figure: what is drawn in them is tested elsewhere."""
     file = tmp_path_factory.mktemp("page") / "index.html"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lengthlens.analyses.page.embedded", lambda figure: f"data:image/svg+xml,{quote(WIDE)}")
-        patch.setattr("lengthlens.analyses.study.Study.figure", lambda study, finding: Figure((12.0, 4.0)))
-        file.write_text(page(Study(table, synthetic_provenance(table))), encoding="utf-8")
+    file.write_text(page(Study(table, synthetic_provenance(table))), encoding="utf-8")
     return file.as_uri()
 
 
