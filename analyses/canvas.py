@@ -5,8 +5,9 @@ and the legend below them in as many columns as fit. With axes, only the panels 
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, cast
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -18,6 +19,7 @@ from lengthlens.analyses.table import MissingError
 from lengthlens.errors import UserError, unknown
 
 Given = Axes | Mapping[str, Axes]
+Arguments = ParamSpec("Arguments")
 LETTER = 0.048  # inches of a letter of a legend, on average
 HANDLE = 0.5  # inches of the sign before it, and of the gap behind it
 ROW = 0.155  # inches of a line of a legend
@@ -73,8 +75,8 @@ class Canvas:
         """An axes for each name: those given, or new ones, at most `across` beside each other, each `least` inches.
 
         `width` is the usual one and `panel` the height of a panel, of which a figure has so many; `more` is the height
-        of all else, and `most` that of the figure at most. `ratios` are of the widths of panels that all fit side by
-        side, and `share` is as in `Figure.subplots`.
+        of all else, and `most` that of the figure at most. `ratios` are of the widths of panels side by side, if so
+        many are, and `share` is as in `Figure.subplots`.
         """
         if self.given is not None:
             return self._take(names)
@@ -83,7 +85,7 @@ class Canvas:
         down = math.ceil(len(names) / across)
         size = (wide, self.height or min(panel * down + more, most))
         self._figure = Figure(figsize=size, layout="constrained")
-        ratios = ratios if ratios and across == len(names) else None
+        ratios = ratios if ratios and across == len(ratios) else None
         grid = self._figure.subplots(down, across, squeeze=False, width_ratios=ratios, **share)
         for spare in grid.flat[len(names) :]:
             spare.set_axis_off()
@@ -138,6 +140,30 @@ class Canvas:
         else:
             first = self.given if isinstance(self.given, Axes) else next(iter((self.given or self._axes).values()))
             first.legend(handles=list(handles), handlelength=handlelength)
+
+
+def drawn(draw: Callable[Concatenate[Canvas, Arguments], None]) -> Callable[..., Figure]:
+    """A figure function from one that draws on a canvas.
+
+    It takes the arguments behind the canvas, and by name `ax` (axes, or a dictionary of them by panel), `width` and
+    `height` in inches, and `legend`; it gives the Matplotlib figure.
+    """
+
+    @wraps(draw)
+    def plot(
+        *args: Any,
+        ax: Given | None = None,
+        width: float | None = None,
+        height: float | None = None,
+        legend: bool = True,
+        **options: Any,
+    ) -> Figure:
+        canvas = Canvas(ax, width, height, legend)
+        with theme.style():
+            draw(canvas, *args, **options)
+        return canvas.figure
+
+    return plot
 
 
 def legend_columns(labels: Sequence[str], width: float) -> int:

@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
 from lengthlens.analyses import theme
+from lengthlens.analyses.canvas import LETTER, Canvas, drawn, legend_height
+from lengthlens.analyses.inside import LEAST
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.errors import UserError
 from lengthlens.inside.attribution import Relevance
@@ -33,42 +35,55 @@ def healed_runs(table: pd.DataFrame) -> pd.DataFrame:
     return wide.assign(healed=(wide["own"] < HEALED) & (wide["ideal"] >= HEALED))
 
 
-def plot_healing(table: pd.DataFrame) -> Figure:
-    """Left: exact match as runs are and with the ideal relation, by task. Right: who is healed, by the control."""
+@drawn
+def plot_healing(canvas: Canvas, table: pd.DataFrame) -> None:
+    """Which failing runs the ideal relation heals.
+
+    Panels: `tasks`, exact match as runs are and with the ideal relation, by task; `control`, the same by the control in
+    range.
+    """
     runs = healed_runs(table)
     failing = runs[runs["own"] < HEALED]
     longest = int(runs["scale"].iloc[0])
     groups = failing["scheme"].map(theme.group)
     marks = {"label": failing["scheme"], "group": groups, "colour": groups.map(theme.colours(failing["scheme"]))}
     shown = failing.assign(**marks, task_family="position-addressed")
-    with theme.style():
-        figure = Figure(figsize=(theme.PAGE, 3.0), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
-        tasks = theme.tasks_in_order(shown["task"])
-        for place, task in enumerate(tasks):
-            part = shown[shown["task"] == task].sort_values(["ideal", "own"])
-            offset = np.linspace(-0.3, 0.3, len(part)) if len(part) > 1 else np.zeros(1)
-            for x, (_, run) in zip(place + offset, part.iterrows()):
-                colour = run["colour"]
-                left.plot([x, x], [run["own"], run["ideal"]], color=colour, linewidth=0.9)
-                left.plot(x, run["own"], "o", markersize=3, markerfacecolor="white", markeredgecolor=colour)
-                left.plot(x, run["ideal"], "o", markersize=3.2, color=colour)
-            left.text(place, 1.09, f"{int(part['healed'].sum())} of {len(part)}", ha="center", fontsize=6.5)
-        left.set_xticks(range(len(tasks)), [task.replace("-", "-\n", 1) for task in tasks])
-        left.set_ylim(-0.05, 1.18)
-        left.set_yticks([0, 0.5, 1])
-        left.set_ylabel(f"exact match at n = {longest}")
-        left.set_title("open: as trained on n ≤ 10; filled: with the ideal relation", fontsize=7)
-        right.set_xlim(-0.1, 1.1)
-        right.set_ylim(-0.1, 1.1)
-        right.axhline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
-        right.axvline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
-        theme.points(right, shown, "in_range", "ideal", ((0.0, 1.0), (0.0, 1.0)))
-        right.set_xlabel("control in range:\nexact match at n = 10 with codes of n = 7")
-        right.set_ylabel(f"with the ideal relation, n = {longest}")
-        right.set_title("runs that fail", fontsize=7)
-        figure.legend(handles=theme.family_handles(shown), loc="outside lower center", ncols=6, columnspacing=1.2)
-    return figure
+    handles = theme.family_handles(shown)
+    below = legend_height([str(each.get_label()) for each in handles], canvas.width(theme.PAGE))
+    panels = canvas.panels(
+        ["tasks", "control"], theme.PAGE, 2.55, across=2, least=2.5, more=below + 0.1, ratios=[1.25, 1]
+    )
+    if "tasks" in panels:
+        _by_task(panels["tasks"], shown, longest, canvas.narrow)
+    if "control" in panels:
+        axes = panels["control"]
+        axes.set_xlim(-0.1, 1.1)
+        axes.set_ylim(-0.1, 1.1)
+        axes.axhline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
+        axes.axvline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
+        theme.points(axes, shown, "in_range", "ideal", ((0.0, 1.0), (0.0, 1.0)))
+        axes.set_xlabel("control in range:\nexact match at n = 10 with codes of n = 7")
+        axes.set_ylabel(f"with the ideal relation, n = {longest}")
+        axes.set_title("runs that fail", fontsize=7)
+    canvas.legend(handles)
+
+
+def _by_task(axes: Axes, shown: pd.DataFrame, longest: int, narrow: bool) -> None:
+    tasks = theme.tasks_in_order(shown["task"])
+    for place, task in enumerate(tasks):
+        part = shown[shown["task"] == task].sort_values(["ideal", "own"])
+        offset = np.linspace(-0.3, 0.3, len(part)) if len(part) > 1 else np.zeros(1)
+        for x, (_, run) in zip(place + offset, part.iterrows()):
+            colour = run["colour"]
+            axes.plot([x, x], [run["own"], run["ideal"]], color=colour, linewidth=0.9)
+            axes.plot(x, run["own"], "o", markersize=3, markerfacecolor="white", markeredgecolor=colour)
+            axes.plot(x, run["ideal"], "o", markersize=3.2, color=colour)
+        axes.text(place, 1.09, f"{int(part['healed'].sum())} of {len(part)}", ha="center", fontsize=6.5)
+    axes.set_xticks(range(len(tasks)), [task.replace("-", "-\n", 2 if narrow else 1) for task in tasks])
+    axes.set_ylim(-0.05, 1.18)
+    axes.set_yticks([0, 0.5, 1])
+    axes.set_ylabel(f"exact match at n = {longest}")
+    axes.set_title("open: as trained on n ≤ 10; filled: with the ideal relation", fontsize=7)
 
 
 def healing_tables(table: pd.DataFrame) -> dict[str, Table]:
@@ -93,45 +108,45 @@ def healing_tables(table: pd.DataFrame) -> dict[str, Table]:
     }
 
 
-def plot_patching(table: pd.DataFrame) -> Figure:
-    """A heat map for each role: effect of every head, attention layer and MLP at the query, and of the stream."""
+@drawn
+def plot_patching(canvas: Canvas, table: pd.DataFrame) -> None:
+    """A heat map for each role: effect of every head, attention layer and MLP at the query, and of the stream.
+
+    Panels are named by role, component and place: ``token: head at query``.
+    """
     roles = list(dict.fromkeys(table["role"]))
     columns = [("head", "query"), ("attention", "query"), ("mlp", "query")]
     columns += [("residual", place) for place in dict.fromkeys(table[table["component"] == "residual"]["place"])]
     columns = [each for each in columns if ((table["component"] == each[0]) & (table["place"] == each[1])).any()]
     layers = int(table["layer"].max()) + 1
-    names = {c: _column_names(table, *c) for c in columns}
-    widths = [len(names[c]) for c in columns]
-    with theme.style():
-        figure = Figure(figsize=(theme.PAGE, 0.55 + len(roles) * (0.45 + 0.22 * layers)), layout="constrained")
-        grid = figure.subplots(len(roles), len(columns), squeeze=False, width_ratios=[w + 0.6 for w in widths])
-        for row, role in enumerate(roles):
-            for column, key in enumerate(columns):
-                axes, part = grid[row, column], table[table["role"] == role]
-                cells = _cells(part[(part["component"] == key[0]) & (part["place"] == key[1])], layers, widths[column])
-                image = axes.imshow(cells, cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto", origin="lower")
-                for (y, x), value in np.ndenumerate(cells):
-                    if np.isfinite(value):
-                        colour = "white" if abs(value) > 0.6 else "black"
-                        axes.text(
-                            x,
-                            y,
-                            f"{round(float(value), 2) + 0.0:.2f}",
-                            ha="center",
-                            va="center",
-                            fontsize=5.5,
-                            color=colour,
-                        )
-                axes.set_xticks(range(widths[column]), names[key] if row == len(roles) - 1 else [])
-                axes.set_yticks(range(layers), [f"layer {k}" for k in range(layers)] if column == 0 else [])
-                axes.tick_params(length=0)
-                if row == 0:
-                    axes.set_title(
-                        {"head": "heads, at the query", "residual": f"stream at\n{key[1]}"}.get(key[0], key[0])
-                    )
-            grid[row, 0].set_ylabel(role)
-        figure.colorbar(image, ax=grid, shrink=0.8, label="effect")
-    return figure
+    heads = {key: _column_names(table, *key) for key in columns}
+    where = {f"{role}: {part} at {place}": (role, (part, place)) for role in roles for part, place in columns}
+    panels = canvas.panels(
+        list(where), theme.PAGE, 0.45 + 0.22 * layers, across=len(columns), least=LEAST, more=0.55,
+        ratios=[len(heads[key]) + 0.6 for key in columns],
+    )  # fmt: skip
+    for name, axes in panels.items():
+        role, key = where[name]
+        part = table[(table["role"] == role) & (table["component"] == key[0]) & (table["place"] == key[1])]
+        cells = _cells(part, layers, len(heads[key]))
+        image = axes.imshow(cells, cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto", origin="lower")
+        for (y, x), value in np.ndenumerate(cells):
+            if np.isfinite(value):
+                look = {"color": "white" if abs(value) > 0.6 else "black", "fontsize": 4 if canvas.narrow else 5.5}
+                axes.text(x, y, f"{round(float(value), 2) + 0.0:.2f}", ha="center", va="center", **look)
+        last, first = name in canvas.last_row, name in canvas.first_column
+        axes.set_xticks(range(len(heads[key])), heads[key] if last else [])
+        axes.set_yticks(range(layers), [f"layer {k}" for k in range(layers)] if first else [])
+        axes.tick_params(length=0)
+        if role == roles[0] or not canvas.own:
+            turned = {"rotation": 90, "fontsize": 6} if canvas.narrow else {}
+            axes.set_title(
+                {"head": "heads, at\nthe query", "residual": f"stream at\n{key[1]}"}.get(key[0], key[0]), **turned
+            )
+        if first:
+            axes.set_ylabel(role)
+    if canvas.own:
+        canvas.figure.colorbar(image, ax=list(panels.values()), shrink=0.8, label="effect")
 
 
 def _column_names(table: pd.DataFrame, component: str, place: str) -> list[str]:
@@ -147,22 +162,24 @@ def _cells(part: pd.DataFrame, layers: int, width: int) -> Any:
     return cells
 
 
-def plot_relevance(found: Relevance, words: Sequence[str], row: int = 0, read: Sequence[int] = ()) -> Figure:
+@drawn
+def plot_relevance(
+    canvas: Canvas, found: Relevance, words: Sequence[str], row: int = 0, read: Sequence[int] = ()
+) -> None:
     """Relevance of each token and position of one input to the answer; keys that the circuit reads are underlined."""
     tokens = found.tokens[row].cpu().numpy()
     parts = {"tokens": tokens} | ({} if found.positions is None else {"positions": found.positions[row].cpu().numpy()})
     if len(words) != len(tokens):
         raise UserError(f"{len(words)} words were given for {len(tokens)} tokens: one for each is needed")
     most = max(float(np.abs(part).max()) for part in parts.values()) or 1.0
-    with theme.style():
-        width = min(theme.PAGE, max(theme.COLUMN, 0.8 + 0.26 * len(words)))
-        figure = Figure(figsize=(width, 0.55 + 0.32 * len(parts)), layout="constrained")
-        axes = figure.subplots()
-        image = axes.imshow(np.stack(list(parts.values())), cmap=DIVERGING, vmin=-most, vmax=most, aspect="auto")
-        axes.set_xticks(range(len(words)), [theme.literal(word) for word in words])
-        axes.set_yticks(range(len(parts)), list(parts))
-        axes.tick_params(length=0)
-        for key in read:
-            axes.plot([key - 0.4, key + 0.4], [len(parts) - 0.5] * 2, color="black", linewidth=2, clip_on=False)
-        figure.colorbar(image, ax=axes, label=found.method)
-    return figure
+    wide = min(theme.PAGE, max(theme.COLUMN, 0.8 + 0.26 * len(words)))
+    axes = canvas.panel(wide, 0.55 + 0.32 * len(parts))
+    image = axes.imshow(np.stack(list(parts.values())), cmap=DIVERGING, vmin=-most, vmax=most, aspect="auto")
+    fits = (canvas.width(wide) - 1.2) / len(words) / LETTER  # letters of 7 points between two words
+    size = min(7.0, 7 * fits / max(len(word) for word in words))
+    axes.set_xticks(range(len(words)), [theme.literal(word) for word in words], fontsize=max(size, 4))
+    axes.set_yticks(range(len(parts)), list(parts))
+    axes.tick_params(length=0)
+    for key in read:
+        axes.plot([key - 0.4, key + 0.4], [len(parts) - 0.5] * 2, color="black", linewidth=2, clip_on=False)
+    canvas.figure.colorbar(image, ax=axes, label=found.method)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="The page to write.  [default: inspect-RUN.html]"
 )
+@click.option("--step", type=options.Whole(0), help="Look at the checkpoint of this training step (`train --keep`).")
 @store_option
 @as_json
 def inspect_command(
@@ -39,6 +40,7 @@ def inspect_command(
     length: int | None,
     lengths: list[int] | None,
     out: Path | None,
+    step: int | None,
     store: "RunStore",
     as_json: bool,
 ) -> None:
@@ -51,11 +53,18 @@ def inspect_command(
     config = found.config
     with stoppable("the inspection"), progress("looking inside") as report:
         seen = inspect(
-            found.model(), train_max=config.train_max, scales=lengths, text=text, length=length, report=report
+            found.model(step=step),
+            train_max=config.train_max,
+            scales=lengths,
+            text=text,
+            length=length,
+            checkpoints=found if found.checkpoints and step is None else None,
+            report=report,
         )
         report("drawing")
         title = f"Inside {config.task} under {config.scheme}"
         about = {"run": found.id, "task": config.task, "scheme": config.scheme, "trained on": f"n ≤ {config.train_max}"}
+        about |= {} if step is None else {"checkpoint": f"training step {step}"}
         page = inside_page(seen, found.id, title, about)
     path = Path(f"inspect-{found.id}.html") if out is None else out
     make_directory(path.parent)

@@ -30,6 +30,11 @@ lengths_option = click.option(
 @click.option("--seed", type=Whole(0, 2**63 - 1), help="Of initial weights and data.")
 @config_options
 @store_option
+@click.option(
+    "--keep",
+    callback=options.numbers,
+    help="Keep the weights after these steps, such as 0,100,200, for `inspect --step`; also of a finished run.",
+)
 @click.option("--wandb", is_flag=True, help="Send metrics to Weights & Biases too.")
 @click.option("--tensorboard", is_flag=True, help="Write metrics for TensorBoard too, into STORE/tensorboard.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -37,6 +42,7 @@ lengths_option = click.option(
 def train_command(
     scheme_options: dict[str, str],
     store: "RunStore",
+    keep: list[int] | None,
     wandb: bool,
     tensorboard: bool,
     quiet: bool,
@@ -55,7 +61,7 @@ def train_command(
         if tensorboard:
             reports.append(tensorboard_report(store.path / "tensorboard" / config.id))
         with terminal.training_progress(quiet) as report:
-            trained = train(config, store, reports=[report, *reports])
+            trained = train(config, store, reports=[report, *reports], keep=keep or ())
     if as_json:
         print_json(trained.summary())
         return
@@ -64,6 +70,8 @@ def train_command(
         click.echo(f"exact match up to n = {config.train_max}: {trained.status.in_range_exact_match:.4f}")
     if trained.status.reason:
         click.echo(f"reason: {trained.status.reason}")
+    if trained.run is not None and trained.run.checkpoints:
+        click.echo(f"checkpoints kept: steps {', '.join(map(str, trained.run.checkpoints))}")
 
 
 @click.command()

@@ -1,6 +1,6 @@
 """Everything that one looks at inside a network, gathered once: what `lengthlens inspect` shows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,13 @@ from lengthlens.errors import UserError
 from lengthlens.inside.ablation import ablate
 from lengthlens.inside.heads import Glance, HeadRelation, glance, head_relations, measure_table, role_table
 from lengthlens.inside.instances import checked_scales, drawn, known_task
-from lengthlens.inside.plane import head_plane
+from lengthlens.inside.plane import head_plane, plane_over_training
 from lengthlens.inside.residual import residual_shares
 from lengthlens.inside.scores import score_shares
 from lengthlens.inside.sequence import SequenceView, look_at
 from lengthlens.inside.subject import label
 from lengthlens.probes.subject import AnyModel, reachable
+from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
 TRAIN_MAX = 10  # that of runs by default
@@ -38,6 +39,7 @@ class Inspection:
     residual: pd.DataFrame  # hook, scale, mean, position, content, remainder, …
     ablation: pd.DataFrame  # layer, head, scale, whole, without: exact match; empty without a task
     sequence: SequenceView
+    training: pd.DataFrame  # as plane, with a column step in front; empty where no checkpoints were kept
 
     def summary(self) -> list[dict[str, Any]]:
         """A row for each head, in plain values: the relation in words, and the measures at the largest scales."""
@@ -71,6 +73,7 @@ def inspect(
     scales: Sequence[int] | None = None,
     text: str | None = None,
     length: int | None = None,
+    checkpoints: Run | Mapping[int, AnyModel] | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Inspection:
     """Look inside a network: what every head does at several lengths, and one sequence in full.
@@ -82,6 +85,7 @@ def inspect(
         scales: the scales n to look at; half, once, twice and five times `train_max` if None, as far as they exist.
         text: the sequence to show in full, as the task writes it.
         length: where no text is given, the scale of a random one; `train_max` if None.
+        checkpoints: the run, or models by training step, for the plane of heads over training; left out if None.
         report: is told what is being done.
 
     Result: an `Inspection`, which `lengthlens.analyses.inside.page` makes a page of.
@@ -114,8 +118,12 @@ def inspect(
     )
     tell("leaving out heads")
     ablation = pd.DataFrame() if task is None else without_heads(model, task, scales)
+    training = pd.DataFrame()
+    if checkpoints is not None:
+        tell("the course of training")
+        training = plane_over_training(checkpoints, task, max(2, scales_in(scales, train_max)))
     tables = measure_table(glances), role_table(glances), plane, *parts, ablation
-    return Inspection(train_max, scales, glances, head_relations(glances), *tables, sequence)
+    return Inspection(train_max, scales, glances, head_relations(glances), *tables, sequence, training)
 
 
 def _default_scales(model: AnyModel, task: Task | None, train_max: int) -> list[int]:

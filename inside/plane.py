@@ -17,6 +17,7 @@ from lengthlens.errors import UserError
 from lengthlens.inside.heads import Mean
 from lengthlens.inside.instances import Instances, checked_scales, drawn, first_query, watch
 from lengthlens.probes.subject import AnyModel, subject_of
+from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
 ROWS = 128  # instances of each scale; more than elsewhere, since the mean over them is taken for the position part
@@ -61,21 +62,33 @@ def head_plane(
     return pd.DataFrame(lines).sort_values(["layer", "head", "scale"], kind="stable", ignore_index=True)
 
 
-def plane_over_training(checkpoints: Mapping[int, AnyModel], task: Task | None = None, scale: int = 10) -> pd.DataFrame:
+def plane_over_training(
+    checkpoints: Run | Mapping[int, AnyModel], task: Task | None = None, scale: int | None = None
+) -> pd.DataFrame:
     """The plane at several moments of a training: `head_plane` at one scale, with a column `step` in front.
 
-    `checkpoints` are models by training step, where they were kept. A run keeps its last one only; to keep more, train
-    step by step:
+    Arguments:
+        checkpoints: a run that was trained with `keep`, or models by training step.
+        task: the task; the models' own if None.
+        scale: the scale n; the largest of the run's training if None, 10 of models.
 
-        trainer, kept = Trainer(config), {}
-        while not trainer.done:
-            trainer.advance()  # up to the next check
-            kept[trainer.step] = copy.deepcopy(trainer.model)
-        ll.plane_over_training(kept)
+    Errors: UserError where nothing was kept, with what to do.
+
+        run = ll.train(config, store, keep=range(0, 2001, 200)).run
+        ll.plane_over_training(run)
     """
-    if not checkpoints:
-        raise UserError("no checkpoints were kept, so that there is no course of training to follow")
-    tables = [head_plane(model, task, [scale]).assign(step=step) for step, model in sorted(checkpoints.items())]
+    models: Mapping[int, AnyModel]
+    if isinstance(checkpoints, Run):
+        models = {step: checkpoints.model(step=step) for step in checkpoints.checkpoints}
+        if (end := checkpoints.status()).has_model:
+            models[end.steps] = checkpoints.model()
+        scale = scale or checkpoints.config.train_max
+    else:
+        models = checkpoints
+    if len(models) < 1 + isinstance(checkpoints, Run):  # the end of training alone is no course
+        why = "no checkpoints were kept, so that there is no course of training to follow"
+        raise UserError(f"{why}: train with keep=[0, 200, …], or --keep")
+    tables = [head_plane(model, task, [scale or 10]).assign(step=step) for step, model in sorted(models.items())]
     joined = pd.concat(tables, ignore_index=True)
     return joined[["step", *(name for name in joined if name != "step")]]
 

@@ -9,11 +9,12 @@ names are listed. Code is run because the user named it or installed it, never b
 import hashlib
 import importlib.util
 import inspect
+import linecache
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -319,33 +320,61 @@ class Outfit(NamedTuple):
     """What a worker needs to know the names that this process knows."""
 
     plugins: tuple[str, ...]  # files and modules to load
+    folders: tuple[str, ...]  # where this process finds modules of the user's own; a worker may stand elsewhere
+    origins: tuple[tuple[str, str, Origin], ...]  # registry, name and definition of all that the plug-ins registered
     objects: bytes  # what was registered otherwise, pickled; by value where no module has it, as in a notebook
 
 
 def outfit() -> Outfit:
     """The plug-ins of this process, for `wear` in another one."""
+    known = [
+        (kind, name, origin) for kind, registry in registries().items() for name, origin in registry.outside().items()
+    ]
+    if not known:
+        return Outfit((), (), (), b"")
     import cloudpickle  # slow to import, and only for work on several processes
 
-    objects = [
-        (name, entry, registry[entry], origin)
-        for name, registry in registries().items()
-        for entry, origin in registry.outside().items()
-        if origin.plugin not in _state.loaded.values()
-    ]
-    used = {origin.plugin for registry in registries().values() for origin in registry.outside().values()}
+    from_plugins = tuple(each for each in known if each[2].plugin in _state.loaded.values())
+    objects = [(*each, registries()[each[0]][each[1]]) for each in known if each not in from_plugins]
+    used = {origin.plugin for *_, origin in from_plugins}
     plugins = tuple(key for key, name in _state.loaded.items() if name in used)
-    return Outfit(plugins, cloudpickle.dumps(objects) if objects else b"")
+    folders = [str(Path(folder).resolve()) for folder in sys.path]
+    own = tuple(folder for folder in folders if not folder.startswith((sys.prefix, sys.base_prefix)))
+    return Outfit(plugins, own, from_plugins, cloudpickle.dumps(objects) if objects else b"")
 
 
 def wear(outfit: Outfit) -> None:
-    """Load in a worker what the process that sent it work has loaded."""
+    """Load in a worker what the process that sent it work has loaded, with the same definitions.
+
+    A worker of a cluster lives longer than what it is sent: a plug-in that has changed meanwhile is loaded again.
+    """
+    sys.path += [folder for folder in outfit.folders if folder not in sys.path]
     for plugin in outfit.plugins:
         load_plugin(plugin)
+    here = {(kind, name): _registry(kind).origin(name) for kind, name, _ in outfit.origins}
+    if any((own := here[kind, name]) and own.fingerprint != asked.fingerprint for kind, name, asked in outfit.origins):
+        _forget(outfit.plugins)
+        for plugin in outfit.plugins:
+            load_plugin(plugin)
+    for kind, name, origin in outfit.origins:
+        _registry(kind).same(name, origin)
     if outfit.objects:
         import cloudpickle
 
-        for kind, name, value, origin in cloudpickle.loads(outfit.objects):  # of our own process, never of a file
-            module, own = next(home for home in CONTRACTS.values() if home[1] == kind)
-            registry: Extensible[Any] = getattr(importlib.import_module(module), own)
-            if registry.outside().get(name) != origin:
-                registry.put(name, value, origin)
+        for kind, name, origin, value in cloudpickle.loads(outfit.objects):  # of our own process, never of a file
+            if _registry(kind).outside().get(name) != origin:
+                _registry(kind).put(name, value, origin)
+
+
+def _registry(kind: str) -> Extensible[Any]:
+    module = next(module for module, name in CONTRACTS.values() if name == kind)
+    found: Extensible[Any] = getattr(importlib.import_module(module), kind)
+    return found
+
+
+def _forget(plugins: Iterable[str]) -> None:
+    """Let plug-ins be loaded anew, as they are now."""
+    linecache.checkcache()
+    for plugin in plugins:
+        _state.loaded.pop(plugin, None)
+        sys.modules.pop(plugin, None)

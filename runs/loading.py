@@ -12,7 +12,12 @@ from lengthlens.tasks import Task
 
 
 def load(
-    source: str | Path | Run, task: Task | None = None, *, store: RunStore | str | Path = "runs", device: str = "cpu"
+    source: str | Path | Run,
+    task: Task | None = None,
+    *,
+    store: RunStore | str | Path = "runs",
+    device: str = "cpu",
+    step: int | None = None,
 ) -> HookedModel:
     """A trained or imported model, ready for evaluation.
 
@@ -22,6 +27,7 @@ def load(
         task: the task itself, where it is not registered; for saved models.
         store: where a name is looked up.
         device: where the model is to be.
+        step: of a run that kept checkpoints, the training step after which the model is wanted; the end if None.
 
     Errors: UserError where there is nothing of that kind, where a file is damaged, and where a plug-in is not loaded
     (the sentence says which). Nothing is unpickled, and no code that came with the model is run.
@@ -37,11 +43,13 @@ def load(
     True
     """
     if isinstance(source, Run):
-        return source.model(device)
+        return source.model(device, step)
     folder = Path(source)
     if (folder / MANIFEST).exists():
-        return Run(folder.resolve()).model(device)
+        return Run(folder.resolve()).model(device, step)
     if folder.is_dir():
+        if step is not None:
+            raise UserError(f"'{source}' is a saved model, which has no checkpoints of its training: leave step out")
         model: HookedModel = load_saved(folder, task).to(device).eval()
         return model
     if is_shipped_name(source):
@@ -49,4 +57,4 @@ def load(
     place = store if isinstance(store, RunStore) else RunStore(store)
     if isinstance(source, Path) or len(folder.parts) > 1 or not any(place.runs()):
         raise UserError(f"'{source}' is no directory of a run or a saved model, and no run in '{place.path}' either")
-    return place.find(str(source)).model(device)
+    return place.find(str(source)).model(device, step)

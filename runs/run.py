@@ -39,6 +39,7 @@ FORMAT = 1  # of a run directory; raised when an older version of this code coul
 CONFIG, STATUS, MANIFEST, LOG, LOCK = "config.json", "status.json", "manifest.json", "log.jsonl", ".lock"
 MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
 METRICS, EVALUATION, VERSIONS = "metrics.jsonl", "evaluation.json", "versions.json"
+OF_STEP = re.compile(r"step-(0|[1-9]\d*)\.safetensors")  # weights after a training step, where they were kept
 UNLISTED = (MANIFEST, LOG, LOCK)  # a manifest cannot list itself; the lines of a log have checksums of their own
 ASIDE = "damaged"  # the folder of a run into which what is damaged is moved; nothing reads it again
 LOCK_SECONDS = 0.2  # more than the moment for which someone who asks whether a run is busy holds its lock
@@ -306,19 +307,29 @@ class Run:
         merged = {(row["length"], row["samples"], row["seed"]): row for row in [*self.evaluation(), *rows]}
         self.write_json(EVALUATION, [merged[key] for key in sorted(merged)])
 
-    def model(self, device: str = "cpu") -> "HookedModel":
-        """The trained model, ready for evaluation."""
+    @property
+    def checkpoints(self) -> list[int]:
+        """The training steps after which weights were kept (`train` with `keep`), in order."""
+        return sorted(int(found[1]) for found in map(OF_STEP.fullmatch, self.manifest()) if found)
+
+    def model(self, device: str = "cpu", step: int | None = None) -> "HookedModel":
+        """The trained model, ready for evaluation; with `step` as it was after that training step, if that was kept."""
         from lengthlens.models.pretrained import with_weights
 
-        if not self.has(MODEL):
+        if step is not None and step not in self.checkpoints:
+            kept = ", ".join(map(str, self.checkpoints)) or "none"
+            make = f"train it with keep=[{step}] or --keep {step}, which adds it to a finished run too"
+            raise UserError(f"run '{self.id}' has no checkpoint of step {step} (kept: {kept}): {make}")
+        name = MODEL if step is None else step_file(step)
+        if not self.has(name):
             raise UserError(f"run '{self.id}' has no model: it is {self.status().status}")
-        model: HookedModel = with_weights(self.config.model, self.read(MODEL), self.id).to(device).eval()
+        model: HookedModel = with_weights(self.config.model, self.read(name), self.id).to(device).eval()
         return model
 
     def facts(self) -> dict[str, Any]:
         """Everything there is to say about the run, in plain values."""
         about: dict[str, Any] = {"run": self.id, "config": self.config.to_dict(), "status": asdict(self.status())}
-        about |= {"metrics": self.metrics(), "evaluation": self.evaluation()}
+        about |= {"metrics": self.metrics(), "evaluation": self.evaluation(), "checkpoints": self.checkpoints}
         versions = self.read_json(VERSIONS, map_of(text())) if self.has(VERSIONS) else {}
         return about | {"versions": versions, "log": self.events()}
 
@@ -385,6 +396,15 @@ class Run:
         except files.StorageError as error:
             found[LOG] = f"cannot be read ({error})"
             return []
+
+
+def step_file(step: int) -> str:
+    """The file with the weights after a training step.
+
+    >>> step_file(400)
+    'step-400.safetensors'
+    """
+    return f"step-{step}.safetensors"
 
 
 def written_line(event: Mapping[str, Any], number: int) -> bytes:

@@ -285,7 +285,10 @@ def in_parallel(
 
 
 def _named(function: Callable[[Item], Result], worn: Outfit, name: str, item: Item) -> tuple[str, Result]:
-    wear(worn)
+    try:
+        wear(worn)
+    except Exception as error:  # one sentence, since what is raised here and is none is taken for a lost cluster
+        raise UserError(f"a worker cannot load the plug-ins of this process: {error}") from None
     return name, function(item)
 
 

@@ -23,10 +23,10 @@ from lengthlens.models.transformer import HookedModel
 from lengthlens.notebook import card
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import cpu_threads, in_range_rows
-from lengthlens.runs.run import CHECKPOINT, CONFIG, METRICS, MODEL, VERSIONS, Run, Status
+from lengthlens.runs.run import CHECKPOINT, CONFIG, METRICS, MODEL, VERSIONS, Run, Status, step_file
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics, Trainer, refuse_too_large
-from lengthlens.values import parse_json, parsed
+from lengthlens.values import parse_json, parsed, whole
 
 CONVERGED = 0.99  # in-range exact match from which a run counts as converged
 CHECKPOINT_SECONDS = 10.0  # at most that much work is lost to a kill; writing takes a few milliseconds
@@ -88,6 +88,7 @@ def train(
     wait: bool = False,
     check: bool = True,
     progress: bool | None = None,
+    keep: Iterable[int] = (),
 ) -> Trained:
     """Train a run, or continue it where it was left, or give it back if it is finished.
 
@@ -101,6 +102,9 @@ def train(
         check: whether a task or scheme from outside is checked first, once in a process (`lengthlens.check`).
         progress: whether a bar shows how it is doing; if not said, on a terminal and in a notebook, unless there are
             `reports`.
+        keep: steps after which the weights are kept with the run (`run.checkpoints`, `load(run, step=…)`): 0 and
+            multiples of `check_every`. It changes nothing about the run; steps that a finished run did not keep are
+            made by training again up to them. A run that ends earlier has none of later steps.
 
     Result: status, model (None if the run diverged) and run on disk (None without a store). The same config gives the
     same model, bit for bit, on one kind of device, however often it was interrupted.
@@ -112,7 +116,9 @@ def train(
     >>> trained.status.status, trained.status.steps
     ('not-converged', 2)
     """
-    listeners = list(reports)
+    listeners, wanted_steps = list(reports), kept_steps(config, keep)
+    if wanted_steps and store is None:
+        raise UserError("checkpoints are kept with a run on disk: give a store")
     if config.imported and (store is None or not store.run(config).status().finished):
         raise UserError(f"run '{config.id}' is an imported model, which is not trained here: import it again")
     refuse_too_large(config)
@@ -120,7 +126,24 @@ def train(
         require_sound(config)
     wanted = (sys.stderr.isatty() or "ipykernel" in sys.modules) and not listeners if progress is None else progress
     with progress_bar(config) if wanted else nullcontext() as bar:
-        return _trained(config, store, [*listeners, *([bar] if bar else [])], checkpoint_seconds, wait)
+        return _trained(config, store, [*listeners, *([bar] if bar else [])], checkpoint_seconds, wait, wanted_steps)
+
+
+def kept_steps(config: RunConfig, keep: Iterable[int]) -> list[int]:
+    """The steps asked for, if weights can be kept after them.
+
+    >>> kept_steps(RunConfig(task="copy", scheme="rope"), [400, 0, 400])
+    [0, 400]
+    """
+    steps = sorted({whole(0)(step, "a step to keep") for step in keep})
+    for step in steps:
+        low = step // config.check_every * config.check_every
+        if low != step:
+            near = f"the nearest are {low} and {low + config.check_every} (check_every is {config.check_every})"
+            raise UserError(f"weights can be kept after evaluation steps, and {step} is none: {near}")
+        if step > config.steps:
+            raise UserError(f"step {step} is beyond the end of training, which has {config.steps} steps at most")
+    return steps
 
 
 @contextmanager
@@ -140,7 +163,12 @@ def progress_bar(config: RunConfig) -> Iterator[Report]:
 
 
 def _trained(
-    config: RunConfig, store: RunStore | None, listeners: list[Report], checkpoint_seconds: float, wait: bool
+    config: RunConfig,
+    store: RunStore | None,
+    listeners: list[Report],
+    checkpoint_seconds: float,
+    wait: bool,
+    keep: list[int],
 ) -> Trained:
     """The same, once it is known who is told."""
     if store is None:
@@ -153,11 +181,13 @@ def _trained(
     run = store.create(config, wait)
     with run.locked(wait), cpu_threads(config.threads):
         if not run.status().finished:
-            Session(run, checkpoint_seconds).train(config, listeners)
+            Session(run, checkpoint_seconds, keep).train(config, listeners)
         elif not any(event["event"] == FINISH for event in run.events()):
             note_finish(run)  # the last session was killed before it could
         if run.has(CHECKPOINT):
             run.remove(CHECKPOINT)
+        if missing := [step for step in keep if step not in run.checkpoints and step <= run.status().steps]:
+            keep_again(run, config, missing)
     status = run.status()
     return Trained(config, status, run.model() if status.has_model else None, run)
 
@@ -171,6 +201,20 @@ def _advances(trainer: Trainer, reports: list[Report]) -> Iterator[None]:
         for report in reports:
             report(TrainingProgress(trainer.config.id, trainer.history[-1], trainer.end, speed))
         yield
+
+
+def keep_again(run: Run, config: RunConfig, steps: list[int]) -> None:
+    """Keep weights that a finished run did not keep: train again up to them, which must give the same as it did."""
+    trainer, stored = Trainer(config), {line["step"]: line for line in run.metrics()}
+    while True:
+        if trainer.step and stored.get(trainer.step) != trainer.history[-1]._asdict():
+            again = "with the versions and on the kind of machine that it was made with, or in another store"
+            raise UserError(f"run '{run.id}' does not come out here as it did, so that it has no checkpoints: {again}")
+        if trainer.step in steps:
+            run.write(step_file(trainer.step), weights_of(trainer.model))
+        if trainer.step >= steps[-1]:
+            return
+        trainer.advance()
 
 
 def outcome(trainer: Trainer) -> tuple[Status, list[dict[str, Any]]]:
@@ -202,8 +246,8 @@ def note_finish(run: Run) -> None:
 class Session:
     """One process's stretch of work on a run whose lock it holds."""
 
-    def __init__(self, run: Run, checkpoint_seconds: float) -> None:
-        self.run, self.checkpoint_seconds, self.before = run, checkpoint_seconds, run.status()
+    def __init__(self, run: Run, checkpoint_seconds: float, keep: Iterable[int] = ()) -> None:
+        self.run, self.checkpoint_seconds, self.keep, self.before = run, checkpoint_seconds, set(keep), run.status()
         self.start = self.saved = time.monotonic()
         self.step = self.before.steps
 
@@ -218,7 +262,9 @@ class Session:
             self.run.set_status(self.status())
             self.run.write_json(VERSIONS, library_versions())
             self.run.log("start", step=trainer.step, host=platform.node(), pid=os.getpid())
+            self._keep(trainer)
             for _ in _advances(trainer, reports):
+                self._keep(trainer)
                 if not trainer.done and time.monotonic() - self.saved >= self.checkpoint_seconds:
                     self._checkpoint(trainer)
             self._finish(trainer)
@@ -247,6 +293,11 @@ class Session:
             trainer = Trainer(config)
         self.step = trainer.step
         return trainer
+
+    def _keep(self, trainer: Trainer) -> None:
+        """Keep the weights of this step, if they were asked for."""
+        if trainer.step in self.keep and not trainer.diverged:
+            self.run.write(step_file(trainer.step), weights_of(trainer.model))
 
     def _checkpoint(self, trainer: Trainer) -> None:
         self.step = trainer.step

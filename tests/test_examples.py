@@ -1,35 +1,29 @@
 """The examples, run as a user would: in a copy of an installed wheel, from another directory."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.slow  # a wheel, and processes that import everything and train
 ROOT = Path(__file__).resolve().parent.parent
-NOT_BUILT = (".*", "build", "out", "tests", "figures", "docs", "*.egg-info")
+CODE = "from lengthlens.cli import main; main()"
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the wheel's content: first on the path, it is what gets imported."""
-    folder = tmp_path_factory.mktemp("wheel")
-    shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(*NOT_BUILT))
-    build = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(folder / "source")]
-    subprocess.run([sys.executable, *build], check=True, capture_output=True)
-    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
-        wheel.extractall(folder / "site")
-    return folder / "site"
+def place(installed: Path, here: Path) -> dict[str, str]:
+    own = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(here / "cache")}
+    return {**os.environ, **own}
 
 
 def run(installed: Path, here: Path, *words: str) -> str:
-    place = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(here / "cache")}
     done = subprocess.run(
-        [sys.executable, *words], cwd=here, env={**os.environ, **place}, capture_output=True, text=True, timeout=300
+        [sys.executable, *words], cwd=here, env=place(installed, here), capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -56,3 +50,83 @@ def test_listings_need_no_torch_once_they_are_warm(installed: Path, tmp_path: Pa
     for kind in ("tasks", "schemes"):
         first = run(installed, tmp_path, "-m", "lengthlens.cli", kind)
         assert run(installed, tmp_path, "-c", blocked, kind) == first != ""
+
+
+# -- a study, by two workers and on a cluster ----------------------------------------------------------------------
+
+
+def test_an_own_study_up_to_page_and_figures(installed: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples/own_study", tmp_path / "own_study")
+    words = ["reproduce", "own_study/study.toml", "--workers", "2", "--quiet", "--json"]
+    made = json.loads(run(installed, tmp_path, "-c", CODE, *words))
+    assert made["runs"] == {"converged": 2} and made["probes"] == {"probed": 2}
+    drawn = {path.name for path in (tmp_path / "out/figures").iterdir()}
+    assert {"extrapolation.png", "growth-src.pdf", "outcome.png", "tables"} <= drawn
+    assert "Does a clip decide whether copying extrapolates?" in (tmp_path / "out/index.html").read_text()
+
+
+PACKAGE = """
+import lengthlens as ll
+from lengthlens.tasks.copying import Copy
+
+@ll.register
+class Mine(Copy):
+    name, summary = "{name}", "copying, by another name"
+"""
+CLUSTER = """
+import os, sys
+from distributed import LocalCluster
+
+if __name__ == "__main__":
+    os.chdir(sys.argv[1])  # workers stand elsewhere
+    with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.read()
+"""
+
+
+@contextmanager
+def cluster(here: Path, environment: dict[str, str]) -> Iterator[str]:
+    """The address of a Dask scheduler with two workers, in processes that end with the block."""
+    (here / "cluster.py").write_text(CLUSTER)
+    (here / "elsewhere").mkdir()
+    words = [sys.executable, "cluster.py", str(here / "elsewhere")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, cwd=here, env=environment, text=True, **pipes) as process:
+        assert process.stdout is not None and process.stdin is not None
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+@pytest.mark.slow  # processes that import everything
+def test_an_own_study_through_dask_with_plugins_of_every_kind(installed: Path, tmp_path: Path) -> None:
+    """A file, a module beside the user, and an entry point of an installed package; then the example itself."""
+    pytest.importorskip("distributed")
+    (tmp_path / "from_file.py").write_text(PACKAGE.format(name="by-file"))
+    (tmp_path / "from_module.py").write_text(PACKAGE.format(name="by-module"))
+    packages = tmp_path / "packages"
+    (packages / "theirs-1.0.dist-info").mkdir(parents=True)
+    (packages / "theirs.py").write_text(PACKAGE.format(name="by-entry"))
+    (packages / "theirs-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (packages / "theirs-1.0.dist-info/entry_points.txt").write_text("[lengthlens.plugins]\nmine = theirs\n")
+    environment = place(Path(f"{installed}{os.pathsep}{packages}"), tmp_path)
+    shutil.copytree(ROOT / "examples/own_study", tmp_path / "own_study")
+    small = ["steps=2", "batch=2", "train_max=2", "d_model=8", "n_heads=2"]
+    tasks = ["--tasks", "by-file,by-module,by-entry", "--schemes", "rope", *(f"--set={each}" for each in small)]
+    plugins = ["--plugin", "from_file.py", "--plugin", "from_module"]
+    with cluster(tmp_path, environment) as address:
+        dask = ["--engine", "dask", "--address", address, "--json", "--quiet"]
+        calls = [["sweep", *plugins, *tasks, *dask], ["reproduce", "own_study/study.toml", *dask]]
+        done = [
+            subprocess.run(
+                [sys.executable, "-c", CODE, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            for words in calls
+        ]
+    assert [each.returncode for each in done] == [0, 0], [each.stderr[-2000:] for each in done]
+    swept = json.loads(done[0].stdout)
+    assert {each["run"].split("_")[0]: each["status"] for each in swept} == dict.fromkeys(
+        ("by-file", "by-module", "by-entry"), "not-converged"
+    )
+    assert json.loads(done[1].stdout)["runs"] == {"converged": 2}
+    assert (tmp_path / "out/index.html").exists()

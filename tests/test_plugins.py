@@ -1,6 +1,7 @@
 """Tasks and schemes from outside: by name everywhere, told apart by their definition, checked before training."""
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from lengthlens.models.schemes.scheme import PositionScheme
 from lengthlens.models.schemes.spec import SCHEMES
 from lengthlens.notebook import card
 from lengthlens.plugins.fingerprint import fingerprint
-from lengthlens.plugins.registry import PluginError
+from lengthlens.plugins.registry import PluginError, _forget, load_plugin, outfit, wear
 from lengthlens.runs.sweep import Grid
 from lengthlens.tasks import TASKS, Circuit, Operator, Task
 from lengthlens.tasks.contract import check_task
@@ -218,6 +219,37 @@ def test_workers_know_what_this_process_knows(tmp_path: Path) -> None:
     outcomes = ll.sweep(grid, ll.RunStore(tmp_path / "runs"), workers=2)
     assert [(each.status, each.reason is None) for each in outcomes] == [("not-converged", False)] * 2
     assert "below" in str(outcomes[0].reason)
+
+
+def test_a_worker_that_stands_elsewhere_finds_modules_and_takes_up_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of a cluster has a working directory of its own, and lives longer than what it is sent."""
+    module = f"plus_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(FILE.format(**TEXTS))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    load_plugin(module)
+    worn = outfit()
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(tmp_path)])
+    forgotten(module)
+    wear(worn)  # as in a new process
+    assert TASKS.origin("plus") == worn.origins[0][2]
+    (tmp_path / f"{module}.py").write_text(FILE.format(**{**TEXTS, "more": 12345}))
+    forgotten(module)
+    load_plugin(module)
+    changed = outfit()
+    wear(changed)
+    with pytest.raises(PluginError, match="task 'plus' has changed"):  # the file is no longer what was sent
+        wear(worn)
+    (tmp_path / f"{module}.py").write_text(FILE.format(**TEXTS))
+    wear(worn)
+    assert TASKS.origin("plus") == worn.origins[0][2] != changed.origins[0][2]
+
+
+def forgotten(module: str) -> None:
+    _forget([module])
+    if "plus" in TASKS.outside():
+        TASKS.remove("plus")
 
 
 # -- contracts ------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def embedded(text: str) -> dict[str, Any]:
     """The data that the page's script reads."""
-    found = re.search(r'<script type="application/json" id="study">(.*?)</script>', text, re.DOTALL)
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert found
     data: dict[str, Any] = json.loads(found[1])
     return data

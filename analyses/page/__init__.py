@@ -16,7 +16,7 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
@@ -38,21 +38,31 @@ def page(study: Study) -> str:
     """The whole page of a study; what the study has computed and drawn already is taken from it."""
     found, about = all_cells(study), study.about
     sections = [section(finding, study) for finding in findings(study).values()]
-    style, script = part("page.css"), part("common.js", "page.js")
     of_script = {
         "cells": found,
         "multiples": FACTORS,
         "indices": [{"name": each.index, "label": each.short} for each in study.indices],
         "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown(study)],
     }
-    text: str = template("page.html").render(
-        title=study.title, style=style, style_hash=digest(style), script=script, script_hash=digest(script),
+    return rendered(
+        "page.html", ["page.css"], ["common.js", "page.js"], title=study.title, data=of_script,
         made=about.get("made", "unknown date"), lead=lead(found), **headline(study), facts=facts(found),
         sections=sections, terms={term: explained(term) for term in TERMS},
         matrix=matrix(found), multiples=FACTORS, failures=failures_table(found), runs=runs_table(found, study.indices),
-        provenance=provenance_lines(about), **configs(about), study=of_script,
+        provenance=provenance_lines(about), **configs(about),
     )  # fmt: skip
-    return text
+
+
+def rendered(page: str, styles: Sequence[str], scripts: Sequence[str], **values: Any) -> str:
+    """A page from its template, in which everything is escaped unless it says otherwise, with styles and scripts."""
+    surroundings = Environment(
+        loader=FunctionLoader(part), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    surroundings.filters["terms"] = marked
+    surroundings.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
+    style, script = part(*styles), part(*scripts)
+    known = {"style": style, "style_hash": digest(style), "script": script, "script_hash": digest(script)}
+    return surroundings.get_template(page).render(**known, **values)
 
 
 def lead(found: Sequence[Cell]) -> str:
@@ -92,11 +102,17 @@ def section(finding: Finding, study: Study) -> dict[str, Any]:
     """A finding as the page shows it: a picture inside the file itself, or why there is none, and tables as HTML."""
     figure = study.figure(finding)
     missing = study.missing.get(finding.name, "")
-    width, height = figure.get_size_inches()
     about = {"name": finding.name, "title": finding.title, "shows": finding.shows, "missing": missing}
-    picture = {"image": "" if missing else embedded(figure), "wide": width > WIDE}
+    about |= {"caption": marked(finding.shows)}
     tables = [with_terms(table.html(f"table-{name}")) for name, table in study.tables(finding).items()]
-    return about | picture | {"size": (round(width * PIXELS), round(height * PIXELS)), "tables": tables}
+    return {**about, **picture(figure, not missing), "tables": tables}
+
+
+def picture(figure: Figure, shown: bool = True) -> dict[str, Any]:
+    """A figure as the template shows it."""
+    width, height = figure.get_size_inches()
+    size = (round(width * PIXELS), round(height * PIXELS))
+    return {"image": embedded(figure) if shown else "", "wide": width > WIDE, "size": size}
 
 
 def embedded(figure: Figure) -> str:
@@ -105,14 +121,6 @@ def embedded(figure: Figure) -> str:
     with mpl.rc_context(SVG):  # type: ignore[arg-type]
         figure.savefig(drawn, format="svg", metadata={"Date": None})
     return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
-
-
-def template(name: str) -> Any:
-    """A page's template, in which everything is escaped unless it says otherwise."""
-    surroundings = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    surroundings.filters["terms"] = marked
-    surroundings.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
-    return surroundings.from_string(part(name))
 
 
 def part(*names: str) -> str:

@@ -1,6 +1,6 @@
 // Inside a network: choose a token and a head of one sequence. It runs behind common.js.
 
-const inside = JSON.parse(document.getElementById("inside").textContent);
+const inside = JSON.parse(document.getElementById("data").textContent);
 const TOP = 4; // keys named for each head
 const patterns = inside.patterns.map((text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)));
 let query = inside.start, head = inside.head;

@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import inside as figures
-from lengthlens.analyses.page import PIXELS, WIDE, digest, embedded, part, template
+from lengthlens.analyses.page import picture, rendered
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.inside.look import Inspection
 from lengthlens.inside.sequence import SequenceView
@@ -40,13 +40,11 @@ def inside_page(seen: Inspection, name: str, title: str, about: Mapping[str, str
     >>> "attends to i−j = n" in text, "http://" in text.replace("http://www.w3.org", "")
     (True, False)
     """
-    style, script = part("page.css", "inside.css"), part("common.js", "inside.js")
-    text: str = template("inside.html").render(
-        title=title, name=name, style=style, style_hash=digest(style), script=script, script_hash=digest(script),
-        lines=leading_lines(seen), facts=facts(seen), heads=heads_table(seen), sections=sections(seen),
-        provenance=list((about or {}).items()), inside=of_script(seen.sequence, _start_head(seen)),
+    return rendered(
+        "inside.html", ["page.css", "inside.css"], ["common.js", "inside.js"], title=title, name=name,
+        data=of_script(seen.sequence, _start_head(seen)), lines=leading_lines(seen), facts=facts(seen),
+        heads=heads_table(seen), sections=sections(seen), provenance=list((about or {}).items()),
     )  # fmt: skip
-    return text
 
 
 def leading_lines(seen: Inspection) -> list[str]:
@@ -97,16 +95,20 @@ def sections(seen: Inspection) -> list[dict[str, Any]]:
          "Below: how the position part compares with that at the training length.",
          figures.plot_residual(seen.residual, n), [("Parts of the residual stream", seen.residual)]),
     ]  # fmt: skip
+    if len(seen.training):
+        drawn.insert(4, (
+            "training", "Positional against symbolic over training", "Marks at the end of training; lines lead back "
+            "to the first checkpoint that was kept.", figures.plot_plane(seen.training, n),
+            [("Positional and symbolic at each checkpoint", seen.training)],
+        ))  # fmt: skip
     return [_section(*each) for each in drawn]
 
 
 def _section(name: str, title: str, shows: str, figure: Figure, frames: list[tuple[str, Any]]) -> dict[str, Any]:
-    width, height = figure.get_size_inches()
     tables = [
         Table(shows, title=heading, folded=True, **of_frame(frame)).html(f"table-{name}") for heading, frame in frames
     ]
-    picture = {"image": embedded(figure), "wide": width > WIDE, "size": (round(width * PIXELS), round(height * PIXELS))}
-    return {"name": name, "title": title, "shows": shows, "tables": tables, **picture}
+    return {"name": name, "title": title, "shows": shows, "missing": "", "tables": tables, **picture(figure)}
 
 
 def of_script(seen: SequenceView, head: int) -> dict[str, Any]:

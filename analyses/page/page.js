@@ -1,6 +1,6 @@
 // The study's page: choose a cell, choose a length. It runs behind common.js.
 
-const study = JSON.parse(document.getElementById("study").textContent);
+const study = JSON.parse(document.getElementById("data").textContent);
 const SEED_STYLES = 5;
 
 function drawn(name, attributes, ...children) {
