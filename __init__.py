@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lengthlens.analyses.findings import plot
     from lengthlens.inside.ablation import ablate, least_heads
-    from lengthlens.inside.attribution import relevance
+    from lengthlens.inside.attribution import judge_relevance, relevance
     from lengthlens.inside.heads import attention_by_role, heads, relations
-    from lengthlens.inside.healing import healing
-    from lengthlens.inside.judging import judge_relevance
-    from lengthlens.inside.look import inspect
+    from lengthlens.inside.look import inspect, look_at
     from lengthlens.inside.patching import attribution_patching, patch_by_role
     from lengthlens.inside.plane import head_plane, plane_over_training
     from lengthlens.inside.residual import residual_parts, residual_shares
     from lengthlens.inside.scores import score_parts, score_shares
-    from lengthlens.inside.sequence import look_at
-    from lengthlens.inside.surgery import surgery
+    from lengthlens.inside.surgery import healing, surgery
     from lengthlens.models.config import ModelConfig
     from lengthlens.models.schemes.spec import SCHEMES
     from lengthlens.models.transformer import HookedModel, build
@@ -85,15 +82,15 @@ HOMES = {
     "score_shares": "inside.scores",
     "residual_parts": "inside.residual",
     "residual_shares": "inside.residual",
-    "look_at": "inside.sequence",
+    "look_at": "inside.look",
     "check": "studies.checking",
     "ablate": "inside.ablation",
     "least_heads": "inside.ablation",
     "patch_by_role": "inside.patching",
     "attribution_patching": "inside.patching",
     "relevance": "inside.attribution",
-    "judge_relevance": "inside.judging",
-    "healing": "inside.healing",
+    "judge_relevance": "inside.attribution",
+    "healing": "inside.surgery",
     "study": "studies.build",
     "reproduce": "studies.reproduce",
     "draw": "studies.drawing",

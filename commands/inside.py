@@ -96,6 +96,7 @@ def show(run: str, seen: "Inspection") -> None:
 @click.option("--all", "every", is_flag=True, help="Every run of the store that is accurate in range; needs --out.")
 @click.option("--table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Draw from this table.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where table and figure of --all go.")
+@options.width_option
 @store_option
 @as_json
 def surgery_command(
@@ -104,11 +105,12 @@ def surgery_command(
     every: bool,
     table: Path | None,
     out: Path | None,
+    width: float | None,
     store: "RunStore",
     as_json: bool,
 ) -> None:
     """Give RUN the ideal relation, and see whether that heals it on long inputs; with --all, a study of all runs."""
-    from lengthlens.inside.healing import healing
+    from lengthlens.inside.surgery import healing
     from lengthlens.studies.healing import SCALES, draw_healing, healing_study, read_healing
 
     if (run is not None) + every + (table is not None) != 1:
@@ -124,7 +126,7 @@ def surgery_command(
         raise UserError("--all and --table need --out, the directory for table and figure")
     with stoppable("the study"), progress("operating") as report:
         whole = healing_study(store, out, scales, report=report) if table is None else read_healing(table)
-        files = draw_healing(whole, out)
+        files = draw_healing(whole, out, width)
     print_json(files) if as_json else click.echo("\n".join(files))
 
 
@@ -142,6 +144,7 @@ def surgery_command(
 )
 @click.option("--roles", callback=options.names, help="Slots of the step, with commas.  [default: all]")
 @options.plot_file
+@options.width_option
 @store_option
 @as_json
 def patch_command(
@@ -150,6 +153,7 @@ def patch_command(
     onto: int | None,
     roles: list[str] | None,
     plot: Path | None,
+    width: float | None,
     store: "RunStore",
     as_json: bool,
 ) -> None:
@@ -164,7 +168,7 @@ def patch_command(
     if plot is not None:
         from lengthlens.analyses import mechanism, theme
 
-        theme.save(mechanism.plot_patching(table), plot)
+        theme.save(mechanism.plot_patching(table, width=width), plot)
 
 
 @click.command("attribute")
@@ -172,9 +176,12 @@ def patch_command(
 @click.option("--input", "text", required=True, help='The input up to the query, such as "^ 1 0 1 1 =".')
 @click.option("--method", default="lrp", show_default=True, help="lrp, gradient, integrated or rollout.")
 @options.plot_file
+@options.width_option
 @store_option
 @as_json
-def attribute_command(run: str, text: str, method: str, plot: Path | None, store: "RunStore", as_json: bool) -> None:
+def attribute_command(
+    run: str, text: str, method: str, plot: Path | None, width: float | None, store: "RunStore", as_json: bool
+) -> None:
     """Say to which tokens, and to which positions, RUN owes the token that it predicts behind an input."""
     from lengthlens.inside.attribution import relevance
 
@@ -187,7 +194,7 @@ def attribute_command(run: str, text: str, method: str, plot: Path | None, store
     if plot is not None:
         from lengthlens.analyses import mechanism, theme
 
-        theme.save(mechanism.plot_relevance(found, words), plot)
+        theme.save(mechanism.plot_relevance(found, words, width=width), plot)
 
 
 INSIDE_COMMANDS = (inspect_command, surgery_command, patch_command, attribute_command)

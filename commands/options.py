@@ -187,6 +187,9 @@ device_option = click.option("--device", type=click.Choice(["auto", "cuda", "mps
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 quiet = click.option("--quiet", is_flag=True, help="Only the summary.")
 plot_file = click.option("--plot", type=OutFile(), help="Draw into this file (.png, .pdf or .svg).")
+width_option = click.option(
+    "--width", type=float, help="Of figures, in inches: 3.3 for a column of a paper, 7 for a page."
+)
 scheme_option = click.option(
     "--scheme-option",
     "scheme_options",

@@ -206,7 +206,7 @@ def show_reproduced(done: "Reproduced") -> None:
 @click.option(
     "--formats", default="pdf,png", show_default=True, callback=options.names, help="Of figures, with commas."
 )
-@click.option("--width", type=float, help="Of figures, in inches: 3.3 for a column of a paper, 7 for a page.")
+@options.width_option
 @click.option("--height", type=float, help="The same for their height.  [default: what each needs]")
 @click.option("--tasks", callback=options.names, help="Only these tasks, with commas.")
 @click.option("--schemes", callback=options.names, help="Only these schemes, with commas; with all their options.")

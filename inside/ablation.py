@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.inside.subject import Head, all_heads, fitting_scales, head_named, label, nearest, roles_in
+from lengthlens.inside.subject import Head, all_heads, fitting_scales, head_named, label, named, nearest, roles_in
 from lengthlens.models.schemes.relation import read_form
 from lengthlens.probes.subject import AnyModel, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating, right_tokens
@@ -68,8 +68,7 @@ def ablate(
     >>> {label((row.layer, row.head)): row.exact_match for row in table.itertuples()}["L1H1"]
     1.0
     """
-    if how not in HOW:
-        raise nearest("way to ablate", how, HOW)
+    named("way to ablate", how, HOW)
     task, subject = task_of(model, task), subject_of(model)
     subject.layers(None)
     chosen = all_heads(model) if heads is None else [head_named(model, head) for head in heads]
@@ -127,8 +126,7 @@ def least_heads(
     >>> print(least_heads(induction_by_hand(), scale=6, rows=32, how="zero"))
     L0H0, L0H1, L1H0 keep exact match 1.000 of 1.000; no smaller set does
     """
-    if how not in HOW:
-        raise nearest("way to ablate", how, HOW)
+    named("way to ablate", how, HOW)
     task, subject, every = task_of(model, task), subject_of(model), all_heads(model)
     fitting_scales(model, task, [scale])
     trial = Ablations(subject.model, task.sample(scale, rows, generator or torch.Generator().manual_seed(0)), scale)
@@ -250,8 +248,7 @@ def hidden_keys(task: Task, scale: int, tokens: Tensor, relation: str) -> Tensor
 @contextmanager
 def ablated(model: Any, heads: Sequence[str | Head], batch: Batch, how: str = "mean") -> Iterator[Any]:
     """Inside the block, the heads give what they give on `batch` on average, or on another of its instances."""
-    if how not in HOW:
-        raise nearest("way to ablate", how, HOW)
+    named("way to ablate", how, HOW)
     trial = Ablations(model, batch, int(batch.scale[0]))
     with model.hooks(fwd_hooks=trial.without([head_named(model, head) for head in heads], how)):
         yield model

@@ -19,7 +19,8 @@ the network is itself. What a method says of a token or position is said of its 
 - ``rollout``: attention rollout, the product over layers of mean patterns and the identity; of tokens alone, and it
   knows neither the answer nor positions.
 
-The *answer* is the logit of a token at a query, less the mean over the vocabulary.
+The *answer* is the logit of a token at a query, less the mean over the vocabulary. `judge_relevance` tests how good an
+attribution is.
 """
 
 import math
@@ -27,19 +28,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
 from lengthlens.errors import UserError
 from lengthlens.inside.scores import as_instances
-from lengthlens.inside.subject import nearest
+from lengthlens.inside.subject import StepRoles, fitting_scales, named, roles_in
 from lengthlens.models.attention import log_temperature
-from lengthlens.probes.subject import AnyModel, subject_of
+from lengthlens.probes.subject import AnyModel, Subject, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating
+from lengthlens.tasks import Batch, Task
 
 METHODS = ("lrp", "gradient", "integrated", "rollout")
-STEPS = 32  # of the path of integrated gradients: completeness to about a hundredth
+STEPS = (32, 64, 128, 256, 512)  # of the path of integrated gradients, tried until they add up
+COMPLETE = 0.01  # of the answer: integrated gradients that miss it by less add up
 TINY = 1e-6  # a preference among keys below it is none
 Hook = tuple[str, Callable[..., Any]]
 
@@ -74,7 +78,7 @@ def relevance(
     method: str = "lrp",
     *,
     scale: int | None = None,
-    steps: int = STEPS,
+    steps: int | None = None,
 ) -> Relevance:
     """What each token, and apart from that each position, contributes to an answer.
 
@@ -85,7 +89,8 @@ def relevance(
         target: the token predicted, by name or id, one for all rows or one each; the arg-max if None.
         method: lrp, gradient, integrated or rollout.
         scale: the scale of the inputs; by the task's own rule if None.
-        steps: of integrated gradients.
+        steps: of the path of integrated gradients; if None, as many as it takes for them to add up to a hundredth of
+            the answer, up to 512. (Norms change fastest where hardly anything enters, at the start of the path.)
 
     Result: a `Relevance`.
 
@@ -96,8 +101,7 @@ def relevance(
     >>> found.tokens.round().tolist(), found.positions.round().tolist(), found.conservation < 1e-6
     ([[0.0, 14.0, 0.0, 0.0, 0.0]], [[0.0, 14.0, 0.0, 0.0, 0.0]], True)
     """
-    if method not in METHODS:
-        raise nearest("method", method, METHODS)
+    named("method", method, METHODS)
     network: Any = subject_of(model).model
     if not hasattr(network, "hook_dict") or not hasattr(network, "pos_embed"):
         raise UserError("attribution needs a model of this project, with its hook points and position embedding")
@@ -128,7 +132,7 @@ def _targets(network: Any, ids: Tensor, query: Tensor, target: Any, scale: int) 
 # -- methods -------------------------------------------------------------------------------------------------------
 
 
-def _gradient(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int) -> Relevance:
+def _gradient(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int | None) -> Relevance:
     alpha, beta = (torch.ones(ids.shape, device=ids.device, requires_grad=True) for _ in range(2))
     with torch.enable_grad():
         output = gated.answer(alpha, beta, ids, query, target)
@@ -136,7 +140,7 @@ def _gradient(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps:
     return Relevance("gradient", of_tokens, of_positions, 0.0, output.detach(), torch.zeros_like(output))
 
 
-def _lrp(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int) -> Relevance:
+def _lrp(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int | None) -> Relevance:
     alpha, beta = (torch.ones(ids.shape, device=ids.device, requires_grad=True) for _ in range(2))
     gamma = torch.ones((), device=ids.device, requires_grad=True)
     with torch.enable_grad():
@@ -150,20 +154,25 @@ def _derivatives(output: Tensor, gates: list[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(gate) if each is None else each for gate, each in zip(gates, found)]
 
 
-def _integrated(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int) -> Relevance:
+def _integrated(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int | None) -> Relevance:
     from captum.attr import IntegratedGradients  # slow to import, and only this needs it
 
     ones, zeros = torch.ones(ids.shape, device=ids.device), torch.zeros(ids.shape, device=ids.device)
-    with torch.enable_grad():
-        tokens, positions = IntegratedGradients(gated.answer).attribute(
-            (ones, ones), (zeros, zeros), additional_forward_args=(ids, query, target), n_steps=steps,
-            internal_batch_size=max(len(ids), 256),
-        )  # fmt: skip
     output, empty = (gated.answer(gate, gate, ids, query, target) for gate in (ones, zeros))
-    return Relevance("integrated", tokens.detach().to(ones), positions.detach().to(ones), 0.0, output, empty)
+    for number in STEPS if steps is None else (steps,):
+        with torch.enable_grad():
+            tokens, positions = IntegratedGradients(gated.answer).attribute(
+                (ones, ones), (zeros, zeros), additional_forward_args=(ids, query, target), n_steps=number,
+                internal_batch_size=max(len(ids), 256),
+            )  # fmt: skip
+        parts = (tokens.detach().to(ones), positions.detach().to(ones))
+        found = Relevance("integrated", *parts, 0.0, output, empty)
+        if found.conservation <= COMPLETE:
+            break
+    return found
 
 
-def _rollout(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int) -> Relevance:
+def _rollout(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int | None) -> Relevance:
     network, patterns = gated.network, list[Tensor]()
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(network.cfg.n_layers)]
     hooks = [(name, lambda pattern, hook: patterns.append(pattern.mean(1))) for name in names]
@@ -207,8 +216,8 @@ class Gated:
         hooks = self._hooks(alpha, beta, rules)
         weights = {}
         if gamma is not None:
-            named = self.network.named_parameters()
-            weights = {name: gamma * each for name, each in named if _is_bias(name)}
+            own = self.network.named_parameters()
+            weights = {name: gamma * each for name, each in own if _is_bias(name)}
         with self.network.hooks(fwd_hooks=hooks):
             logits = functional_call(self.network, weights, (ids, self.scale))
         rows = torch.arange(len(ids), device=ids.device)
@@ -359,3 +368,110 @@ class _Attention:
         part = torch.where(self.later, 0, part)
         seen = (~self.later).sum(-1, keepdim=True)
         return torch.where(self.later, 0, part - part.sum(-1, keepdim=True) / seen)
+
+
+# -- how good is an attribution? -----------------------------------------------------------------------------------
+
+ROWS = 24
+DELETED = 8  # tokens taken away, one after the other: more than any step here reads
+
+
+def judge_relevance(
+    model: AnyModel,
+    task: Task | None = None,
+    scales: Sequence[int] = (10,),
+    *,
+    methods: Sequence[str] = METHODS,
+    rows: int = ROWS,
+    generator: torch.Generator | None = None,
+) -> pd.DataFrame:
+    """Judge methods of attribution on a model's own answers, one random step of each instance, by three tests.
+
+    - *Conservation*: how far the parts are from the answer, relative to it. 0 is exact.
+    - *Deletion*: tokens are replaced by those of another instance, the most relevant first; the area under the
+      probability of the answer, beside that of a random order. The lower, the better the order.
+    - *Sources*: among as many tokens as the circuit's step reads, the most relevant ones, the share that it reads; the
+      same by relevance of positions, where the method tells. Beside it the share that a random choice has.
+
+    Arguments:
+        model: a HookedModel.
+        task: the task; the model's own if None.
+        scales: the scales n of the instances.
+        methods: among lrp, gradient, integrated and rollout.
+        rows: instances of each scale.
+        generator: of instances, steps and random orders; seed 0 if None.
+
+    Result: a row for each scale and method: conservation, deletion, deletion_random, sources, position_sources (NaN
+    where the method does not tell), sources_random.
+
+    Errors: UserError for a method or scale that does not exist, with the nearest.
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> judge_relevance(copy_by_hand("lbpe"), scales=[5], methods=["lrp"], rows=8).round(2)["sources"].tolist()
+    [1.0]
+    """
+    for method in methods:
+        named("method", method, METHODS)
+    task, subject = task_of(model, task), subject_of(model)
+    generator, found = generator or torch.Generator().manual_seed(0), []
+    for scale in fitting_scales(model, task, scales):
+        batch = task.sample(scale, rows, generator)
+        roles = roles_in(task, scale, batch.tokens)
+        step = torch.randint(len(roles.query), (rows,), generator=generator)
+        case = _Case(subject, batch, scale, roles, step, generator)
+        chance = case.area(torch.rand(batch.tokens.shape, generator=generator))
+        for method in methods:
+            said = relevance(model, batch.tokens, case.query, method=method, scale=scale)
+            positions = said.positions if said.positions is not None and bool(said.positions.any()) else None
+            found.append(
+                {
+                    "scale": scale,
+                    "method": method,
+                    "conservation": said.conservation,
+                    "deletion": case.area(said.tokens.cpu()),
+                    "deletion_random": chance,
+                    "sources": case.sources_among(said.tokens.cpu()),
+                    "position_sources": float("nan") if positions is None else case.sources_among(positions.cpu()),
+                    "sources_random": case.sources_by_chance(),
+                }
+            )
+    return pd.DataFrame(found)
+
+
+class _Case:
+    """Instances with one step each, and what is to be explained there: the model's own answer."""
+
+    def __init__(
+        self, subject: Subject, batch: Batch, scale: int, roles: StepRoles, step: Tensor, generator: torch.Generator
+    ) -> None:
+        self.subject, self.tokens, self.scale = subject, batch.tokens, scale
+        self.query, self.rows = roles.query[step], torch.arange(len(step))
+        of_row = self.rows if len(roles.key) > 1 else torch.zeros_like(self.rows)
+        self.read = torch.zeros(self.tokens.shape, dtype=torch.bool)
+        for key, role in zip(roles.key[of_row, step].T, roles.role[of_row, step].T):
+            self.read[self.rows[role >= 0], key[role >= 0]] = True
+        self.seen = torch.arange(self.tokens.shape[1]) <= self.query[:, None]
+        self.other = self.tokens.roll(1, 0)
+        self.answer = self._logits(self.tokens).argmax(-1)
+
+    def _logits(self, tokens: Tensor) -> Tensor:
+        logits = self.subject.logits(tokens.to(self.subject.device), self.scale)
+        return logits[self.rows, self.query].cpu()
+
+    def area(self, said: Tensor) -> float:
+        """The mean probability of the answer while the tokens said to matter most are replaced, one by one."""
+        order = said.masked_fill(~self.seen, -torch.inf).argsort(1, descending=True)
+        tokens, found = self.tokens.clone(), []
+        for place in order[:, : min(DELETED, order.shape[1])].T:
+            tokens[self.rows, place] = self.other[self.rows, place]
+            found.append(self._logits(tokens).softmax(-1)[self.rows, self.answer].mean())
+        return float(torch.stack(found).mean())
+
+    def sources_among(self, said: Tensor) -> float:
+        """The share of sources among as many of the most relevant tokens."""
+        rank = said.masked_fill(~self.seen, -torch.inf).argsort(1, descending=True).argsort(1)
+        hits = ((rank < self.read.sum(1, keepdim=True)) & self.read).sum(1)
+        return float((hits / self.read.sum(1)).mean())
+
+    def sources_by_chance(self) -> float:
+        return float((self.read.sum(1) / self.seen.sum(1)).mean())

@@ -11,8 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lengthlens.inside.instances import ROWS, Instances, checked_scales, drawn, first_query, watch
-from lengthlens.inside.subject import label
+from lengthlens.inside.subject import ROWS, Instances, by_head_and_scale, first_query, instances_at, label, watch
 from lengthlens.models.schemes.lbpe import FORMS
 from lengthlens.models.schemes.relation import Pointer, marked_keys, read_forms
 from lengthlens.probes.subject import AnyModel, subject_of
@@ -61,8 +60,7 @@ def attention_by_role(
     >>> attention_by_role(copy_by_hand(), scales=[4]).to_dict("records")[0]
     {'layer': 0, 'head': 0, 'scale': 4, 'role': 'token', 'weight': 1.0}
     """
-    found = [glance(model, drawn(model, task, n, rows, generator)) for n in checked_scales(model, task, scales)]
-    return role_table(found)
+    return role_table([glance(model, each) for each in instances_at(model, task, scales, rows, generator)])
 
 
 def heads(
@@ -87,8 +85,7 @@ def heads(
     >>> [round(float(table[0, 0, name]), 2) for name in ("previous_token", "position_share")]
     [1.0, 1.0]
     """
-    found = [glance(model, drawn(model, task, n, rows, generator)) for n in checked_scales(model, task, scales)]
-    return measure_table(found)
+    return measure_table([glance(model, each) for each in instances_at(model, task, scales, rows, generator)])
 
 
 def relations(
@@ -103,7 +100,7 @@ def relations(
     >>> print(relations(copy_by_hand("lbpe"), scales=[5, 60])[0])
     L0H0 attends to i−j = n, weight 1.00 at every length up to 60
     """
-    return head_relations([glance(model, drawn(model, task, n, rows)) for n in checked_scales(model, task, scales)])
+    return head_relations([glance(model, each) for each in instances_at(model, task, scales, rows)])
 
 
 # -- one look at one scale -----------------------------------------------------------------------------------------
@@ -301,15 +298,14 @@ def role_table(found: Sequence[Glance]) -> pd.DataFrame:
 
 
 def _tidy(found: Any, name: str, value: str) -> pd.DataFrame:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"layer": layer, "head": head, "scale": scale, name: key, value: round(number, 6)}
         for scale, values in found
         for key, table in values.items()
         for layer, line in enumerate(table.tolist())
         for head, number in enumerate(line)
     ]
-    table = pd.DataFrame(rows)
-    return table.sort_values(["layer", "head", "scale"], kind="stable", ignore_index=True)
+    return by_head_and_scale(rows)
 
 
 class HeadRelation(NamedTuple):

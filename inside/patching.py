@@ -29,7 +29,7 @@ from torch import Tensor
 from transformer_lens import patching
 
 from lengthlens.errors import UserError
-from lengthlens.inside.subject import fitting_scales, nearest, role_names, roles_in
+from lengthlens.inside.subject import fitting_scales, named, role_names, roles_in
 from lengthlens.probes.interchange import StepAt, roles_of, twins
 from lengthlens.probes.subject import AnyModel, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating
@@ -38,6 +38,7 @@ from lengthlens.tasks import Task
 Component = Literal["head", "attention", "mlp", "residual"]
 # Of each component, the name that TransformerLens gives its activation.
 ACTIVATIONS: dict[str, str] = {"head": "z", "attention": "attn_out", "mlp": "mlp_out", "residual": "resid_pre"}
+HOOKS = tuple(f"hook_{name}" for name in ACTIVATIONS.values())
 PAIRS = 24  # of each role and step: effects are known to a few hundredths
 STEPS = 4  # of each role, spread over the answer
 QUERY = "query"
@@ -101,8 +102,7 @@ def patch_by_role(
     {'role': 'token', 'component': 'head', 'layer': 0, 'head': 0, 'place': 'query', 'effect': 1.0, 'flips': 1.0}
     """
     for component in components:
-        if component not in ACTIVATIONS:
-            raise nearest("component", component, ACTIVATIONS)
+        named("component", component, ACTIVATIONS)
     subject = subject_of(model)
     found = minimal_pairs(model, task, scale, onto, roles=roles, pairs=pairs, steps=steps, generator=generator)
     network: Any = subject.model
@@ -117,9 +117,6 @@ def patch_by_role(
             if _exists(network, component)
         ]
     return pd.concat(tables, ignore_index=True)
-
-
-HOOKS = ("hook_z", "hook_attn_out", "hook_mlp_out", "hook_resid_pre")
 
 
 def _exists(network: Any, component: str) -> bool:
@@ -270,8 +267,7 @@ def minimal_pairs(
     example = task.sample(onto, 1, generator).tokens[0]
     known = role_names(task.circuit(onto, task.words(example)))
     for role in roles or ():
-        if role not in known:
-            raise nearest("role", role, known)
+        named("role", role, known)
     parts = []
     for role in roles or known:
         for step in _spread(task.answer_length(onto), steps):
@@ -295,32 +291,27 @@ def _pairs_of(
         clean, corrupted = task.minimal_pair(onto, step, role, pairs, generator)
     except UserError:
         return None
-    query = task.prompt_length(onto) - 1 + step
-    there = {QUERY: torch.full((len(clean),), query), **_keys(task, onto, corrupted.tokens, step)}
-    here, tokens = there, clean.tokens
+    tokens, place, fits = clean.tokens, step, torch.ones(len(clean), dtype=torch.bool)
     if scale != onto:
-        place = _counterpart(task, step, scale, onto)
-        if place is None:
+        counterpart = _counterpart(task, step, scale, onto)
+        if counterpart is None:
             return None
+        place = counterpart
         tokens, fits = twins(task, StepAt(scale, place), roles_of(task.circuit(onto), step, clean.tokens), generator)
-        here = {QUERY: torch.full((len(clean),), int(task.circuit(scale).query[place]))}
-        here |= _keys(task, scale, tokens, place)
-    else:
-        here, fits = (
-            {QUERY: there[QUERY], **_keys(task, scale, tokens, step)},
-            torch.ones(len(tokens), dtype=torch.bool),
-        )
     if not fits.any():
         return None
-    answers = clean.tokens[fits, query + 1], corrupted.tokens[fits, query + 1]
+    here, there = _places(task, scale, tokens, place), _places(task, onto, corrupted.tokens, step)
+    answer = int(there[QUERY][0]) + 1
+    answers = clean.tokens[fits, answer], corrupted.tokens[fits, answer]
     places = {name: (here[name][fits], there[name][fits]) for name in there if name in here}
     return MinimalPairs(tokens[fits], corrupted.tokens[fits], [role] * int(fits.sum()), *answers, places)
 
 
-def _keys(task: Task, scale: int, tokens: Tensor, step: int) -> dict[str, Tensor]:
-    """The key in each role of a step, [row] each; −1 where there is none."""
-    roles = roles_in(task, scale, tokens)
-    return {name: roles.keys_of(name)[:, step].expand(len(tokens)) for name in roles.names}
+def _places(task: Task, scale: int, tokens: Tensor, step: int) -> dict[str, Tensor]:
+    """Where a step's query is, and the key in each of its roles, [row] each; −1 where there is none."""
+    roles, rows = roles_in(task, scale, tokens), len(tokens)
+    found = {name: roles.keys_of(name)[:, step].expand(rows) for name in roles.names}
+    return {QUERY: roles.query[step].expand(rows), **found}
 
 
 def _counterpart(task: Task, step: int, scale: int, onto: int) -> int | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.inside.heads import Mean
-from lengthlens.inside.instances import Instances, checked_scales, drawn, first_query, watch
+from lengthlens.inside.subject import Instances, by_head_and_scale, first_query, instances_at, watch
 from lengthlens.probes.subject import AnyModel, subject_of
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
@@ -52,14 +52,14 @@ def head_plane(
     if rows < 2:
         raise UserError(f"the position part of a key is a mean over instances: rows must be at least 2, not {rows}")
     lines = []
-    for n in checked_scales(model, task, scales):
-        instances = drawn(model, task, n, rows, generator)
+    for instances in instances_at(model, task, scales, rows, generator):
         for layer in subject_of(model).layers(None):
             for head, found in enumerate(zip(*(x.tolist() for x in _similarities(model, instances, layer)))):
                 positional, symbolic, weight = (round(x, 4) + 0.0 for x in found)
                 point = {"positional": positional, "symbolic": symbolic, "weight": weight}
-                lines.append({"layer": layer, "head": head, "scale": n, **point, "kind": kind_of(**point)})
-    return pd.DataFrame(lines).sort_values(["layer", "head", "scale"], kind="stable", ignore_index=True)
+                about = {"layer": layer, "head": head, "scale": instances.scale}
+                lines.append({**about, **point, "kind": kind_of(**point)})
+    return by_head_and_scale(lines)
 
 
 def plane_over_training(

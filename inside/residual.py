@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.inside.instances import checked_scales, drawn
-from lengthlens.inside.subject import hook_named
+from lengthlens.inside.subject import checked_scales, drawn, hook_named
 from lengthlens.probes.subject import AnyModel, subject_of
 from lengthlens.tasks import Task
 

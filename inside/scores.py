@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.inside.instances import ROWS, checked_scales, drawn, first_query, watch
-from lengthlens.inside.subject import hook_named
+from lengthlens.inside.subject import ROWS, Instances, by_head_and_scale, first_query, hook_named, instances_at, watch
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.probes.subject import AnyModel, subject_of
 from lengthlens.tasks import Task
@@ -90,14 +89,13 @@ def score_shares(
     [['content', 0.0], ['bias', 1.0]]
     """
     lines = []
-    for n in checked_scales(model, task, scales):
-        instances = drawn(model, task, n, rows, generator)
+    for instances in instances_at(model, task, scales, rows, generator):
         for layer in subject_of(model).layers(None):
-            for part, shares in _shares(model, instances.tokens, n, layer, instances.queries).items():
+            for part, shares in _shares(model, instances, layer).items():
                 for head, share in enumerate(shares.tolist()):
-                    about = {"layer": layer, "head": head, "scale": n, "part": part}
+                    about = {"layer": layer, "head": head, "scale": instances.scale, "part": part}
                     lines.append({**about, "share": round(share, 6) + 0.0})
-    return pd.DataFrame(lines).sort_values(["layer", "head", "scale"], kind="stable", ignore_index=True)
+    return by_head_and_scale(lines)
 
 
 def as_instances(model: AnyModel, tokens: Tensor | str, scale: int | None) -> tuple[Tensor, int]:
@@ -113,8 +111,9 @@ def as_instances(model: AnyModel, tokens: Tensor | str, scale: int | None) -> tu
     return ids, scale
 
 
-def _shares(model: AnyModel, tokens: Tensor, scale: int, layer: int, queries: Tensor) -> dict[str, Tensor]:
+def _shares(model: AnyModel, instances: Instances, layer: int) -> dict[str, Tensor]:
     """The share of each part, by head, gathered block by block. [head]"""
+    queries = instances.queries
     sums: dict[str, Tensor] = {}
     variance = torch.zeros((), dtype=torch.double)
 
@@ -128,7 +127,7 @@ def _shares(model: AnyModel, tokens: Tensor, scale: int, layer: int, queries: Te
         for name, part in parts.items():
             sums[name] = sums.get(name, torch.zeros(())) + (_centred(part, at - start, seen) * whole).sum((0, 2, 3))
 
-    _watch_parts(model, tokens, scale, layer, gather, blocked=True)
+    _watch_parts(model, instances.tokens, instances.scale, layer, gather, blocked=True)
     return {name: total / torch.where(variance > 0, variance, torch.nan) for name, total in sums.items()}
 
 

@@ -319,6 +319,8 @@ class Run:
         if step is not None and step not in self.checkpoints:
             kept = ", ".join(map(str, self.checkpoints)) or "none"
             make = f"train it with keep=[{step}] or --keep {step}, which adds it to a finished run too"
+            if self.config.imported:
+                make = "an imported model has none of its training"
             raise UserError(f"run '{self.id}' has no checkpoint of step {step} (kept: {kept}): {make}")
         name = MODEL if step is None else step_file(step)
         if not self.has(name):

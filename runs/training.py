@@ -117,8 +117,9 @@ def train(
     ('not-converged', 2)
     """
     listeners, wanted_steps = list(reports), kept_steps(config, keep)
-    if wanted_steps and store is None:
-        raise UserError("checkpoints are kept with a run on disk: give a store")
+    if wanted_steps and (store is None or config.imported):
+        why = "it was imported: its training is not known here" if config.imported else "there is no store: give one"
+        raise UserError(f"run '{config.id}' cannot keep checkpoints, since {why}")
     if config.imported and (store is None or not store.run(config).status().finished):
         raise UserError(f"run '{config.id}' is an imported model, which is not trained here: import it again")
     refuse_too_large(config)

@@ -1,6 +1,6 @@
 """Figures and tables of a study as files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ import pandas as pd
 from lengthlens.analyses import theme
 from lengthlens.analyses.findings import findings
 from lengthlens.analyses.study import Study
+from lengthlens.analyses.tables import Table
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, write_whole
 
@@ -69,12 +70,19 @@ def draw(
                 files.append(Path(out) / f"{'-'.join(filter(None, [finding.name, part]))}.csv")
                 write_whole(files[-1], numbers.to_csv(index=False, lineterminator="\n").encode())
         if not names or name in names or TABLES in names:
-            for file, found in study.tables(finding).items():
-                for ending, text in (("md", found.markdown()), ("tex", found.latex()), ("csv", found.csv())):
-                    files.append(Path(out) / TABLES / f"{file}.{ending}")
-                    make_directory(files[-1].parent)
-                    write_whole(files[-1], text.encode())
+            files += write_tables(study.tables(finding), Path(out) / TABLES)
     return Drawn(files, study.missing)
+
+
+def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
+    """Write each table under its name, in Markdown, LaTeX and csv; the files."""
+    files = []
+    make_directory(folder)
+    for name, table in tables.items():
+        for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
+            files.append(folder / f"{name}.{ending}")
+            write_whole(files[-1], text.encode())
+    return files
 
 
 def check_names(names: Sequence[str], formats: Sequence[str]) -> None:

@@ -10,11 +10,12 @@ from lengthlens.analyses import theme
 from lengthlens.analyses.mechanism import healing_tables, plot_healing
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, read_whole, write_whole
-from lengthlens.inside.healing import ROWS, healing
+from lengthlens.inside.surgery import ROWS, healing
 from lengthlens.probes.stretch import stretched_match
 from lengthlens.runs.evaluation import is_accurate
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
+from lengthlens.studies.drawing import TABLES, write_tables
 
 TABLE = "surgery.csv"
 SCALES = (20, 40)  # twice and four times the training range of the studies
@@ -28,7 +29,7 @@ def healing_study(
     rows: int = ROWS,
     report: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
-    """Every run of a store that is accurate in range, under each kind of surgery (`lengthlens.inside.healing`).
+    """Every run of a store that is accurate in range, under each kind of surgery (`lengthlens.inside.surgery`).
 
     The table is kept in `out`/surgery.csv, run by run: what is there is not computed again. It has a row for each run,
     surgery and scale, with the run's task, scheme (with its options) and seed, the exact match, and the cause of its
@@ -58,16 +59,12 @@ def read_healing(path: str | Path) -> pd.DataFrame:
     return table.astype({"seed": "Int64", "scale": "Int64"})
 
 
-def draw_healing(table: pd.DataFrame, out: str | Path) -> list[str]:
-    """The figure of a study as pdf and png and its tables, in Markdown and LaTeX; the files that were written."""
+def draw_healing(table: pd.DataFrame, out: str | Path, width: float | None = None) -> list[str]:
+    """The figure of a study as pdf and png and its tables, in Markdown, LaTeX and csv; the files that were written."""
     files = [Path(out) / f"healing.{kind}" for kind in ("pdf", "png")]
     for path in files:
-        theme.save(plot_healing(table), path)
-    for name, found in healing_tables(table).items():
-        for ending, text in (("md", found.markdown()), ("tex", found.latex())):
-            files.append(Path(out) / "tables" / f"{name}.{ending}")
-            make_directory(files[-1].parent)
-            write_whole(files[-1], text.encode())
+        theme.save(plot_healing(table, width=width), path)
+    files += write_tables(healing_tables(table), Path(out) / TABLES)
     return [str(path) for path in files]
 
 

@@ -1,7 +1,6 @@
 """Looking inside networks: on models built by hand the known mechanism is found, and parts add up for every scheme."""
 
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -10,19 +9,16 @@ import torch
 from lengthlens.analyses.inside import plot_plane
 from lengthlens.errors import UserError
 from lengthlens.inside.heads import FIRST, OTHER, attention_by_role, glance, heads, relations
-from lengthlens.inside.instances import drawn, watch
-from lengthlens.inside.look import inspect
 from lengthlens.inside.plane import head_plane, plane_over_training
 from lengthlens.inside.residual import PARTS, residual_parts, residual_shares, split
 from lengthlens.inside.scores import score_parts, score_shares
-from lengthlens.inside.subject import head_named, hook_named, roles_in
+from lengthlens.inside.subject import drawn, head_named, hook_named, roles_in, watch
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.controls import copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
-from lengthlens.tests.test_import import imported
 
 POSITION, CONTENT, INDUCTION = copy_by_hand("lbpe"), copy_by_content(), induction_by_hand()
 
@@ -263,21 +259,6 @@ def test_a_head_that_turns_from_content_to_position_is_followed() -> None:
     assert plot_plane(table).axes[0].get_xlabel().startswith("symbolic")
     with pytest.raises(UserError, match="no checkpoints were kept"):
         plane_over_training({})
-
-
-# -- models of others ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", ["gpt2", "llama", "neox"])
-def test_imported_checkpoints_are_looked_into_like_any_other(case: str, tmp_path: Path) -> None:
-    model = imported(tmp_path, case)[2].model()
-    tokens = TASKS["parity-cot"].sample(4, 2, torch.Generator().manual_seed(0)).tokens
-    scores = model.run_with_cache(tokens)[1]["blocks.1.attn.hook_attn_scores"]
-    parts, seen = score_parts(model, tokens, layer=1), torch.isfinite(scores)
-    torch.testing.assert_close(sum(parts.values())[seen], scores[seen], atol=1e-4, rtol=1e-4)
-    assert {"gpt2": "position–position", "llama": "pair 1", "neox": "not turned"}[case] in " ".join(parts)
-    found = inspect(model, train_max=4, scales=[3, 6], text="^ 1 0 1 =")
-    assert len(found.relations) == len(found.summary()) == model.cfg.n_layers * model.cfg.n_heads
 
 
 # -- no task -------------------------------------------------------------------------------------------------------

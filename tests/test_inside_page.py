@@ -3,29 +3,35 @@
 import base64
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from lengthlens.analyses import inside, mechanism, theme
 from lengthlens.analyses.page.inside import inside_page, of_script
 from lengthlens.cli import main
 from lengthlens.errors import UserError
-from lengthlens.inside.look import Inspection, inspect, without_heads
-from lengthlens.inside.sequence import look_at
+from lengthlens.inside.attribution import relevance
+from lengthlens.inside.look import Inspection, inspect, look_at, without_heads
+from lengthlens.inside.patching import patch_by_role
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
 from lengthlens.probes.controls import copy_by_hand, induction_by_hand
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
+from lengthlens.studies.healing import read_healing
 from lengthlens.tasks import TASKS
 from lengthlens.tests.browsing import DESKTOP, NEEDS_BROWSER, PHONE, Browser, browser, events, opened
 
 __all__ = ["browser"]  # a fixture
+ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -154,6 +160,44 @@ def test_too_long_a_sequence_is_refused_with_what_fits() -> None:
         look_at(copy_by_hand(), scale=300)
     with pytest.raises(UserError, match="'x' is not a token of task 'copy'"):
         look_at(copy_by_hand(), "^ x =")
+
+
+# -- figures as parts ------------------------------------------------------------------------------------------------
+
+
+def every_figure(seen: Inspection) -> list[tuple[Callable[..., Figure], tuple[object, ...], str]]:
+    """Each figure function, what it draws, and the name of one of its panels."""
+    copier = copy_by_hand("lbpe")
+    text = "^ 7 3 5 1 ="
+    return [
+        (inside.plot_patterns, (seen.glances, 6), "L1H0, n = 8"),
+        (inside.plot_roles, (seen.roles, 6), "L0H1"),
+        (inside.plot_measures, (seen.measures, 6), "first_key"),
+        (inside.plot_plane, (seen.plane, 6), "figure"),
+        (inside.plot_scores, (seen.scores, 6), "figure"),
+        (inside.plot_residual, (seen.residual, 6), "behind layer 1, continued"),
+        (
+            mechanism.plot_patching,
+            (patch_by_role(induction_by_hand(), scale=4, pairs=2, steps=1),),
+            "token: mlp at query",
+        ),
+        (mechanism.plot_relevance, (relevance(copier, text), text.split()), "figure"),
+        (mechanism.plot_healing, (read_healing(ROOT / "figures/surgery/surgery.csv"),), "control"),
+    ]
+
+
+def test_every_figure_fits_a_column_without_cut_text_and_draws_on_axes(seen: Inspection) -> None:
+    for plot, data, panel in every_figure(seen):
+        figure = plot(*data, width=3.3)
+        figure.draw_without_rendering()
+        (wide, high), box = figure.get_size_inches(), figure.get_tightbbox()
+        assert wide == pytest.approx(3.3) and high <= theme.PAGE_HEIGHT, plot.__name__
+        assert min(box.x0, box.y0) > -0.01 and box.x1 < wide + 0.01 and box.y1 < high + 0.01, plot.__name__
+        axes = Figure(figsize=(7, 3)).subplots(1, 2)
+        assert plot(*data, ax={panel: axes[1]}, legend=False) is axes[0].figure
+        assert axes[1].has_data() and not axes[0].has_data(), plot.__name__
+    with pytest.raises(UserError, match="unknown panel 'L0H9'"):
+        inside.plot_roles(seen.roles, ax={"L0H9": axes[0]})
 
 
 # -- the command ---------------------------------------------------------------------------------------------------

@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from lengthlens.errors import UserError
+from lengthlens.inside.plane import plane_over_training
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL
+from lengthlens.runs.loading import load
+from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, step_file
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics, Trainer, check_in_range, fast_parameters, make_optimizer, settled
 from lengthlens.runs.training import (
@@ -273,3 +275,44 @@ def test_defaults_work_for_every_task_with_a_range() -> None:
     for name, task in TASKS.items():
         if task.max_scale is None or task.max_scale >= 10:
             assert RunConfig(name, "rope").model.train_ctx == task.length(10)
+
+
+# -- checkpoints over training ---------------------------------------------------------------------------------------
+
+
+def test_weights_over_training_are_kept_beside_the_run_and_change_nothing(tmp_path: Path) -> None:
+    config = small(check_every=2, steps=6)
+    plain, kept = RunStore(tmp_path / "plain"), RunStore(tmp_path / "kept")
+    without, run = train(config, plain).run, train(config, kept, keep=[4, 0]).run
+    assert without is not None and run is not None and without.id == run.id
+    assert run.checkpoints == [0, 4] and without.checkpoints == [] and run.problems() == []
+    assert without.read(MODEL) == run.read(MODEL)
+    start, trainer = load(run, step=0), Trainer(config)
+    assert all(map(torch.equal, start.state_dict().values(), trainer.model.state_dict().values()))
+    trainer.advance(), trainer.advance()
+    assert all(map(torch.equal, load(run, step=4).state_dict().values(), trainer.model.state_dict().values()))
+    # Of a finished run, by training again: the same bytes.
+    again = train(config, plain, keep=[0, 2, 4]).run
+    assert again is not None and again.checkpoints == [0, 2, 4]
+    assert again.read(step_file(4)) == run.read(step_file(4)) and again.facts()["checkpoints"] == [0, 2, 4]
+    table = plane_over_training(again, scale=2)
+    assert sorted(set(table["step"])) == [0, 2, 4, 6]
+
+
+def test_a_checkpoint_that_was_not_kept_is_one_sentence(tmp_path: Path) -> None:
+    config, store = small(check_every=2, steps=4), RunStore(tmp_path)
+    run = train(config, store, keep=[2]).run
+    assert run is not None
+    for call, sentence in {
+        (lambda: load(run, step=4)): r"no checkpoint of step 4 \(kept: 2\): train it with keep=\[4\]",
+        (lambda: train(config, store, keep=[3])): "3 is none: the nearest are 2 and 4",
+        (lambda: train(config, store, keep=[8])): "step 8 is beyond the end of training, which has 4 steps",
+        (lambda: train(config, keep=[2])): "there is no store: give one",
+    }.items():
+        with pytest.raises(UserError, match=sentence):
+            call()
+    metrics = [json.loads(line) for line in run.read(METRICS).splitlines()]
+    with run.locked():
+        run.write(METRICS, b"".join(json.dumps({**line, "loss": 1.0}).encode() + b"\n" for line in metrics))
+    with pytest.raises(UserError, match="does not come out here as it did"):
+        train(config, store, keep=[4])

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from lengthlens.analyses import inside as figures
 from lengthlens.analyses.page import picture, rendered
 from lengthlens.analyses.tables import Table, of_frame
-from lengthlens.inside.look import Inspection
-from lengthlens.inside.sequence import SequenceView
+from lengthlens.inside.look import Inspection, SequenceView
 from lengthlens.inside.subject import label
 
 COLUMNS = {
