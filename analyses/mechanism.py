@@ -132,14 +132,17 @@ def plot_patching(canvas: Canvas, table: pd.DataFrame) -> None:
         image = axes.imshow(cells, cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto", origin="lower")
         for (y, x), value in np.ndenumerate(cells):
             if np.isfinite(value):
-                look = {"color": "white" if abs(value) > 0.6 else "black", "fontsize": 4 if canvas.narrow else 5.5}
+                look: dict[str, Any] = {
+                    "color": "white" if abs(value) > 0.6 else "black",
+                    "fontsize": 4 if canvas.narrow else 5.5,
+                }
                 axes.text(x, y, f"{round(float(value), 2) + 0.0:.2f}", ha="center", va="center", **look)
         last, first = name in canvas.last_row, name in canvas.first_column
         axes.set_xticks(range(len(heads[key])), heads[key] if last else [])
         axes.set_yticks(range(layers), [f"layer {k}" for k in range(layers)] if first else [])
         axes.tick_params(length=0)
         if role == roles[0] or not canvas.own:
-            turned = {"rotation": 90, "fontsize": 6} if canvas.narrow else {}
+            turned: dict[str, Any] = {"rotation": 90, "fontsize": 6} if canvas.narrow else {}
             axes.set_title(
                 {"head": "heads, at\nthe query", "residual": f"stream at\n{key[1]}"}.get(key[0], key[0]), **turned
             )

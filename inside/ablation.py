@@ -21,7 +21,18 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.inside.subject import Head, all_heads, fitting_scales, head_named, label, named, nearest, roles_in
+from lengthlens.inside.subject import (
+    Head,
+    all_heads,
+    first_query,
+    fitting_scales,
+    head_named,
+    in_blocks,
+    label,
+    named,
+    nearest,
+    roles_in,
+)
 from lengthlens.models.schemes.relation import read_form
 from lengthlens.probes.subject import AnyModel, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating, right_tokens
@@ -33,6 +44,7 @@ ROWS = 128
 KEEPS = 0.9  # exact match that a set of heads has to keep
 EXHAUSTIVE = 10  # heads up to which every set is tried, in the order of size; beyond, heads are taken away one by one
 Hook = tuple[str, Callable[..., Any]]
+Hidden = Callable[[slice], Tensor]  # a block of queries to which keys up to its end are hidden, [1|row, query, key]
 
 
 def ablate(
@@ -165,7 +177,7 @@ class Ablations:
 
     def share(self, hooks: Sequence[Hook]) -> tuple[float, float]:
         """Exact match, and the share of answer tokens that are right, under hooks."""
-        with evaluating(self.model):
+        with evaluating(self.model), in_blocks(self.model):
             logits = self.model.run_with_hooks(self.tokens, fwd_hooks=list(hooks), **self.scale)
         right = right_tokens(logits.float(), self.batch)
         return float(right.all(1).double().mean()), float(right.double().mean())
@@ -194,12 +206,9 @@ class Ablations:
                 self.given[name] = self.model.run_with_cache(self.tokens, names_filter=[name], **self.scale)[1][name]
         return self.given[name]
 
-    def hiding(self, heads: Sequence[Head], keys: Tensor) -> list[Hook]:
-        """Hooks that hide keys [1|row, query, key] from the queries of these heads."""
-        return [
-            (name, _hiding(of_layer, keys.to(self.subject.device)))
-            for name, of_layer in _by_layer(heads, "hook_attn_scores").items()
-        ]
+    def hiding(self, heads: Sequence[Head], keys: Hidden) -> list[Hook]:
+        """Hooks that hide keys from the queries of these heads."""
+        return [(name, _hiding(of_layer, keys)) for name, of_layer in _by_layer(heads, "hook_attn_scores").items()]
 
 
 def _by_layer(heads: Sequence[Head], point: str) -> dict[str, list[int]]:
@@ -209,10 +218,11 @@ def _by_layer(heads: Sequence[Head], point: str) -> dict[str, list[int]]:
     return found
 
 
-def _hiding(heads: list[int], keys: Tensor) -> Callable[..., Tensor]:
-    def hook(scores: Tensor, hook: Any) -> Tensor:
+def _hiding(heads: list[int], keys: Hidden) -> Callable[..., Tensor]:
+    def hook(scores: Tensor, hook: Any) -> Tensor:  # of a block of queries
         scores = scores.clone()
-        hidden = scores[:, heads].masked_fill(keys[:, None], -torch.inf)
+        mask = keys(slice(first_query(scores), scores.shape[-1])).to(scores.device)
+        hidden = scores[:, heads].masked_fill(mask[:, None], -torch.inf)
         # A query from which every key is hidden keeps them all: there is nothing else it could attend to.
         none = hidden.isneginf().all(-1, keepdim=True)
         scores[:, heads] = torch.where(none, scores[:, heads], hidden)
@@ -221,28 +231,26 @@ def _hiding(heads: list[int], keys: Tensor) -> Callable[..., Tensor]:
     return hook
 
 
-def hidden_keys(task: Task, scale: int, tokens: Tensor, relation: str) -> Tensor:
-    """The keys in a relation to each query: in a role at answer queries, or where a form is 0. [1|row, query, key]
+def hidden_keys(task: Task, scale: int, tokens: Tensor, relation: str) -> Hidden:
+    """The keys in a relation to each query of a block: in a role at answer queries, or where a form is 0.
 
     >>> from lengthlens.tasks import TASKS
     >>> tokens = TASKS["copy"].parse("^ 7 3 =").tokens
-    >>> hidden_keys(TASKS["copy"], 2, tokens, "token").nonzero().tolist()  # row, query, key
+    >>> hidden_keys(TASKS["copy"], 2, tokens, "token")(slice(0, 7)).nonzero().tolist()  # row, query, key
     [[0, 3, 1], [0, 4, 2], [0, 5, 3]]
     """
     length, roles = tokens.shape[1], roles_in(task, scale, tokens)
     place = torch.arange(length)
     if relation in roles.names:
         key = roles.keys_of(relation)  # [1|row, step]
-        found = torch.zeros(len(key), length, length, dtype=torch.bool)
-        row, step = (key >= 0).nonzero(as_tuple=True)
-        found[row, roles.query[step], key[row, step]] = True
-        return found
+        pointed = torch.full((len(key), length), -1).index_copy(1, roles.query, key)
+        return lambda queries: pointed[:, queries, None] == place[: queries.stop]
     try:
         form = read_form(relation)
     except UserError:
         raise nearest("role or form", relation, [*roles.names, "i-j", "i-j-n", "i+j-2n", "j"]) from None
-    value = form.query * place[:, None] + form.key * place + form.scale * scale + form.constant
-    return (value == 0)[None]
+    of_query, of_key = form.query * place[:, None] + form.scale * scale + form.constant, form.key * place
+    return lambda queries: (of_query[queries] + of_key[: queries.stop] == 0)[None]
 
 
 @contextmanager

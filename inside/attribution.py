@@ -24,7 +24,8 @@ attribution is.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ from torch.func import functional_call
 
 from lengthlens.errors import UserError
 from lengthlens.inside.scores import as_instances
-from lengthlens.inside.subject import StepRoles, fitting_scales, named, roles_in
+from lengthlens.inside.subject import StepRoles, first_query, fitting_scales, named, roles_in, watch
 from lengthlens.models.attention import log_temperature
 from lengthlens.probes.subject import AnyModel, Subject, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating
@@ -107,8 +108,8 @@ def relevance(
         raise UserError("attribution needs a model of this project, with its hook points and position embedding")
     ids, scale = as_instances(model, tokens, scale)
     ids = ids.to(subject_of(model).device)
-    gated = Gated(network, scale)
-    with evaluating(network):
+    gated = Gated(network, scale, rules=method == "lrp")
+    with evaluating(network), gated.installed() if method != "rollout" else nullcontext():
         at = _per_row(ids.shape[1] - 1 if query is None else query, ids)
         if int(at.min()) < 0 or int(at.max()) >= ids.shape[1]:
             raise UserError(f"there is no position {int(at.max())}: the input has positions 0 to {ids.shape[1] - 1}")
@@ -144,7 +145,7 @@ def _lrp(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int 
     alpha, beta = (torch.ones(ids.shape, device=ids.device, requires_grad=True) for _ in range(2))
     gamma = torch.ones((), device=ids.device, requires_grad=True)
     with torch.enable_grad():
-        output = gated.answer(alpha, beta, ids, query, target, rules=True, gamma=gamma)
+        output = gated.answer(alpha, beta, ids, query, target, gamma)
         of_tokens, of_positions, of_bias = _derivatives(output, [alpha, beta, gamma])
     return Relevance("lrp", of_tokens, of_positions, float(of_bias), output.detach(), torch.zeros_like(output))
 
@@ -173,16 +174,19 @@ def _integrated(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, step
 
 
 def _rollout(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int | None) -> Relevance:
-    network, patterns = gated.network, list[Tensor]()
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(network.cfg.n_layers)]
-    hooks = [(name, lambda pattern, hook: patterns.append(pattern.mean(1))) for name in names]
-    network.run_with_hooks(ids, gated.scale, fwd_hooks=hooks)
-    same = torch.eye(ids.shape[1], device=ids.device)
-    rolled = same.expand(len(ids), -1, -1)
-    for pattern in patterns:
-        mixed = pattern + same
-        rolled = mixed / mixed.sum(-1, keepdim=True) @ rolled
-    shares = rolled[torch.arange(len(ids), device=ids.device), query]
+    shares = torch.nn.functional.one_hot(query, ids.shape[1]).to(gated.network.cfg.dtype)  # [row, pos]
+    for layer in reversed(range(gated.network.cfg.n_layers)):  # one pass each, so that no pattern has to be kept
+        below = torch.zeros_like(shares)
+
+        def roll(pattern: Tensor, shares: Tensor = shares, below: Tensor = below) -> None:
+            here = slice(first_query(pattern), pattern.shape[-1])
+            mean = pattern.mean(1)  # [row, query, key]
+            passed = shares[:, here] / (mean.sum(-1) + 1)
+            below[:, : here.stop] += (passed[:, None] @ mean)[:, 0]
+            below[:, here] += passed
+
+        watch(gated.network, ids, gated.scale, [(f"blocks.{layer}.attn.hook_pattern", roll)])
+        shares = below
     ones = torch.ones(len(ids), device=ids.device)  # shares add up to 1, whatever the answer
     return Relevance("rollout", shares, None, 0.0, ones, torch.zeros_like(ones))
 
@@ -196,53 +200,56 @@ _METHOD: dict[str, Callable[..., Relevance]] = {
 
 
 class Gated:
-    """A network whose tokens and positions have gates; see the top of this file."""
+    """A network whose tokens and positions have gates while they are `installed`; see the top of this file.
 
-    def __init__(self, network: Any, scale: int) -> None:
-        self.network, self.scale = network, scale
+    Scores come in blocks of queries, and again for the gradient, so that memory grows with the length, not its square.
+    """
+
+    alpha: Tensor  # [row, pos], of tokens
+    beta: Tensor  # [row, pos], of positions
+
+    def __init__(self, network: Any, scale: int, rules: bool) -> None:
+        self.network, self.scale, self.rules = network, scale, rules
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Gates, and with `rules` the rules of relevance, act in the block; gradients are to be taken there, too."""
+        with self.network.blocked_attention(), self.network.hooks(fwd_hooks=self._hooks()):
+            yield
 
     def answer(
-        self,
-        alpha: Tensor,
-        beta: Tensor,
-        ids: Tensor,
-        query: Tensor,
-        target: Tensor,
-        rules: bool = False,
-        gamma: Tensor | None = None,
+        self, alpha: Tensor, beta: Tensor, ids: Tensor, query: Tensor, target: Tensor, gamma: Tensor | None = None
     ) -> Tensor:
-        """The answer under gates [row, pos], by the rules of relevance or as it is. [row]"""
-        alpha, beta = alpha.to(self.network.cfg.dtype), beta.to(self.network.cfg.dtype)
-        hooks = self._hooks(alpha, beta, rules)
+        """The answer under gates [row, pos]. [row]"""
+        self.alpha, self.beta = alpha, beta = (gate.to(self.network.cfg.dtype) for gate in (alpha, beta))
         weights = {}
         if gamma is not None:
             own = self.network.named_parameters()
             weights = {name: gamma * each for name, each in own if _is_bias(name)}
-        with self.network.hooks(fwd_hooks=hooks):
-            logits = functional_call(self.network, weights, (ids, self.scale))
+        logits = functional_call(self.network, weights, (ids, self.scale))
         rows = torch.arange(len(ids), device=ids.device)
         at = logits[rows, query]
         unused = 0 * (alpha.sum(1) + beta.sum(1))  # a scheme without positions has no other use for their gates
         answer: Tensor = at[rows, target] - at.mean(-1) + unused
         return answer
 
-    def _hooks(self, alpha: Tensor, beta: Tensor, rules: bool) -> list[Hook]:
+    def _hooks(self) -> list[Hook]:
         known, hooks = self.network.hook_dict, list[Hook]()
 
         def add(name: str, function: Callable[..., Any]) -> None:
             if name in known:
                 hooks.append((name, lambda value, hook: function(value)))
 
-        add("hook_embed", lambda x: x * alpha[..., None])
+        add("hook_embed", lambda x: x * self.alpha[..., None])
         for name in ("hook_pos_embed", "hook_qk_embed"):
-            add(name, lambda x: x * beta[..., None])
-        if rules:
+            add(name, lambda x: x * self.beta[..., None])
+        if self.rules:
             add("ln_final.hook_scale", torch.detach)
         for layer in range(self.network.cfg.n_layers):
-            attention = _Attention(self.network, layer, beta, rules)
+            attention = _Attention(self, layer)
             for part, function in attention.hooks().items():
                 add(f"blocks.{layer}.attn.{part}", function)
-            if rules:
+            if self.rules:
                 for norm in ("ln1", "ln2"):
                     add(f"blocks.{layer}.{norm}.hook_scale", torch.detach)
                 mlp = _Mlp()
@@ -282,15 +289,24 @@ def _in_proportion(x: Tensor, y: Tensor) -> Tensor:
 
 
 class _Attention:
-    """The gates and rules of one attention layer; sees its activations in the order in which they arise."""
+    """The gates and rules of one attention layer; sees its activations in the order in which they arise.
 
-    def __init__(self, network: Any, layer: int, beta: Tensor, rules: bool) -> None:
-        self.beta, self.rules = beta, rules
+    Scores and patterns [row, head, query, key] are those of a block of queries, with all keys up to its last.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+    def __init__(self, gated: Gated, layer: int) -> None:
+        network = gated.network
+        self.gated, self.rules = gated, gated.rules
         self.rotates = f"blocks.{layer}.attn.hook_rot_q" in network.hook_dict
         self.factors = "factor" in network.pos_embed.acts()
         self.scale, config = network.cfg.attn_scale, network.config
         self.scaled = config.train_ctx if config.score_scaling == "log" else None
         self.bias: Tensor | None = None
+        self.moved: dict[int, Tensor] = {}  # by the first query of a block: what the heads give, by the rules
 
     def hooks(self) -> dict[str, Callable[..., Any]]:
         watched: dict[str, Callable[..., Any]] = {"hook_pos_score": self.gate_bias}
@@ -300,23 +316,21 @@ class _Attention:
             watched["hook_attn_scores"] = self.gate_rotation
         if self.factors or self.rules:
             watched["hook_pattern"] = self.gate_factor
-        return watched | ({"hook_v": self._keep("v"), "hook_z": self.mixed} if self.rules else {})
+        return watched | ({"hook_v": self._keep("v"), "hook_z": self.joined} if self.rules else {})
 
     def _keep(self, name: str) -> Callable[[Tensor], None]:
         return lambda value: setattr(self, name, value)
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-
     def over_keys(self, values: Tensor) -> Tensor:
         """Values [row, head, query, key] times the gate of each key's position."""
-        return values * self.beta[:, None, None, : values.shape[-1]]
+        return values * self.gated.beta[:, None, None, : values.shape[-1]]
 
-    def temperature(self, length: int) -> Tensor | float:
+    @property
+    def temperature(self) -> Tensor | float:
+        """Of the queries of the block."""
         if self.scaled is None:
             return 1.0
-        return log_temperature(length, self.scaled, self.beta.device)[:, None]
+        return log_temperature(self.q.shape[1], self.scaled, self.q.device)[self.block, None]
 
     def gate_bias(self, bias: Tensor) -> Tensor:
         self.bias = bias.detach()
@@ -324,10 +338,12 @@ class _Attention:
 
     def content(self, q: Tensor, k: Tensor) -> Tensor:
         """The part of the scores that tokens make. [row, head, query, key]"""
-        product: Tensor = (q / self.scale).transpose(1, 2) @ k.permute(0, 2, 3, 1) * self.temperature(q.shape[1])
+        q, k = q[:, self.block] / self.scale, k[:, : self.block.stop]
+        product: Tensor = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * self.temperature
         return product
 
     def gate_rotation(self, scores: Tensor) -> Tensor:
+        self.block = slice(first_query(scores), scores.shape[-1])
         self.later = scores.isneginf()
         if self.rotates:
             content = self.content(self.q, self.k)
@@ -342,26 +358,34 @@ class _Attention:
             here = self.plain > 0
             self.factor = torch.where(here, pattern / torch.where(here, self.plain, 1), 1)
             pattern = self.plain * (1 + self.over_keys(self.factor - 1))
-        self.pattern = pattern.detach()
+        if self.rules:
+            self.moved[self.block.start] = self.mixed(pattern.detach())
         return pattern
 
-    def mixed(self, z: Tensor) -> Tensor:
-        """What the heads give, half of it owed to values and half to the scores behind their weights."""
-        q, k, v = self.q, self.k, self.v
+    def joined(self, z: Tensor) -> Tensor:
+        """What the heads give at all queries, in place of what they would give. [row, query, head, d_head]"""
+        whole = torch.cat([self.moved[start] for start in sorted(self.moved)], 2).transpose(1, 2)
+        self.moved.clear()
+        return whole
+
+    def mixed(self, weights: Tensor) -> Tensor:
+        """What the heads give in a block, half of it owed to values and half to the scores behind their weights."""
+        q, k = self.q, self.k
         parts = [(self.content(q, k.detach()) + self.content(q.detach(), k)) / 2]
         if self.rotates:
             parts.append(self.over_keys(self.turned))
         if self.bias is not None:
-            parts.append(self.over_keys(self.bias * self.temperature(q.shape[1])))
+            parts.append(self.over_keys(self.bias * self.temperature))
+            self.bias = None
         if self.factors:
             parts.append(self.over_keys(self.factor.abs().clamp(min=TINY).log().detach()))
         above = [self.above_mean(part) for part in parts]
         size = torch.stack([part.detach().abs() for part in above]).sum(0)
         half = torch.where(size > TINY, 0.5, 0.0)
         owed = sum(part.detach().sign() * part for part in above) / size.clamp(min=TINY)  # 1, where there is a size
-        values, weights = v.transpose(1, 2), self.pattern
+        values = self.v[:, : self.block.stop].transpose(1, 2)
         moved: Tensor = (weights * (1 - half)) @ values + (weights * half * owed) @ values.detach()
-        return moved.transpose(1, 2)
+        return moved  # [row, head, query, d_head]
 
     def above_mean(self, part: Tensor) -> Tensor:
         """A part of the scores less its mean over the keys that a query sees. [row, head, query, key]"""

@@ -19,7 +19,7 @@ scheme of distances it now sees that key at distance 10, as at m = 10, and no ot
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from lengthlens.tasks.task import Step
 
 Places = Callable[[Tensor], Tensor]  # ids [row, pos] to the position at which each token is to stand, [pos]
 EDGE = 2  # steps and symbols at either end of a part that have counterparts of their own
+ROWS_KEPT = 512  # queries whose keys' counterparts are kept: those of all would grow with the square of the length
 NEAR = 3  # other keys so near to the query keep their distance from it: what marks a token's neighbours stays
 
 
@@ -142,31 +143,43 @@ class Moved(Derived):
 # -- the ideal relation -------------------------------------------------------------------------------------------
 
 
-class Counterparts(NamedTuple):
-    """Where a query of a long instance, and each key seen from it, stands in a short one."""
+class Counterparts:
+    """Where queries of an instance of scale `long`, and the keys seen from them, stand in one of scale `short`.
 
-    query: Tensor  # [query]
-    key: Tensor  # [query, key]; behind the query it means nothing
-    number: Tensor  # [query, key], how many keys of the query share the counterpart
-
-
-@lru_cache(maxsize=64)
-def counterparts(task: Task, long: int, short: int, displaced: bool = False) -> Counterparts:
-    """The counterpart at scale `short` of every pair at scale `long`, by the roles that the circuit gives them.
-
-    Where `displaced`, each source changes places with the key before it (behind it, if that is a source or none).
+    By the roles that the circuit gives them. Where `displaced`, each source changes places with the key before it
+    (behind it, if that is a source or none).
 
     >>> from lengthlens.tasks import TASKS
-    >>> found = counterparts(TASKS["copy"], 40, 10)
-    >>> found.query[41 + 20], found.key[41 + 20, 21]  # reads 40 back at n = 40, and 10 back at n = 10
+    >>> found = Counterparts(TASKS["copy"], 40, 10)
+    >>> found.query[41 + 20], found.keys(slice(61, 62))[0][0, 21]  # reads 40 back at n = 40, and 10 back at n = 10
     (tensor(16), tensor(6))
     """
-    if task.family == "content-addressed":
-        raise UserError(f"the sources of '{task.name}' follow from its tokens, so that it has no ideal relation")
-    (of_long, long_steps), (of_short, short_steps) = _parts(task, long), _parts(task, short)
-    query = _queries(task, (of_long, long_steps), (of_short, short_steps))
-    key = torch.zeros(len(of_long), len(of_long), dtype=torch.long)
-    for i, i_short in enumerate(query):
+
+    def __init__(self, task: Task, long: int, short: int, displaced: bool = False) -> None:
+        if task.family == "content-addressed":
+            raise UserError(f"the sources of '{task.name}' follow from its tokens, so that it has no ideal relation")
+        self.displaced = displaced
+        self.long, self.short = _parts(task, long), _parts(task, short)
+        self.of_query = _queries(task, self.long, self.short)
+        self.query = torch.tensor(self.of_query)  # [query]
+        self._row = lru_cache(maxsize=ROWS_KEPT)(self._made_row)
+
+    def keys(self, queries: slice) -> tuple[Tensor, Tensor]:
+        """For a block of queries: the counterpart of every key up to its end, and how many keys of the query share it.
+
+        [query, key] each; behind a query they mean nothing.
+        """
+        rows = [self._row(i) for i in range(queries.start, queries.stop)]
+        key, number = (torch.zeros(len(rows), queries.stop, dtype=torch.long) for _ in range(2))
+        for place, row in enumerate(rows):
+            own = torch.tensor(row)
+            key[place, : len(row)] = own
+            number[place, : len(row)] = own.bincount()[own]
+        return key, number.clamp(min=1).float()
+
+    def _made_row(self, i: int) -> list[int]:
+        """The counterpart of each key that query i sees."""
+        (of_long, long_steps), (of_short, short_steps), i_short = self.long, self.short, self.of_query[i]
         step, twin = long_steps.get(i), short_steps.get(i_short)
         slots = dict(zip(step.sources, twin.sources)) if step and twin else {}
         read = set(twin.sources) if twin else set()
@@ -175,23 +188,26 @@ def counterparts(task: Task, long: int, short: int, displaced: bool = False) -> 
             for j in range(max(0, i - NEAR, i - i_short), i + 1)
             if j not in slots and i_short - (i - j) not in read and of_long[j] == of_short[i_short - (i - j)]
         }
-        key[i, list(slots | near)] = torch.tensor(list((slots | near).values()), dtype=torch.long)
-        far = defaultdict[int, list[int]](list)
+        key, far = [0] * (i + 1), defaultdict[int, list[int]](list)
         for j in range(i + 1):
-            if j not in slots and j not in near:
+            if j in slots or j in near:
+                key[j] = slots[j] if j in slots else near[j]
+            else:
                 far[of_long[j]].append(j)
         for part, keys in far.items():
             seen = [p for p in range(i_short + 1) if p not in read]
             alike = [p for p in seen if of_short[p] == part]
             free = [p for p in alike if p not in near.values()] or alike or seen or [i_short]
-            key[i, keys] = torch.tensor([free[spread(rank, len(keys), len(free))] for rank in range(len(keys))])
-        if displaced:
+            for rank, j in enumerate(keys):
+                key[j] = free[spread(rank, len(keys), len(free))]
+        if self.displaced:
             for j in slots:
                 if (beside := next((k for k in (j - 1, j + 1) if 0 <= k <= i and k not in slots), None)) is not None:
-                    key[i, [j, beside]] = key[i, [beside, j]]
-    seen_keys = torch.ones(len(query), len(query), dtype=torch.bool).tril()
-    number = torch.zeros(len(query), len(of_short)).scatter_add(1, key, seen_keys.float())
-    return Counterparts(torch.tensor(query), key, number.gather(1, key).clamp(min=1))
+                    key[j], key[beside] = key[beside], key[j]
+        return key
+
+
+counterparts = lru_cache(maxsize=64)(Counterparts)
 
 
 def spread(rank: int, of: int, over: int) -> int:
@@ -293,12 +309,7 @@ class Borrowed(Derived):
         instance = self.task.sample(short, 1, torch.Generator().manual_seed(0)).tokens.to(device)
         codes = self.inner.positions(instance, torch.tensor([short], device=device))
         self.idle = long == short and not self.displaced
-        cache: dict[Hashable, Any] = {
-            "short": codes,
-            "query": found.query[:length].to(device),
-            "key": found.key[:length, :length].to(device),
-            "number": found.number[:length, :length].to(device),
-        }
+        cache: dict[Hashable, Any] = {"short": codes, "query": found.query[:length].to(device), "found": found}
         return Positions(tokens, codes.position[:, cache["query"]], codes.scale, cache=cache)
 
     def embed(self, positions: Positions) -> Tensor | None:
@@ -324,7 +335,7 @@ class Borrowed(Derived):
         """From values of all pairs of the short instance, those of the counterparts. [*, query, key]"""
         if values is None:
             return None
-        key = positions.cache["key"][queries, : queries.stop]
+        key = positions.cache["found"].keys(queries)[0].to(values.device)
         return values[..., positions.cache["query"][queries, None], key]
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
@@ -344,7 +355,7 @@ class Borrowed(Derived):
 
     def _as_one(self, wanted: Tensor, positions: Positions, queries: slice) -> Tensor:
         """Scores with which keys of one counterpart weigh as one, as sharp as there, whatever multiplies them later."""
-        number: Tensor = positions.cache["number"][queries, : queries.stop]
+        number: Tensor = positions.cache["found"].keys(queries)[1].to(wanted.device)
         if self.temperature is None:
             return wanted - number.log()
         own = self.temperature(positions.tokens.shape[1])[queries, None]
@@ -356,7 +367,7 @@ class Borrowed(Derived):
 
         For each position of the short instance, all keys are tried there; each pair takes the one it needs.
         """
-        short, key = positions.cache["short"], positions.cache["key"][queries, : queries.stop]
+        short, key = positions.cache["short"], positions.cache["found"].keys(queries)[0].to(q.device)
         query = positions.cache["query"][queries]
         if self.moves_keys:
             wanted = torch.zeros(len(q), q.shape[2], *key.shape, dtype=q.dtype, device=q.device)

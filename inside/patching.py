@@ -29,7 +29,7 @@ from torch import Tensor
 from transformer_lens import patching
 
 from lengthlens.errors import UserError
-from lengthlens.inside.subject import fitting_scales, named, role_names, roles_in
+from lengthlens.inside.subject import fitting_scales, in_blocks, named, role_names, roles_in
 from lengthlens.probes.interchange import StepAt, roles_of, twins
 from lengthlens.probes.subject import AnyModel, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating
@@ -211,7 +211,7 @@ def attribution_patching(
         activation.retain_grad()
         return activation
 
-    with evaluating(network), torch.enable_grad():
+    with evaluating(network), torch.enable_grad(), in_blocks(network):  # else a gradient keeps whole patterns
         lead = found.lead(network.run_with_hooks(found.corrupted, fwd_hooks=[(n, keep) for n in names]), there)
         gradients = torch.autograd.grad(lead.sum(), [kept[name] for name in names])
     change = [

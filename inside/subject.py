@@ -8,7 +8,7 @@ for it (adding digits reads ``a``, ``b``, ``a_before``, …).
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -265,12 +265,17 @@ def watch(
     run: Any = subject.model
     if not hasattr(run, "run_with_hooks"):
         raise UserError("looking inside needs hooks, and the model has none (no run_with_hooks)")
-    in_blocks = getattr(run, "blocked_attention", nullcontext) if blocked else nullcontext
     hooks = [(name, lambda value, hook, seen=seen: seen(value)) for name, seen in watchers]
     told = {"scale": scale} if subject.takes_scale else {}
-    with evaluating(run), in_blocks():
+    with evaluating(run), in_blocks(run) if blocked else nullcontext():
         logits: Tensor = run.run_with_hooks(tokens.to(subject.device), fwd_hooks=hooks, **told)
     return logits
+
+
+def in_blocks(model: Any) -> AbstractContextManager[None]:
+    """Meanwhile scores and patterns come in blocks of queries, where the model can."""
+    found: AbstractContextManager[None] = getattr(model, "blocked_attention", nullcontext)()
+    return found
 
 
 def first_query(block: Tensor) -> int:

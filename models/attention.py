@@ -4,12 +4,14 @@ Attention has one way that is fast, and one that shows scores and pattern.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from transformer_lens.FactoredMatrix import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
@@ -126,7 +128,10 @@ class Attention(nn.Module):
         # The last block first: it is the largest, and what it frees fits all others. The other way round the
         # allocator finds no freed piece large enough for the next block, and memory grows without need.
         blocks = [slice(start, min(start + step, length)) for start in reversed(range(0, length, step))]
-        parts = [self._mixed(q, k[:, : block.stop], v[:, : block.stop], placement, block) for block in blocks]
+        mixed: Callable[..., Tensor] = self._mixed
+        if self.blocked and len(blocks) > 1 and torch.is_grad_enabled():  # a gradient would keep all blocks
+            mixed = partial(checkpoint, self._mixed, use_reentrant=False, preserve_rng_state=False)
+        parts = [mixed(q, k[:, : block.stop], v[:, : block.stop], placement, block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
 
     def _kernel(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:

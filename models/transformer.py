@@ -228,7 +228,8 @@ class HookedModel(LensNames, HookedRootModule):
     def blocked_attention(self) -> Iterator[None]:
         """Meanwhile hooks on scores and patterns see them block by block of queries, so that no T×T tensor is made.
 
-        Each call gets [row, head, query, key] with the keys up to the last query of the block.
+        Each call gets [row, head, query, key] with the keys up to the last query of the block. For a gradient, which is
+        to be taken meanwhile, too, blocks are computed again, so that hooks see them twice.
         """
         before = [block.attn.blocked for block in self.layers]
         try:

@@ -179,7 +179,7 @@ def every_figure(seen: Inspection) -> list[tuple[Callable[..., Figure], tuple[ob
         (
             mechanism.plot_patching,
             (patch_by_role(induction_by_hand(), scale=4, pairs=2, steps=1),),
-            "token: mlp at query",
+            "token: head at query",
         ),
         (mechanism.plot_relevance, (relevance(copier, text), text.split()), "figure"),
         (mechanism.plot_healing, (read_healing(ROOT / "figures/surgery/surgery.csv"),), "control"),

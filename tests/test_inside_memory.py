@@ -1,0 +1,107 @@
+"""Looking inside takes memory that grows with the length of an input, not with its square; blocks change nothing."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import lengthlens as ll
+from lengthlens.models.transformer import HookedModel
+from lengthlens.tasks import TASKS
+
+COPY = TASKS["copy"]
+
+
+def instances(scale: int) -> Tensor:
+    return COPY.sample(scale, 2, torch.Generator().manual_seed(0)).tokens[:, : scale + 2]  # up to "="
+
+
+def owed(model: HookedModel, scale: int, method: str, steps: int | None = None) -> list[Tensor]:
+    found = ll.relevance(model, instances(scale), method=method, scale=scale, steps=steps)
+    return [found.tokens, *([] if found.positions is None else [found.positions])]
+
+
+def operated(model: HookedModel, scale: int, **how: Any) -> Tensor:
+    with ll.surgery(model, **how), torch.no_grad():
+        return model(COPY.sample(scale, 2, torch.Generator().manual_seed(0)).tokens, scale)
+
+
+METHODS: dict[str, Callable[[HookedModel, int], Any]] = {
+    "heads": lambda model, n: ll.heads(model, scales=[n], rows=2),
+    "roles": lambda model, n: ll.attention_by_role(model, scales=[n], rows=2),
+    "plane": lambda model, n: ll.head_plane(model, scales=[n], rows=2),
+    "scores": lambda model, n: ll.score_shares(model, scales=[n], rows=2),
+    "residual": lambda model, n: ll.residual_shares(model, scales=[n], rows=2),
+    "ablate": lambda model, n: ll.ablate(model, scales=[n], rows=2, heads=["L0H0"]),
+    "hide": lambda model, n: ll.ablate(model, scales=[n], rows=2, heads=["L0H0"], relations=["token", "i-j-n"]),
+    "patch": lambda model, n: ll.patch_by_role(model, scale=n, pairs=1, steps=1, components=["head"]),
+    "attribution": lambda model, n: ll.attribution_patching(model, scale=n, pairs=1, steps=1),
+    "shift": lambda model, n: operated(model, n, shift=2),
+    "ideal": lambda model, n: operated(model, n, codes="ideal", codes_of=6),
+    "ideal as one": lambda model, n: operated(model, n, codes="ideal", codes_of=6, other="one"),
+    "lrp": lambda model, n: owed(model, n, "lrp"),
+    "gradient": lambda model, n: owed(model, n, "gradient"),
+    "integrated": lambda model, n: owed(model, n, "integrated", 2),
+    "rollout": lambda model, n: owed(model, n, "rollout"),
+}
+SCHEMES = ("relative", "rope", "urpe")  # added to scores, turning, and a factor behind the softmax
+
+
+def with_blocks(model: HookedModel, elements: int) -> HookedModel:
+    for block in model.layers:
+        block.attn.block_elements = elements
+    return model
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that tensors made meanwhile had at one moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage())._cdata not in self.sizes:
+                self.sizes[storage._cdata] = storage.nbytes()
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self.gone, storage._cdata)
+        self.most = max(self.most, self.now)
+        return made
+
+    def gone(self, key: int) -> None:
+        self.now -= self.sizes.pop(key, 0)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_memory_grows_with_the_length_and_not_with_its_square(small_model, scheme: str) -> None:
+    """At eight times the length, a square would be 64 times as much."""
+    model, found = with_blocks(small_model(scheme, n_ctx=1024), 2048), {}
+    for name, method in METHODS.items():
+        peaks = []
+        for scale in (16, 128):
+            gc.collect()
+            with Peak() as peak:
+                method(model, scale)
+            peaks.append(peak.most)
+        found[name] = peaks[1] / peaks[0]
+    assert {name: ratio for name, ratio in found.items() if ratio > 16} == {}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_blocks_change_nothing(small_model, scheme: str) -> None:
+    for name in ("hide", "attribution", "ideal", "ideal as one", "lrp", "gradient", "integrated", "rollout"):
+        whole, parts = (METHODS[name](with_blocks(small_model(scheme), size), 9) for size in (1 << 22, 200))
+        if isinstance(whole, pd.DataFrame):
+            pd.testing.assert_frame_equal(whole, parts, atol=1e-4)
+        else:
+            torch.testing.assert_close(whole, parts, atol=1e-4, rtol=1e-4)
