@@ -170,7 +170,7 @@ def plot_scores(canvas: Canvas, table: pd.DataFrame, train_max: int | None = Non
     shares = at.pivot_table(index=["layer", "head"], columns="part", values="share", sort=False, dropna=False)
     shares = shares[list(dict.fromkeys(at["part"]))]
     names, wide = [label(head) for head in shares.index], theme.PAGE * 0.75
-    below = legend_height(list(shares), canvas.width(wide))
+    below = legend_height([str(part) for part in shares], canvas.width(wide))
     axes = canvas.panel(wide, min(0.24 * len(shares) + 0.5 + below, 8))
     if len(shares.columns) > len(COLOURS):  # many rotary pairs: a picture rather than a heap of bars
         shown = axes.imshow(shares.to_numpy(float), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
