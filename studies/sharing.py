@@ -24,7 +24,7 @@ from lengthlens.probes.table import stored
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import best_rows
 from lengthlens.runs.importing import SOURCE
-from lengthlens.runs.run import EVALUATION, METRICS, MODEL, STATUS, VERSIONS, Run
+from lengthlens.runs.run import EVALUATION, METRICS, MODEL, OF_STEP, STATUS, VERSIONS, Run, step_file
 from lengthlens.runs.store import RunStore
 from lengthlens.values import anything, map_of, one_of, parse_json, record, text, whole
 
@@ -153,7 +153,8 @@ def of_run(run: Run, certificate: Certificate | None = None) -> Export:
     if not status.has_model:
         raise UserError(f"run '{run.id}' has no model to hand on: it is {status.status}")
     weights, config = run.read(MODEL), run.model().config
-    found = {f"{PREFIX}{name}": run.read(name) for name in OF_RUN if run.has(name)}
+    kept = map(step_file, run.checkpoints)
+    found = {f"{PREFIX}{name}": run.read(name) for name in (*OF_RUN, *kept) if run.has(name)}
     found |= {WEIGHTS: weights, CONFIG: render(config, weights).encode()}
     if certificate is not None:
         found[CERTIFICATE] = json.dumps({"run": run.id, **certificate.to_dict()}, indent=1).encode()
@@ -182,7 +183,7 @@ def _take_run(name: str, data: Mapping[str, bytes], store: RunStore, source: str
         if needed not in data:
             raise UserError(f"'{source}' is no run: it lists no {needed}")
     for file in own:
-        if file not in OF_RUN:
+        if file not in OF_RUN and not OF_STEP.fullmatch(file):
             raise unknown("file of a run", file, OF_RUN)
     config = RunConfig.from_json(own[CONFIG].decode("utf-8", "replace"))
     if config.id != plain_name(name):

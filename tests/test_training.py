@@ -25,6 +25,7 @@ from lengthlens.runs.training import (
     train,
     wandb_report,
 )
+from lengthlens.studies.sharing import export, fetch
 from lengthlens.tasks import TASKS
 
 SMALL = {
@@ -295,6 +296,8 @@ def test_weights_over_training_are_kept_beside_the_run_and_change_nothing(tmp_pa
     again = train(config, plain, keep=[0, 2, 4]).run
     assert again is not None and again.checkpoints == [0, 2, 4]
     assert again.read(step_file(4)) == run.read(step_file(4)) and again.facts()["checkpoints"] == [0, 2, 4]
+    copied = fetch(export(again, tmp_path / "shared"), RunStore(tmp_path / "elsewhere")).run
+    assert copied is not None and copied.checkpoints == again.checkpoints
     table = plane_over_training(again, scale=2)
     assert sorted(set(table["step"])) == [0, 2, 4, 6]
 

@@ -108,11 +108,18 @@ def section(finding: Finding, study: Study) -> dict[str, Any]:
     return {**about, **picture(figure, not missing), "tables": tables}
 
 
-def picture(figure: Figure, shown: bool = True) -> dict[str, Any]:
-    """A figure as the template shows it."""
+def picture(figure: Figure, shown: bool = True, narrow: Figure | None = None) -> dict[str, Any]:
+    """A figure as the template shows it; on a phone, the narrow one if there is one."""
+    found = {"image": embedded(figure) if shown else "", "size": in_pixels(figure), "narrow": ""}
+    if narrow is None:
+        return {**found, "wide": figure.get_figwidth() > WIDE}
+    return {**found, "wide": False, "narrow": embedded(narrow), "narrow_size": in_pixels(narrow)}
+
+
+def in_pixels(figure: Figure) -> tuple[int, int]:
+    """Width and height on the page."""
     width, height = figure.get_size_inches()
-    size = (round(width * PIXELS), round(height * PIXELS))
-    return {"image": embedded(figure) if shown else "", "wide": width > WIDE, "size": size}
+    return round(width * PIXELS), round(height * PIXELS)
 
 
 def embedded(figure: Figure) -> str:

@@ -1,7 +1,7 @@
 """The page of `lengthlens inspect`: one self-contained file that shows what goes on inside a network."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ HEADS_CAPTION = (
     "that of the variance of scores over keys. Without a head: its output replaced by its mean at the "
     "same position."
 )
+PHONE = 3.3  # inches: a column of a paper is as wide as a phone
 LEADING = 12  # heads named at the top of the page
 
 
@@ -76,38 +77,34 @@ def heads_table(seen: Inspection) -> Table:
 
 def sections(seen: Inspection) -> list[dict[str, Any]]:
     """Figures with their tables folded below them."""
-    n = seen.train_max
     drawn = [
         ("patterns", "Mean patterns", "Mean over instances at the answer's queries; darker is more weight.",
-         figures.plot_patterns(seen.glances, n), []),
+         figures.plot_patterns, seen.glances, ""),
         ("roles", "Attention by role", "Weight on the keys that the circuit reads, by slot, and on all others; shaded: "
-         "trained on.", figures.plot_roles(seen.roles, n), [("Attention by role", seen.roles)]),
+         "trained on.", figures.plot_roles, seen.roles, "Attention by role"),
         ("measures", "Against length", "Entropy, weight on the first key, and the share of the variance of scores that "
-         "positions explain; shaded: trained on.", figures.plot_measures(seen.measures, n),
-         [("Every measure of every head", seen.measures)]),
+         "positions explain; shaded: trained on.", figures.plot_measures, seen.measures, "Every measure of every head"),
         ("plane", "Positional against symbolic", "What a head's pattern does when the contents of keys are permuted: "
          "marks at the training length (hollow where the head hardly attends to these keys), lines to the longest.",
-         figures.plot_plane(seen.plane, n), [("Positional and symbolic", seen.plane)]),
+         figures.plot_plane, seen.plane, "Positional and symbolic"),
+        ("training", "Positional against symbolic over training", "Marks at the end of training; lines lead back to "
+         "the first checkpoint that was kept.", figures.plot_plane, seen.training, "The same at each checkpoint"),
         ("scores", "What scores are made of", "Shares of the variance of scores over keys; they add up to 1.",
-         figures.plot_scores(seen.scores, n), [("Parts of scores", seen.scores)]),
+         figures.plot_scores, seen.scores, "Parts of scores"),
         ("residual", "What the residual stream says", "Above: mean, position, content (the token there) and remainder. "
          "Below: how the position part compares with that at the training length.",
-         figures.plot_residual(seen.residual, n), [("Parts of the residual stream", seen.residual)]),
+         figures.plot_residual, seen.residual, "Parts of the residual stream"),
     ]  # fmt: skip
-    if len(seen.training):
-        drawn.insert(4, (
-            "training", "Positional against symbolic over training", "Marks at the end of training; lines lead back "
-            "to the first checkpoint that was kept.", figures.plot_plane(seen.training, n),
-            [("Positional and symbolic at each checkpoint", seen.training)],
-        ))  # fmt: skip
-    return [_section(*each) for each in drawn]
+    return [_section(*each, seen.train_max) for each in drawn if len(each[4])]
 
 
-def _section(name: str, title: str, shows: str, figure: Figure, frames: list[tuple[str, Any]]) -> dict[str, Any]:
-    tables = [
-        Table(shows, title=heading, folded=True, **of_frame(frame)).html(f"table-{name}") for heading, frame in frames
-    ]
-    return {"name": name, "title": title, "shows": shows, "missing": "", "tables": tables, **picture(figure)}
+def _section(
+    name: str, title: str, shows: str, plot: Callable[..., Figure], data: Any, heading: str, train_max: int
+) -> dict[str, Any]:
+    """A figure, for a wide window and for a phone, and the table it was drawn from."""
+    table = Table(shows, title=heading, folded=True, **of_frame(data)).html(f"table-{name}") if heading else ""
+    pictures = picture(plot(data, train_max), narrow=plot(data, train_max, width=PHONE))
+    return {"name": name, "title": title, "shows": shows, "missing": "", "tables": [table], **pictures}
 
 
 def of_script(seen: SequenceView, head: int) -> dict[str, Any]:
