@@ -109,12 +109,13 @@ def relevance(
     ids, scale = as_instances(model, tokens, scale)
     ids = ids.to(subject_of(model).device)
     gated = Gated(network, scale, rules=method == "lrp")
-    with evaluating(network), gated.installed() if method != "rollout" else nullcontext():
+    with evaluating(network):
         at = _per_row(ids.shape[1] - 1 if query is None else query, ids)
         if int(at.min()) < 0 or int(at.max()) >= ids.shape[1]:
             raise UserError(f"there is no position {int(at.max())}: the input has positions 0 to {ids.shape[1] - 1}")
         wanted = _targets(network, ids, at, target, scale)
-        return _METHOD[method](gated, ids, at, wanted, steps)
+        with gated.installed() if method != "rollout" else nullcontext():
+            return _METHOD[method](gated, ids, at, wanted, steps)
 
 
 def _per_row(given: Any, ids: Tensor) -> Tensor:
@@ -221,7 +222,7 @@ class Gated:
         self, alpha: Tensor, beta: Tensor, ids: Tensor, query: Tensor, target: Tensor, gamma: Tensor | None = None
     ) -> Tensor:
         """The answer under gates [row, pos]. [row]"""
-        self.alpha, self.beta = alpha, beta = (gate.to(self.network.cfg.dtype) for gate in (alpha, beta))
+        self.alpha, self.beta = (gate.to(self.network.cfg.dtype) for gate in (alpha, beta))
         weights = {}
         if gamma is not None:
             own = self.network.named_parameters()

@@ -77,7 +77,7 @@ def heads_table(seen: Inspection) -> Table:
 
 def sections(seen: Inspection) -> list[dict[str, Any]]:
     """Figures with their tables folded below them."""
-    drawn = [
+    drawn: list[tuple[str, str, str, Callable[..., Figure], Any, str]] = [
         ("patterns", "Mean patterns", "Mean over instances at the answer's queries; darker is more weight.",
          figures.plot_patterns, seen.glances, ""),
         ("roles", "Attention by role", "Weight on the keys that the circuit reads, by slot, and on all others; shaded: "
