@@ -23,7 +23,7 @@ def place(installed: Path, here: Path) -> dict[str, str]:
 
 def run(installed: Path, here: Path, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, *words], cwd=here, env=place(installed, here), capture_output=True, text=True, timeout=600
+        [sys.executable, *words], cwd=here, env=place(installed, here), capture_output=True, text=True, timeout=3000
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -55,6 +55,7 @@ def test_listings_need_no_torch_once_they_are_warm(installed: Path, tmp_path: Pa
 # -- a study, by two workers and on a cluster ----------------------------------------------------------------------
 
 
+@pytest.mark.slow  # a study from nothing to its page
 def test_an_own_study_up_to_page_and_figures(installed: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples/own_study", tmp_path / "own_study")
     words = ["reproduce", "own_study/study.toml", "--workers", "2", "--quiet", "--json"]
