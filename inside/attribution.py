@@ -44,6 +44,7 @@ from lengthlens.tasks import Batch, Task
 
 METHODS = ("lrp", "gradient", "integrated", "rollout")
 STEPS = (32, 64, 128, 256, 512)  # of the path of integrated gradients, tried until they add up
+SLOWLY = 4  # power of the time at which a gate on that path stands
 COMPLETE = 0.01  # of the answer: integrated gradients that miss it by less add up
 TINY = 1e-6  # a preference among keys below it is none
 Hook = tuple[str, Callable[..., Any]]
@@ -91,7 +92,7 @@ def relevance(
         method: lrp, gradient, integrated or rollout.
         scale: the scale of the inputs; by the task's own rule if None.
         steps: of the path of integrated gradients; if None, as many as it takes for them to add up to a hundredth of
-            the answer, up to 512. (Norms change fastest where hardly anything enters, at the start of the path.)
+            the answer, up to 512.
 
     Result: a `Relevance`.
 
@@ -161,9 +162,14 @@ def _integrated(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, step
 
     ones, zeros = torch.ones(ids.shape, device=ids.device), torch.zeros(ids.shape, device=ids.device)
     output, empty = (gated.answer(gate, gate, ids, query, target) for gate in (ones, zeros))
+
+    def at_time(tokens: Tensor, positions: Tensor, *others: Tensor) -> Tensor:
+        """The same path, walked slowly where hardly anything enters: there norms change fastest."""
+        return gated.answer(tokens**SLOWLY, positions**SLOWLY, *others)
+
     for number in STEPS if steps is None else (steps,):
         with torch.enable_grad():
-            tokens, positions = IntegratedGradients(gated.answer).attribute(
+            tokens, positions = IntegratedGradients(at_time).attribute(
                 (ones, ones), (zeros, zeros), additional_forward_args=(ids, query, target), n_steps=number,
                 internal_batch_size=max(len(ids), 256),
             )  # fmt: skip

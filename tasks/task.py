@@ -22,6 +22,7 @@ from lengthlens.tasks.layout import Ints, Layout
 
 Family = Literal["position-addressed", "growing", "content-addressed"]
 BEGIN, END, PAD = "^", "$", "_"
+PAIR_BLOCK = 64  # candidates looked at together: all would take memory that grows with the square of the length
 PAIR_TRIES = 8  # draws of instances among which a minimal pair is looked for
 UNUSED = -1  # fills the sources of a step whose operator has fewer arguments than the widest one
 
@@ -470,18 +471,21 @@ class Task(ABC):
         found: list[tuple[Tensor, Tensor]] = []
         for _ in range(PAIR_TRIES):
             inputs = self.draw(scale, rows, generator, torch.device("cpu"))
-            others = _near(inputs, len(self.symbols), generator)  # [row, candidate, input]
-            valid = self.valid(others.flatten(0, 1), scale).view(others.shape[:2])
-            one = self.assemble(inputs, scale).tokens
-            other = self.assemble(torch.where(valid[..., None], others, inputs[:, None]).flatten(0, 1), scale).tokens
-            other = other.view(*others.shape[:2], -1)
-            query = self.prompt_length(scale) - 1 + step
-            fits = valid & (other[..., query + 1] != one[:, None, query + 1])
+            near, one = _Near(inputs, len(self.symbols), generator), self.assemble(inputs, scale).tokens
+            answer = self.prompt_length(scale) + step
+            differs, unlike = list[Tensor](), list[Tensor]()  # [row, candidate] each
+            for block in torch.arange(near.number).split(PAIR_BLOCK):
+                other, valid = self._made(near, block, scale)
+                differs.append(valid & (other[..., answer] != one[:, None, answer]))
+                unlike.append((other != one[:, None]).sum(-1))
+            fits = torch.cat(differs, 1)
             chosen = fits.nonzero()[torch.randperm(int(fits.sum()), generator=generator)]
-            unlike = (other != one[:, None]).sum(-1)[chosen[:, 0], chosen[:, 1]]
-            for row, candidate in chosen[unlike.argsort(stable=True)].tolist():  # the most alike first
-                pair = one[row], other[row, candidate]
-                if len(found) < rows and (slot is None or self._differ_in(slot, scale, step, *pair)):
+            order = torch.cat(unlike, 1)[chosen[:, 0], chosen[:, 1]].argsort(stable=True)
+            for row, candidate in chosen[order].tolist():  # the most alike first
+                if len(found) == rows:
+                    break
+                pair = one[row], self._made(near, torch.tensor([candidate]), scale)[0][row, 0]
+                if slot is None or self._differ_in(slot, scale, step, *pair):
                     found.append(pair)
         if not found:
             where = "" if slot is None else f" in slot '{slot}'"
@@ -489,6 +493,13 @@ class Task(ABC):
         clean, corrupted = (torch.stack(part) for part in zip(*found))
         mask = torch.arange(clean.shape[1]).ge(self.prompt_length(scale)).expand(len(clean), -1)
         return tuple(Batch(part, mask, torch.full((len(part),), scale)) for part in (clean, corrupted))  # type: ignore[return-value]
+
+    def _made(self, near: "_Near", candidates: Tensor, scale: int) -> tuple[Tensor, Tensor]:
+        """Candidates as tokens [row, candidate, pos], and which of them are instances; the others are as the row is."""
+        inputs = near.inputs_of(candidates)
+        valid = self.valid(inputs.flatten(0, 1), scale).view(inputs.shape[:2])
+        inputs = torch.where(valid[..., None], inputs, near.inputs[:, None])
+        return self.assemble(inputs.flatten(0, 1), scale).tokens.view(*valid.shape, -1), valid
 
     def _differ_in(self, slot: str, scale: int, step: int, one: Tensor, other: Tensor) -> bool:
         """Whether what a step reads differs in one slot alone, and the token at its query does not but for that."""
@@ -513,17 +524,24 @@ class Task(ABC):
         return self.assemble(inputs[self.valid(inputs, scale)], scale)
 
 
-def _near(inputs: Tensor, symbols: int, generator: torch.Generator) -> Tensor:
-    """Inputs [row, input] with each symbol replaced, or exchanged with another. [row, candidate, input]"""
-    rows, size = inputs.shape
-    every = torch.arange(size)
-    replaced, swapped = (inputs[:, None].repeat(1, size, 1) for _ in range(2))
-    more = torch.randint(1, max(2, symbols), (rows, size), generator=generator)
-    replaced[:, every, every] = (inputs + more) % symbols
-    with_whom = torch.randint(size, (rows, size), generator=generator)
-    swapped[:, every, every] = inputs.gather(1, with_whom)
-    swapped.scatter_(2, with_whom[..., None], inputs[..., None])
-    return torch.cat([replaced, swapped], 1)
+class _Near:
+    """Inputs [row, input] with each symbol replaced, or exchanged with another: so many candidates of each row."""
+
+    def __init__(self, inputs: Tensor, symbols: int, generator: torch.Generator) -> None:
+        self.inputs, self.number = inputs, 2 * inputs.shape[1]
+        more = torch.randint(1, max(2, symbols), inputs.shape, generator=generator)
+        self.whom = torch.randint(inputs.shape[1], inputs.shape, generator=generator)
+        self.replaced, self.swapped = (inputs + more) % symbols, inputs.gather(1, self.whom)
+
+    def inputs_of(self, candidates: Tensor) -> Tensor:
+        """Some candidates of every row. [row, candidate, input]"""
+        size = self.inputs.shape[1]
+        place, swaps = candidates % size, candidates >= size
+        here, there = place.expand(len(self.inputs), -1), torch.where(swaps, self.whom[:, place], place)
+        new = torch.where(swaps, self.swapped[:, place], self.replaced[:, place])
+        back = torch.where(swaps, self.inputs[:, place], new)
+        found = self.inputs[:, None].repeat(1, len(candidates), 1)
+        return found.scatter_(2, here[..., None], new[..., None]).scatter_(2, there[..., None], back[..., None])
 
 
 def step_rows(task: Task, text: str) -> list[dict[str, Any]]:
