@@ -104,7 +104,15 @@ def _section(
     """A figure, for a wide window and for a phone, and the table it was drawn from."""
     table = Table(shows, title=heading, folded=True, **of_frame(data)).html(f"table-{name}") if heading else ""
     pictures = picture(plot(data, train_max), narrow=plot(data, train_max, width=PHONE))
-    return {"name": name, "title": title, "shows": shows, "missing": "", "tables": [table], **pictures}
+    return {
+        "name": name,
+        "title": title,
+        "shows": shows,
+        "caption": shows,
+        "missing": "",
+        "tables": [table],
+        **pictures,
+    }
 
 
 def of_script(seen: SequenceView, head: int) -> dict[str, Any]:
