@@ -118,7 +118,7 @@ class RunConfig(JsonConfig):
             values["plugins"] = {kind: origin["fingerprint"] for kind, origin in self.plugins.items()}
         return {name: value for name, value in values.items() if name not in EXECUTION}
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Task, scheme and seed to read, and a hash of all choices that decide the result: copy_rope_s0_1a2b3c4d."""
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))

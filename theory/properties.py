@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from lengthlens.models.schemes.relation import Ints, Pointer, Relation, key_with, numbered
 from lengthlens.theory.steps import BLOCK, Bools, Counterexample, SourceCodes, Steps, source_codes, up_to
@@ -84,7 +83,10 @@ def counts(signatures: Sequence[Ints], operators: Sequence[Steps], train_max: in
 
 def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
     """The number of signatures up to `train_max`, and of all, without a look at any other key."""
-    return counts([own.signature for own in source_codes(relation, operators)], operators, train_max)
+    once = [int(steps.scale[0]) for steps in operators if len(steps) == 1]  # one step has one signature
+    often = [steps for steps in operators if len(steps) > 1]
+    train, test = counts([own.signature for own in source_codes(relation, often)] if often else [], often, train_max)
+    return train + sum(scale <= train_max for scale in once), test + len(once)
 
 
 # -- every key of every step, block by block: whether one that is no source bears the code of a source ---------------
@@ -350,6 +352,8 @@ def lightest(rows: Ints) -> Floats | None:
     >>> lightest(np.array([[1, 0], [1, -1]])).tolist(), lightest(np.array([[1, 0], [-1, 0]]))
     ([1.0, 0.0], None)
     """
+    from scipy.optimize import linprog  # slow to import
+
     both = np.concatenate([rows, -rows], 1)  # weights as differences of two that are not negative
     found = linprog(np.ones(both.shape[1]), A_ub=-both, b_ub=-np.ones(len(rows)), method="highs")
     return np.subtract(*np.split(found.x, 2)) if found.success else None

@@ -45,6 +45,8 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 """
 
 import os
+import sys
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -65,7 +67,7 @@ from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
-from lengthlens.theory.content import alike_slots, needed, serving_code
+from lengthlens.theory.content import Places, alike_slots, needed, serving_code
 from lengthlens.theory.properties import Choice, Findings, examine, examine_family, sources_only
 from lengthlens.theory.steps import Counterexample, Program, program_of, up_to
 
@@ -282,18 +284,26 @@ class Case:
         """
         assert self.program is not None
         found: dict[str, tuple[int, str]] = {}
+        for name, places in self.slots.items():
+            tried = ((k, serving_code(each, places)) for k, each in enumerate(relations))
+            number, code = next(((k, code) for k, code in tried if code is not None), (0, None))
+            if code is None:
+                return None
+            words = f"{relations[number].words}, {relations[number].describe(code)}" if code else "being the query"
+            found[name] = number, words
+        return found
+
+    @cached_property
+    def slots(self) -> dict[str, Places]:
+        """The slots of each operator by name, exchangeable ones together: their steps up to the scale of trials."""
+        assert self.program is not None
+        found = {}
         for steps in (up_to(each, self.trial_scale) for each in self.program.operators):
             operator = self.operators[steps.operator]
             for slots in alike_slots(operator, self.task.symbols):
-                here = needed(steps, slots, operator, self.task)
-                own = steps[here].only(*slots)
-                tried = ((k, serving_code(each, own, self.task, self.train_max)) for k, each in enumerate(relations))
-                number, code = next(((k, code) for k, code in tried if code is not None), (0, None))
-                if code is None:
-                    return None
+                own = steps[needed(steps, slots, operator, self.task)].only(*slots)
                 name = f"slot {' and '.join(map(str, own.slot_names))} of '{steps.operator}'"
-                words = f"{relations[number].words}, {relations[number].describe(code)}" if code else "being the query"
-                found[name] = number, words
+                found[name] = Places(own, self.task, self.train_max)
         return found
 
     @cached_property
@@ -468,8 +478,10 @@ def _one_by_one(
             case = Case(task, train_max, test_max)
             yield from (row_of(case, scheme) for scheme in schemes)
         return
-    spawn, jobs = get_context("spawn"), min(jobs, len(tasks))  # spawned: torch's threads do not survive a fork
-    with ProcessPoolExecutor(jobs, spawn, initializer=end_with, initargs=(os.getpid(),)) as pool:
+    # A fork need not import everything again; threads do not survive it, so that it takes a process without any.
+    forks = sys.platform == "linux" and threading.active_count() == 1 and not torch.cuda.is_initialized()
+    how, jobs = get_context("fork" if forks else "spawn"), min(jobs, len(tasks))
+    with ProcessPoolExecutor(jobs, how, initializer=end_with, initargs=(os.getpid(),)) as pool:
         named = [task.name if TASKS.get(task.name) is task else task for task in tasks]  # a plug-in's class by name
         parts = [pool.submit(rows_of, task, schemes, train_max, test_max, outfit()) for task in named]
         for part in parts:
