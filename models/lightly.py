@@ -14,8 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PACKAGES = ("transformer_lens", "transformer_lens.utilities", "transformer_lens.conversion_utils")
-PACKAGES += ("transformer_lens.conversion_utils.conversion_steps",)
+PACKAGES = (
+    *("transformer_lens", "transformer_lens.utilities", "transformer_lens.conversion_utils"),
+    "transformer_lens.conversion_utils.conversion_steps",
+)
 WHOLE = ("__all__", "__version__")  # of the names that Python itself looks for, those that a package may define
 LOCK = threading.RLock()
 
@@ -49,7 +51,7 @@ class LightPackage(ModuleType):
         try:
             self.__spec__.loader.exec_module(self)
         except BaseException:
-            self.__class__ = LightPackage  # type: ignore[assignment]
+            self.__class__ = LightPackage
             raise
 
 
@@ -65,7 +67,7 @@ def lightly() -> None:
             return
         package = importlib.util.module_from_spec(spec)
         package.__dict__["homes"] = homes(name, Path(spec.origin).read_text("utf-8"))
-        package.__class__ = LightPackage  # type: ignore[assignment]
+        package.__class__ = LightPackage
         sys.modules[name] = package
         parent, _, own = name.rpartition(".")
         if parent:
@@ -78,7 +80,7 @@ def homes(package: str, code: str) -> dict[str, str]:
     >>> homes("a", "from .b.c import d, e as f\\nfrom . import g")
     {'d': 'a.b.c'}
     """
-    found = {}
+    found: dict[str, str] = {}
     for node in ast.parse(code).body:
         if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
             found |= {each.name: f"{package}.{node.module}" for each in node.names if each.asname is None}

@@ -322,6 +322,16 @@ class Run:
         versions = self.read_json(VERSIONS, map_of(text())) if self.has(VERSIONS) else {}
         return about | {"versions": versions, "log": self.events()}
 
+    def digest(self) -> str:
+        """Changes with every file but the weights; a file that is not as it was written is an error."""
+        found = {}
+        for name, entry in sorted(self.manifest().items()):
+            if not name.endswith(".safetensors"):
+                if wrong := self._wrong(name, entry):
+                    raise self.damaged(name, wrong)
+                found[name] = entry["sha256"]
+        return files.sha256(json.dumps(found).encode())
+
     def verified(self) -> dict[str, Any]:
         """The `facts`, if every file is as it was written; else an error that says which is not."""
         for name, entry in self.manifest().items():
