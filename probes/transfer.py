@@ -223,7 +223,8 @@ def _inside(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which of these rows, all different, are inside another."""
     numbers = sets.astype(np.float32)
     within: NDArray[np.bool_] = (numbers @ (1 - numbers).T == 0) & ~np.eye(len(sets), dtype=np.bool_)
-    return within.any(1)
+    inside: NDArray[np.bool_] = np.asarray(within.any(1))
+    return inside
 
 
 class _Readout:
