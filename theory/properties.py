@@ -54,6 +54,16 @@ class Findings:
     def possible(self) -> bool:
         return self.failures == 0
 
+    def worded(self, relation: Relation) -> "Findings":
+        """The same with its counterexamples in the words of a relation, which has these codes."""
+        about = {"isolated": self.isolated, "stable": self.stable, "covered": self.covered}
+        told = {
+            name: replace(found, words=tuple(map(relation.describe, found.codes)), component=relation.component)
+            for name, found in about.items()
+            if found is not None
+        }
+        return replace(self, **told)
+
 
 def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> Findings:
     """Everything that the definitions ask about a relation, with a counterexample for what does not hold."""
@@ -68,11 +78,8 @@ def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> F
         examine_keys = examine_listed if sparse else examine_rows
         isolated, stable = examine_keys(relation, sources, isolated, stable)
 
-    def worded(found: Counterexample | None) -> Counterexample | None:
-        return found and replace(found, words=tuple(map(relation.describe, found.codes)), component=relation.component)
-
     src = counts([own.signature for own in sources], operators, train_max)
-    return Findings(worded(isolated), worded(stable), worded(covered), *src)
+    return Findings(isolated, stable, covered, *src).worded(relation)
 
 
 def counts(signatures: Sequence[Ints], operators: Sequence[Steps], train_max: int) -> tuple[int, int]:

@@ -44,6 +44,7 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 'possible'
 """
 
+import hashlib
 import os
 import sys
 import threading
@@ -61,6 +62,7 @@ import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
+from lengthlens.models.schemes.relation import Code
 from lengthlens.models.schemes.spec import scheme_for
 from lengthlens.notebook import card
 from lengthlens.plugins.registry import Outfit, outfit, wear
@@ -75,6 +77,7 @@ Answer: TypeAlias = Literal["possible", "impossible", "task-limited", "open", "r
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
 CLIPS = ("max_distance", "window")  # options beyond which a scheme treats all pairs alike
 CLIP_TRIALS = (4, 3, 2, 1, 8)
+MOST_COMPARED = 512  # tokens of the longest instance up to which relations are compared before they are examined
 TRIAL_SCALE = 64  # what would help is tried up to here, or twice the training range
 PROPERTIES = ("isolated", "stable", "covered")
 HELPS = {
@@ -214,6 +217,8 @@ class Case:
         self.task, self.train_max, self.test_max = task, train_max, test_max
         self.program: Program | None = None
         self._known: dict[Hashable, tuple[Findings, list[Choice]]] = {}
+        self._examined: dict[Hashable, Findings] = {}
+        self._serving: dict[Hashable, Code | None] = {}
         if task.family == "content-addressed":
             curve = src_curve(task, min(test_max, max(train_max, TRIAL_SCALE)))
             self.declared = curve[train_max - task.min_scale], curve[-1]
@@ -284,8 +289,15 @@ class Case:
         """
         assert self.program is not None
         found: dict[str, tuple[int, str]] = {}
-        for name, places in self.slots.items():
-            tried = ((k, serving_code(each, places)) for k, each in enumerate(relations))
+        same = [self.fingerprint(relation, self.trial_scale) for relation in relations]
+
+        def code_for(name: str, k: int) -> Code | None:
+            if (name, same[k]) not in self._serving:
+                self._serving[name, same[k]] = serving_code(relations[k], self.slots[name])
+            return self._serving[name, same[k]]
+
+        for name in self.slots:
+            tried = ((k, code_for(name, k)) for k in range(len(relations)))
             number, code = next(((k, code) for k, code in tried if code is not None), (0, None))
             if code is None:
                 return None
@@ -335,7 +347,23 @@ class Case:
         candidates = scheme.candidates()
         if candidates:
             return examine_family(candidates, scheme.pointers(), operators, self.train_max)
-        return examine(relation_for(scheme, self.task, largest), operators, self.train_max), []
+        relation = relation_for(scheme, self.task, largest)
+        same = self.fingerprint(relation, largest)
+        if same not in self._examined:
+            self._examined[same] = examine(relation, operators, self.train_max)
+        return self._examined[same].worded(relation), []
+
+    def fingerprint(self, relation: Relation, largest: int) -> Hashable:
+        """Equal for relations that give all pairs up to a scale the same codes, and so have the same properties."""
+        if self.task.length(largest) > MOST_COMPARED:
+            return object()
+        digest = hashlib.blake2b(repr((relation.listed is None, relation.background, largest)).encode())
+        for scale in range(self.task.min_scale, largest + 1) if relation.uses_scale else (largest,):
+            place = np.arange(self.task.length(scale))
+            codes = relation.codes(place[:, None], place, scale)
+            digest.update(repr(codes.shape).encode())
+            digest.update(np.ascontiguousarray(codes[np.tril_indices(len(place))]))
+        return digest.digest()
 
     def findings_of(self, name: str, options: Mapping[str, Any], largest: int) -> tuple[Findings, list[Choice]] | None:
         """The same for a scheme by name, once; None if it refuses the task or the options."""
