@@ -205,7 +205,7 @@ def _typed(found: "pd.Series[Any]", column: str, kind: str, name: str) -> "pd.Se
     if kind == "str":
         if str(found.dtype) == "str":  # texts already
             return found.fillna("")
-        return found.astype(object).where(found.notna(), "").map(str)
+        return found.astype(object).where(found.notna(), "").map(str).astype("str")  # none at all has the type, too
     try:
         numbers: pd.Series[Any] = (
             found.astype("boolean") if kind == "boolean" else pd.to_numeric(found).astype(kind)  # type: ignore[call-overload]

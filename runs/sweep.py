@@ -113,10 +113,11 @@ class Grid:
             task.checked_scale(min(self.lengths, default=task.min_scale))  # before any training
             refuse_too_many(task, max(self.lengths, default=task.min_scale), self.samples)
         cells = [
-            RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": seed})
-            for task, scheme, seed in product(self.tasks, map(SchemeSpec.from_entry, self.schemes), self.seeds)
+            RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": self.seeds[0]})
+            for task, scheme in product(self.tasks, map(SchemeSpec.from_entry, self.schemes))
         ]
-        return list({config.id: config for config in cells}.values())
+        configs = (cell.with_seed(seed) for cell in cells for seed in self.seeds)
+        return list({config.id: config for config in configs}.values())
 
     def planned(self) -> list[Planned]:
         """The same, with what each is evaluated at."""

@@ -62,7 +62,7 @@ import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
-from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.relation import Code, Ints
 from lengthlens.models.schemes.spec import scheme_for
 from lengthlens.notebook import card
 from lengthlens.plugins.registry import Outfit, outfit, wear
@@ -77,7 +77,7 @@ Answer: TypeAlias = Literal["possible", "impossible", "task-limited", "open", "r
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
 CLIPS = ("max_distance", "window")  # options beyond which a scheme treats all pairs alike
 CLIP_TRIALS = (4, 3, 2, 1, 8)
-MOST_COMPARED = 512  # tokens of the longest instance up to which relations are compared before they are examined
+MOST_COMPARED = 1 << 20  # pairs of positions up to which relations are compared before they are examined
 TRIAL_SCALE = 64  # what would help is tried up to here, or twice the training range
 PROPERTIES = ("isolated", "stable", "covered")
 HELPS = {
@@ -219,6 +219,7 @@ class Case:
         self._known: dict[Hashable, tuple[Findings, list[Choice]]] = {}
         self._examined: dict[Hashable, Findings] = {}
         self._serving: dict[Hashable, Code | None] = {}
+        self._asked: dict[int, Ints] = {}
         if task.family == "content-addressed":
             curve = src_curve(task, min(test_max, max(train_max, TRIAL_SCALE)))
             self.declared = curve[train_max - task.min_scale], curve[-1]
@@ -355,15 +356,27 @@ class Case:
 
     def fingerprint(self, relation: Relation, largest: int) -> Hashable:
         """Equal for relations that give all pairs up to a scale the same codes, and so have the same properties."""
-        if self.task.length(largest) > MOST_COMPARED:
+        scale, query = self._rows(largest)
+        if not relation.uses_scale:
+            query = np.unique(query)
+            scale = np.full_like(query, largest)
+        key = np.arange(query.max(initial=-1) + 1)
+        if len(query) * len(key) > MOST_COMPARED:
             return object()
-        digest = hashlib.blake2b(repr((relation.listed is None, relation.background, largest)).encode())
-        for scale in range(self.task.min_scale, largest + 1) if relation.uses_scale else (largest,):
-            place = np.arange(self.task.length(scale))
-            codes = relation.codes(place[:, None], place, scale)
-            digest.update(repr(codes.shape).encode())
-            digest.update(np.ascontiguousarray(codes[np.tril_indices(len(place))]))
-        return digest.digest()
+        codes = relation.codes(query[:, None], key, scale[:, None])
+        seen = np.where((key <= query[:, None])[..., None], codes, 0)
+        about = (relation.uses_scale, relation.listed is None, relation.background, largest, seen.shape)
+        return about, hashlib.blake2b(seen).digest()
+
+    def _rows(self, largest: int) -> tuple[Ints, Ints]:
+        """Scale and query of all steps up to a scale, each once."""
+        assert self.program is not None
+        if largest not in self._asked:
+            steps = [up_to(each, largest) for each in self.program.operators]
+            both = np.stack([np.concatenate([getattr(one, name) for one in steps]) for name in ("scale", "query")], 1)
+            self._asked[largest] = np.unique(both, axis=0)
+        scale, query = self._asked[largest].T
+        return scale, query
 
     def findings_of(self, name: str, options: Mapping[str, Any], largest: int) -> tuple[Findings, list[Choice]] | None:
         """The same for a scheme by name, once; None if it refuses the task or the options."""

@@ -42,8 +42,8 @@ class PositionIds(Recent[Tensor]):
         scales, which = torch.unique(scale, return_inverse=True)
         ids = nn.utils.rnn.pad_sequence([self.at(n) for n in scales.tolist()], batch_first=True)  # [scale, pos]
         ids = nn.functional.pad(ids, (0, 1)).to(query_pos.device)  # the last position stands for all behind
-        both = torch.stack(torch.broadcast_tensors(query_pos, key_pos), -1)
-        return ids[which[..., None], both.clamp(max=ids.shape[1] - 1)]
+        each = [ids[which, place.clamp(max=ids.shape[1] - 1)] for place in (query_pos, key_pos)]
+        return torch.stack(torch.broadcast_tensors(*each), -1)
 
 
 class _TaskGiven(PositionScheme):
