@@ -56,13 +56,13 @@ class Findings:
 
     def worded(self, relation: Relation) -> "Findings":
         """The same with its counterexamples in the words of a relation, which has these codes."""
-        about = {"isolated": self.isolated, "stable": self.stable, "covered": self.covered}
-        told = {
-            name: replace(found, words=tuple(map(relation.describe, found.codes)), component=relation.component)
-            for name, found in about.items()
-            if found is not None
-        }
-        return replace(self, **told)
+
+        def told(found: Counterexample | None) -> Counterexample | None:
+            return found and replace(
+                found, words=tuple(map(relation.describe, found.codes)), component=relation.component
+            )
+
+        return replace(self, isolated=told(self.isolated), stable=told(self.stable), covered=told(self.covered))
 
 
 def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> Findings:
