@@ -253,9 +253,10 @@ def figures(
     show_default=True,
     help="The page: one file, which needs nothing else.",
 )
+@click.option("--figures", type=options.OutFolder(), help="Write its figures and tables, too, as `figures` does.")
 @held_out_tasks
 @title_option
-def report(out: Path, title: str | None, **about: Any) -> None:
+def report(out: Path, title: str | None, figures: Path | None, **about: Any) -> None:
     """Make one page of a study: the finding, the figures, and every cell to look into."""
     from lengthlens.analyses.page import page
     from lengthlens.files import make_directory, write_whole
@@ -265,6 +266,10 @@ def report(out: Path, title: str | None, **about: Any) -> None:
     with progress("report") as tell:
         tell("drawing")
         text = page(study)
+        if figures is not None:
+            from lengthlens.studies.drawing import draw
+
+            draw(study, out=figures, report=tell)
     make_directory(out.parent)
     write_whole(out, text.encode())
     click.echo(out)

@@ -109,8 +109,8 @@ class Places:
     def __init__(self, steps: Steps, task: Task, train_max: int) -> None:
         self.own = bool((steps.sources == steps.query[:, None]).all())  # every source is the query itself
         trained = int(np.searchsorted(steps.scale, train_max, side="right"))
-        self.trained = [Keys(steps[part], task) for part in _blocks(steps.query[:trained])]
-        self._others, self._task = steps[trained:], task
+        within, self._others, self._task = steps[:trained], steps[trained:], task
+        self.trained = [Keys(within[part], task) for part in _blocks(within.query)]
 
     @cached_property
     def others(self) -> list["Keys"]:
