@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -182,6 +183,12 @@ def remove_quietly(path: Path) -> None:
     """Remove a file if it can be: a file system that lets nothing be written lets nothing be removed."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
+
+
+def cache_directory() -> Path:
+    """Where the system keeps what can be made again."""
+    usual = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or usual) / "lengthlens"
 
 
 def is_locked(path: Path) -> bool:

@@ -110,7 +110,8 @@ def text(most: int = MOST_TEXT) -> Rule:
 
 
 def is_clean(value: str, most: int = MOST_TEXT) -> bool:
-    return len(value) <= most and "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    odd = not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)
+    return len(value) <= most and "\0" not in value and not odd
 
 
 def one_of(*choices: Any) -> Rule:
@@ -124,7 +125,10 @@ def truth() -> Rule:
 
 
 def anything() -> Rule:
-    return Rule("anything", lambda value: True)
+    return ANYTHING
+
+
+ANYTHING = Rule("anything", lambda value: True)
 
 
 def optional(rule: Rule) -> Rule:
@@ -150,7 +154,7 @@ def map_of(rule: Rule, most: int = MOST_ITEMS) -> Rule:
     return Rule(
         f"at most {most} values by name",
         lambda value: isinstance(value, Mapping) and len(value) <= most and all(map(is_name, value)),
-        lambda value: ((shown(name), item, rule) for name, item in value.items()),
+        lambda value: () if rule is ANYTHING else ((shown(name), item, rule) for name, item in value.items()),
     )
 
 

@@ -70,13 +70,14 @@ class Study:
 
     def named(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The frame, whose columns name cells, with the columns `row` and `label`."""
-        rows, labels = [], []
-        for task, scheme, recipe, train_max in zip(*(frame[name] for name in CELL)):
+        cells, rows, labels = frame[CELL].drop_duplicates(), [], []
+        for task, scheme, recipe, train_max in zip(*(cells[name] for name in CELL)):
             several = task in self._ranges and not pd.isna(train_max)
             rows.append(theme.row_name(task, train_max) if several else task)
             options = recipe.split(", ") if recipe and (task, scheme) in self._recipes else []
             labels.append("/".join([scheme, *options]))
-        return frame.assign(row=rows, label=labels)
+        names = frame[CELL].merge(cells.assign(row=rows, label=labels), on=CELL, how="left")
+        return frame.assign(row=names["row"].array, label=names["label"].array)
 
     @property
     def title(self) -> str:

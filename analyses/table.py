@@ -107,7 +107,7 @@ def indices(frame: Frame | None = None) -> list[Index]:
     ordered = sorted(found, key=lambda each: each.declared not in OF_CELLS)
     if frame is None:
         return ordered
-    there = set(frame.get("measure", list(frame)))
+    there = set(frame["measure"].unique() if "measure" in frame else frame)
     return [each for each in ordered if each.index in there]
 
 
@@ -203,7 +203,9 @@ def as_study(table: Frame, name: str = "the table") -> Frame:
 
 def _typed(found: "pd.Series[Any]", column: str, kind: str, name: str) -> "pd.Series[Any]":
     if kind == "str":
-        return found.astype(object).where(found.notna(), "").map(str)
+        if str(found.dtype) == "str":  # texts already
+            return found.fillna("")
+        return found.astype(object).where(found.notna(), "").map(str).astype("str")  # none at all has the type, too
     try:
         numbers: pd.Series[Any] = (
             found.astype("boolean") if kind == "boolean" else pd.to_numeric(found).astype(kind)  # type: ignore[call-overload]
@@ -293,9 +295,12 @@ def measured(table: Frame, measure: str, command: str = "probe") -> Frame:
 def of_runs(table: Frame) -> Frame:
     """The rows that belong to runs. In a table by hand a run without a name is its cell and seed."""
     rows = table[~table["measure"].isin(OF_CELLS) & (table["target"] == "")]
-    parts = [rows[name].astype("string").fillna("") for name in (*CELL, "seed")]
-    named = pd.Series(["_".join(row) for row in zip(*parts)], index=rows.index, dtype="str")
-    return rows.assign(run=named.where(rows["run"] == "", rows["run"]))
+    bare = rows["run"] == ""
+    if not bare.any():
+        return rows.copy()
+    parts = [rows.loc[bare, name].astype("string").fillna("") for name in (*CELL, "seed")]
+    named = pd.Series(["_".join(row) for row in zip(*parts)], index=rows.index[bare], dtype="str")
+    return rows.assign(run=rows["run"].where(~bare, named.reindex(rows.index)))
 
 
 def exact_at(table: Frame, factor: int) -> "pd.Series[float]":

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthlens.errors import UserError
-from lengthlens.files import make_directory, write_whole
+from lengthlens.files import cache_directory, make_directory, write_whole
 from lengthlens.plugins.registry import named_anywhere
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,12 +32,6 @@ def listed(kind: str, make: Callable[[], Rows]) -> Rows:
             old.unlink()
         write_whole(path, json.dumps(made).encode())
     return made
-
-
-def cache_directory() -> Path:
-    """Where the system keeps what can be made again."""
-    usual = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or usual) / "lengthlens"
 
 
 def state_of_code() -> str:

@@ -168,15 +168,18 @@ def plain_value(text: str) -> Any:
         return text
 
 
-def open_store(context: click.Context, parameter: click.Parameter, path: str | None) -> Any:
+def open_store(context: click.Context, parameter: click.Parameter | None, path: str | None) -> Any:
     """The store at a path; without one that of the command above, if it has one."""
     from lengthlens.runs.store import RunStore
 
-    if path is None:
-        return context.obj
+    return context.obj if path is None else RunStore(checked_store(path))
+
+
+def checked_store(path: str) -> Path:
+    """The name of a store, if it can be one."""
     if not values.text()(path, "--store"):
         raise UserError("--store must be the name of a directory, not ''")
-    return RunStore(path)
+    return Path(path)
 
 
 store_option = click.option(

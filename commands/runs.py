@@ -217,21 +217,33 @@ def print_outcome(outcome: "RunOutcome") -> None:
 @click.option("--task", help="Only runs of this task.")
 @click.option("--scheme", help="Only runs of this scheme.")
 @click.option("--status", help="Only runs in this state: converged, not-converged, diverged, failed, …")
-@store_option
+@click.option("--store", default="runs", show_default=True, help="The directory of all runs.", metavar="DIR")
 @as_json
 @click.pass_context
-def runs(context: click.Context, /, store: "RunStore", as_json: bool, **only: str | None) -> None:
+def runs(context: click.Context, /, store: str, as_json: bool, **only: str | None) -> None:
     """List the runs, or: show one, check all checksums, make one table of all."""
-    context.obj = store
-    if context.invoked_subcommand is not None:
-        return
-    rows = store.listing(**only)
+    if context.invoked_subcommand is None:
+        show_runs(options.checked_store(store), as_json, only)
+    else:
+        context.obj = options.open_store(context, None, store)
+
+
+def show_runs(path: Path, as_json: bool, only: dict[str, str | None]) -> None:
+    """The runs of a store; where all of them are known already, without torch, which takes seconds to import."""
+    from lengthlens.runs.index import listed_at_once
+
+    rows = listed_at_once(path)
+    if rows is None:
+        from lengthlens.runs.store import RunStore
+
+        rows = RunStore(path).listing()
+    rows = [row for row in rows if all(value is None or row[key] == value for key, value in only.items())]
     if as_json:
         print_json(rows)
     elif rows:
         print_table([{k: v for k, v in row.items() if k not in ("task", "scheme", "seed")} for row in rows])
     else:
-        click.echo(f"no such runs in '{store.path}'")
+        click.echo(f"no such runs in '{path}'")
 
 
 @runs.command()

@@ -78,12 +78,13 @@ def study_command(
     """Make a study of runs that are there: all that is known of them, and verdicts, as one table.
 
     `lengthlens figures` and `lengthlens report` show it. Runs that are not probed yet are in it with their scores; for
-    their complexity probe them first, with `lengthlens probe --all`.
+    their complexity probe them first, with `lengthlens probe --all`. A study that is there already is updated: only
+    runs that are new or have changed are read again.
     """
     import time
 
     from lengthlens.analyses.table import write_study
-    from lengthlens.studies.build import matching, provenance, study
+    from lengthlens.studies.build import earlier_study, matching, provenance, study
 
     words = f"lengthlens study{f' --where {shown_where(where)}' if where else ''}"
     with leaving_out("the study") as left_out, progress("study") as tell:
@@ -92,7 +93,9 @@ def study_command(
             raise UserError(
                 f"no run in '{store.path}' has {shown_where(where)}: see `lengthlens runs --store {store.path}`"
             )
-        table = study(store, chosen, pola_targets=pola or (), report=tell, left_out=left_out)
+        table = study(
+            store, chosen, pola_targets=pola or (), report=tell, left_out=left_out, earlier=earlier_study(out)
+        )
         kept = [name for name in table["run"].unique() if name]
         today = time.strftime("%Y-%m-%d", time.gmtime())
         about = provenance(store, kept, today, words, known_tasks(held_out or (), table["task"]), title or "")
@@ -250,9 +253,10 @@ def figures(
     show_default=True,
     help="The page: one file, which needs nothing else.",
 )
+@click.option("--figures", type=options.OutFolder(), help="Write its figures and tables, too, as `figures` does.")
 @held_out_tasks
 @title_option
-def report(out: Path, title: str | None, **about: Any) -> None:
+def report(out: Path, title: str | None, figures: Path | None, **about: Any) -> None:
     """Make one page of a study: the finding, the figures, and every cell to look into."""
     from lengthlens.analyses.page import page
     from lengthlens.files import make_directory, write_whole
@@ -262,6 +266,10 @@ def report(out: Path, title: str | None, **about: Any) -> None:
     with progress("report") as tell:
         tell("drawing")
         text = page(study)
+        if figures is not None:
+            from lengthlens.studies.drawing import draw
+
+            draw(study, out=figures, report=tell)
     make_directory(out.parent)
     write_whole(out, text.encode())
     click.echo(out)

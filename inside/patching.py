@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 import pandas as pd
 import torch
+import transformer_lens.patching as patching
 from torch import Tensor
-from transformer_lens import patching
 
 from lengthlens.errors import UserError
 from lengthlens.inside.subject import fitting_scales, in_blocks, named, role_names, roles_in

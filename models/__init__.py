@@ -1,1 +1,5 @@
 """Networks with any position embedding, with HookedTransformer's hooks, shapes and weight names."""
+
+from lengthlens.models.lightly import lightly
+
+lightly()

@@ -88,8 +88,18 @@ class Attention(nn.Module):
         """The bilinear form of the content part of the scores: W_Q W_Kᵀ, [head, d_model, d_model]."""
         return FactoredMatrix(self.W_Q, self.W_K.transpose(-2, -1))
 
-    def forward(self, query_input: Tensor, key_input: Tensor, value_input: Tensor, placement: Placement) -> Tensor:
-        """Inputs [row, pos, d_model], or [row, pos, head, d_model] if each head has its own; out as the former."""
+    def forward(
+        self,
+        query_input: Tensor,
+        key_input: Tensor,
+        value_input: Tensor,
+        placement: Placement,
+        queries: slice | None = None,
+    ) -> Tensor:
+        """Inputs [row, pos, d_model], or [row, pos, head, d_model] if each head has its own; out as the former.
+
+        Of `queries` alone, if they are given.
+        """
         shared = query_input is key_input and key_input is value_input and query_input.dim() == 3
         if shared and not watched(self.hook_q, self.hook_k, self.hook_v):
             weight, bias = torch.cat((self.W_Q, self.W_K, self.W_V)), torch.cat((self.b_Q, self.b_K, self.b_V))
@@ -102,7 +112,9 @@ class Attention(nn.Module):
             q = self.hook_rot_q(placement.scheme.rotate_in(self.layer, q, placement.positions))
             k = self.hook_rot_k(placement.scheme.rotate_in(self.layer, k, placement.positions))
         looked_at = self.explicit or self._watched()
-        if looked_at and not self.blocked:
+        if queries is not None:
+            z = self._mixed(q, k[:, : queries.stop], v[:, : queries.stop], placement, queries)
+        elif looked_at and not self.blocked:
             z = self._mixed(q, k, v, placement, slice(0, q.shape[1]))
         elif looked_at or placement.scores or placement.factors:
             z = self._in_blocks(q, k, v, placement)
@@ -196,10 +208,14 @@ class Block(nn.Module):
             if not cfg.parallel_attn_mlp:
                 self.hook_resid_mid = HookPoint()  # [row, pos, d_model], between attention and MLP
 
-    def forward(self, resid_pre: Tensor, placement: Placement, embed_qk: Tensor | None) -> Tensor:
+    def forward(
+        self, resid_pre: Tensor, placement: Placement, embed_qk: Tensor | None, queries: slice | None = None
+    ) -> Tensor:
+        """The residual stream behind the block; where only `queries` are wanted, there alone."""
         resid_pre = self.hook_resid_pre(resid_pre)
         inputs = self._attention_inputs(resid_pre, embed_qk)
-        residual = resid_pre + self.hook_attn_out(self.attn(*inputs, placement))
+        resid_pre = resid_pre if queries is None else resid_pre[:, queries]
+        residual = resid_pre + self.hook_attn_out(self.attn(*inputs, placement, queries))
         if self.cfg.attn_only:
             mlp_in = None
         elif self.cfg.parallel_attn_mlp:

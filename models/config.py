@@ -1,10 +1,12 @@
 """What a model is made of: every choice a user makes, and the same sizes as TransformerLens' tools expect them."""
 
+import copy
 import dataclasses
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
@@ -46,7 +48,7 @@ class JsonConfig:
 
     KIND: ClassVar[str]
 
-    @property
+    @cached_property
     def spec(self) -> SchemeSpec:
         """The scheme with all its options."""
         stored: Any = self
@@ -54,8 +56,8 @@ class JsonConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by field, without those that were added later and are at their default."""
-        values = dataclasses.asdict(self)
-        return {each.name: values[each.name] for each in dataclasses.fields(self) if not self._unsaid(each)}
+        values = ((each, getattr(self, each.name)) for each in dataclasses.fields(self) if not self._unsaid(each))
+        return {each.name: copy.deepcopy(dict(v)) if isinstance(v, Mapping) else v for each, v in values}
 
     def _unsaid(self, each: "dataclasses.Field[Any]") -> bool:
         made = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()

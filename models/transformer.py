@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformer_lens import ActivationCache, HookedRootModule
+from transformer_lens.ActivationCache import ActivationCache
 from transformer_lens.hook_points import HookPoint
-from transformer_lens.weight_processing import ProcessWeights
+from transformer_lens.HookedRootModule import HookedRootModule
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.attention import Block, Placement, dead_hook, log_temperature
@@ -100,6 +100,7 @@ class HookedModel(LensNames, HookedRootModule):
         start_at_layer: int | None = None,
         stop_at_layer: int | None = None,
         tokens: Tensor | None = None,
+        queries: slice | None = None,
         **misspelt: object,
     ) -> Any:
         """Logits [row, pos, d_vocab], the next-token loss, both, or nothing.
@@ -110,6 +111,9 @@ class HookedModel(LensNames, HookedRootModule):
 
         `start_at_layer` takes the residual stream before that layer as input (and `tokens` beside it, for a loss or
         a scheme that looks at the tokens); `stop_at_layer` returns the residual stream before that layer.
+
+        `queries` (from a start to a stop) asks for the logits at these positions alone, and spares the last block and
+        what follows it at all others. A mask over the whole sequence does not go with it.
         """
         for keyword in misspelt:
             raise unknown("argument of a model", keyword, ARGUMENTS)
@@ -126,9 +130,12 @@ class HookedModel(LensNames, HookedRootModule):
         if embed_qk is not None and watched(self.hook_qk_embed):
             embed_qk = self.hook_qk_embed(embed_qk.expand(len(residual), -1, -1).clone())
         for block in self.layers[start_at_layer:stop_at_layer]:
-            residual = block(residual, placement, embed_qk)
+            last = queries is not None and block is self.layers[-1]
+            residual = block(residual, placement, embed_qk, queries if last else None)
         if stop_at_layer is not None:
             return residual
+        if queries is not None and return_type != "logits":
+            raise UserError("a loss is that of the whole sequence: give no queries")
         normalized = self.ln_final(residual)
         if return_type is None:
             return None
@@ -314,6 +321,8 @@ class HookedModel(LensNames, HookedRootModule):
         if "embed_qk" in self.pos_embed.acts():
             scheme = self.config.scheme
             raise UserError(f"scheme '{scheme}' adds to queries and keys behind the norm, which cannot be folded")
+        from transformer_lens.weight_processing import ProcessWeights  # slow to import
+
         centred = kind == "LN"
         state = ProcessWeights.fold_layer_norm(self.state_dict(), self.cfg, centred, centred)
         config = ModelConfig.from_dict({**self.config.to_dict(), "normalization_type": f"{kind}Pre"})

@@ -18,10 +18,10 @@ have twins only among their like, and all others. One whose state says where it 
 SRC_I(n) grows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -30,8 +30,8 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.probes.subject import Subject, scales_up_to, subject_of, task_of
-from lengthlens.runs.evaluation import evaluating
-from lengthlens.tasks import Batch, Circuit, Task
+from lengthlens.runs.evaluation import evaluating, takes
+from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.task import UNUSED
 
 AGREEMENT = 0.9  # fixed on copy and parity-cot
@@ -112,6 +112,8 @@ class _Exchange:
         self.sites = [f"blocks.{layer}.hook_resid_pre" for layer in subject.layers(None)]
         self.circuits = {scale: task.circuit(scale) for scale in scales}
         self.batches = {scale: task.sample(scale, rows, generator) for scale in scales}
+        self.resumes = subject.takes_queries and takes(subject.model, "start_at_layer")
+        self._residuals: dict[int, list[Tensor]] = {}
 
     @cached_property
     def steps(self) -> list[StepAt]:
@@ -149,17 +151,23 @@ class _Exchange:
             steps = [step for step in same if step.scale == scale]
             there |= self._shares(steps, [one] * len(steps))
         accepted = [step for step, share in there.items() if share >= agreement]
-        back: dict[StepAt, float] = {}
-        for step in accepted:
-            back[step] = self._shares([one], [step]).get(one, 0.0)
-        return {step: min(there[step], back[step]) for step in accepted}
+        back = self._given_back(one, accepted) if accepted else {}
+        return {step: min(there[step], back.get(step, 0.0)) for step in accepted}
 
     def _shares(self, steps: Sequence[StepAt], donors: Sequence[StepAt]) -> dict[StepAt, float]:
         """For steps of one scale, each with its donor: the share right, the least over sites."""
-        right, has_twin = self.right(steps[0].scale, [step.place for step in steps], donors)
-        trials = has_twin.sum(0)
-        share = ((right & has_twin).sum(1) / trials.clamp(min=1)).amin(0)
-        return {step: float(s) for step, s, n in zip(steps, share, trials) if n >= TRIALS}
+        return dict(_least(steps, *self.right(steps[0].scale, [step.place for step in steps], donors)))
+
+    def _given_back(self, one: StepAt, donors: Sequence[StepAt]) -> dict[StepAt, float]:
+        """The same for one step and each of several donors in turn, all in one batch."""
+        batch, circuit = self.batches[one.scale], self.circuits[one.scale]
+        wanted = roles_of(circuit, one.place, batch.tokens)
+        tokens, has_twin = zip(*(self.twins(donor, wanted) for donor in donors))
+        states = self.states(donors, tokens).transpose(1, 2).flatten(1, 2)[:, :, None]  # [site, donor·row, 1, d_model]
+        query, answer = torch.from_numpy(circuit.query[[one.place]]), batch.tokens[:, circuit.query[one.place] + 1]
+        found = self._patched(one.scale, query, states, torch.cat(has_twin)[:, None])[..., 0]  # [site, donor·row]
+        right = found.unflatten(1, (len(donors), -1)).transpose(1, 2) == answer[:, None]
+        return dict(_least(donors, right, torch.stack(has_twin, 1)))
 
     def exchanged(self) -> float:
         """Exact match at the two largest scales when every state comes from a step at the lower half of the scales."""
@@ -184,7 +192,7 @@ class _Exchange:
         """
         batch, circuit = self.batches[scale], self.circuits[scale]
         query = torch.from_numpy(circuit.query[list(places)])
-        rows, device = len(batch), self.subject.device
+        rows = len(batch)
         has_twin = torch.zeros(rows, len(places), dtype=torch.bool)
         if not places:
             return torch.zeros(len(self.sites), rows, 0, dtype=torch.bool), has_twin
@@ -193,27 +201,54 @@ class _Exchange:
             twins, has_twin[:, k] = self.twins(donor, roles_of(circuit, place, batch.tokens))
             tokens.append(twins)
         states = self.states(donors, tokens)  # [site, row, place, d_model]
-        answer = batch.tokens[:, query + 1]
-        right = [
-            self._patched(batch, scale, site, query, own.to(device), has_twin.to(device))
-            for site, own in zip(self.sites, states)
-        ]
-        return torch.stack([each == answer for each in right]), has_twin
+        return self._patched(scale, query, states, has_twin) == batch.tokens[:, query + 1], has_twin
 
-    def _patched(self, batch: Batch, scale: int, site: str, query: Tensor, states: Tensor, replaced: Tensor) -> Tensor:
-        """The next token predicted at each query, with the states there replaced. [row, place]"""
+    def _patched(self, scale: int, query: Tensor, states: Tensor, replaced: Tensor) -> Tensor:
+        """The next token predicted at each query, with the states there replaced at each site in turn.
 
-        def hook(resid: Tensor, hook: Any) -> Tensor:
+        `states` [site, row, query, d_model] and `replaced` [row, query], whose rows are those of the instances of the
+        scale, perhaps several times over. Out: [site, row, query].
+        """
+        model, device = cast(Any, self.subject.model), self.subject.device
+        tokens = self.batches[scale].tokens.to(device)
+        times, replaced, found = len(replaced) // len(tokens), replaced.to(device)[..., None], []
+
+        def hook(resid: Tensor, hook: Any, own: Tensor) -> Tensor:
             resid = resid.clone()
-            resid[:, query] = torch.where(replaced[..., None], states.to(resid.dtype), resid[:, query])
+            resid[:, query] = torch.where(replaced, own.to(resid.dtype), resid[:, query])
             return resid
 
-        model: Any = self.subject.model
-        scales = {"scale": scale} if self.subject.takes_scale else {}
         with evaluating(model):
-            logits = model.run_with_hooks(batch.tokens.to(self.subject.device), fwd_hooks=[(site, hook)], **scales)
-        predicted: Tensor = logits[:, query].argmax(-1).cpu()
-        return predicted
+            for layer, (site, own) in enumerate(zip(self.sites, states.to(device))):
+                told: dict[str, Any] = {"scale": scale} if self.subject.takes_scale else {}
+                if self.resumes:  # from the residual stream, which is known, and up to the last query
+                    resid = hook(self._residual(scale)[layer].repeat(times, 1, 1), None, own)
+                    first, last = int(query.min()), int(query.max())
+                    told |= {"start_at_layer": layer, "tokens": tokens.repeat(times, 1)}
+                    logits = model(resid, **told, queries=slice(first, last + 1))[:, query - first]
+                else:
+                    hooks = [(site, partial(hook, own=own))]
+                    logits = model.run_with_hooks(tokens.repeat(times, 1), fwd_hooks=hooks, **told)[:, query]
+                found.append(logits.argmax(-1).cpu())
+        return torch.stack(found)
+
+    def _residual(self, scale: int) -> list[Tensor]:
+        """The residual stream at each site, of the instances of a scale."""
+        if scale not in self._residuals:
+            self._residuals[scale] = self._seen(self.batches[scale].tokens.to(self.subject.device), scale)
+        return self._residuals[scale]
+
+    def _seen(self, tokens: Tensor, scale: int) -> list[Tensor]:
+        """The residual stream at each site, [row, pos, d_model]."""
+        if not self.resumes:
+            cache = self.subject.activations(tokens, scale, self.sites)
+            return [cache[site] for site in self.sites]
+        model, told = cast(Any, self.subject.model), {"scale": scale, "tokens": tokens}
+        with evaluating(model):
+            seen = [model(tokens, scale, stop_at_layer=0)]
+            for layer in range(1, len(self.sites)):
+                seen.append(model(seen[-1], **told, start_at_layer=layer - 1, stop_at_layer=layer))
+        return seen
 
     def states(self, donors: Sequence[StepAt], tokens: Sequence[Tensor]) -> Tensor:
         """The state at the query of each donor in its instances [row, pos]. [site, row, donor, d_model]"""
@@ -222,14 +257,20 @@ class _Exchange:
             mine = [k for k, donor in enumerate(donors) if donor.scale == scale]
             query = torch.from_numpy(self.circuits[scale].query[[donors[k].place for k in mine]])
             together = torch.cat([tokens[k] for k in mine]).to(self.subject.device)
-            cache = self.subject.activations(together, scale, self.sites)
             at = query.repeat_interleave(len(tokens[mine[0]]))
-            own = torch.stack([cache[site][torch.arange(len(at)), at] for site in self.sites]).cpu()
+            own = torch.stack([seen[torch.arange(len(at)), at] for seen in self._seen(together, scale)]).cpu()
             found |= dict(zip(mine, own.unflatten(1, (len(mine), -1)).unbind(1)))
         return torch.stack([found[k] for k in range(len(donors))], 2)
 
     def twins(self, donor: StepAt, wanted: Tensor) -> tuple[Tensor, Tensor]:
         return twins(self.task, donor, wanted, self.generator)
+
+
+def _least(steps: Sequence[StepAt], right: Tensor, has_twin: Tensor) -> Iterator[tuple[StepAt, float]]:
+    """The share right, the least over sites, of steps with enough twins. [site, row, step], [row, step]"""
+    trials = has_twin.sum(0)
+    share = ((right & has_twin).sum(1) / trials.clamp(min=1)).amin(0)
+    yield from ((step, float(s)) for step, s, n in zip(steps, share, trials) if n >= TRIALS)
 
 
 def twins(task: Task, donor: StepAt, wanted: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ Worked example: a head that attends to the key n back with weight 1 and nothing 
 LRC_M(n) = n; under i−j−n the one code is 0 and LRC_M(n) = 1.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -73,17 +73,20 @@ class MeasuredLrc:
         tolerance = self.tolerance if tolerance is None else tolerance
         table = self.weights
         reach = np.sqrt((tolerance**2 + table["unexplained"]) / table["leverage"].clip(lower=1e-12))
-        table = table.assign(low=table["weight"] - reach, high=table["weight"] + reach)
-        used = table[(table["low"] > 0) | (table["high"] < 0)]
-        intervals = defaultdict(list)  # of each head: by code, the scale and the ends of each interval
-        for (layer, head, _), part in used.groupby(["layer", "head", "code"]):
-            intervals[layer, head].append(part[["scale", "low", "high"]].to_numpy().T)
+        low, high = (table["weight"] + sign * reach for sign in (-1, 1))
+        used = table[["layer", "head", "code", "scale"]].assign(low=low, high=high)[(low > 0) | (high < 0)]
+        used = used.sort_values(["layer", "head", "code", "high", "low"])
         grid = self.r2[["layer", "head", "scale"]].sort_values(["layer", "head", "scale"], ignore_index=True)
-        counts = [
-            sum(hitting_points(low[of <= scale], high[of <= scale]) for of, low, high in intervals[layer, head])
-            for layer, head, scale in grid.itertuples(index=False)
-        ]
-        return grid.assign(value=counts)
+        counts: Counter[tuple[int, int, int]] = Counter()
+        for scale in grid["scale"].unique().tolist():
+            within = used[used["scale"] <= scale]
+            known: list[int] = []
+            point = -np.inf
+            for *code, start, end in zip(*(within[c].tolist() for c in ("layer", "head", "code", "low", "high"))):
+                if code != known or start > point:  # as `hitting_points`, code by code
+                    known, point = code, end
+                    counts[code[0], code[1], scale] += 1
+        return grid.assign(value=[counts[cell] for cell in grid.itertuples(index=False, name=None)])
 
     def curve_at(self, tolerance: float | None = None) -> dict[int, int]:
         """LRC_M by scale, summed over heads."""
@@ -149,12 +152,13 @@ def measured_lrc(
             fit = fit_positions(v, z, queries, ridge)
             for head, explained in enumerate(fit.r2.tolist()):
                 weight, leverage, unexplained = (part[head].cpu().numpy() for part in fit[:3])
-                about = {"layer": layer, "head": head, "scale": scale, "query": np.array(queries)[place], "key": key}
-                values = {"weight": weight[place, key], "leverage": leverage[place, key]}
-                weights.append(pd.DataFrame({**about, **values, "unexplained": unexplained[place]}))
+                about = (np.full(len(key), number) for number in (layer, head, scale))
+                numbers = weight[place, key], leverage[place, key], unexplained[place]
+                weights.append((*about, np.array(queries)[place], key, *numbers))
                 codes.append(known.table(queries, range(tokens.shape[1]), scale, (layer, head))[place, key])
                 r2.append((layer, head, scale, explained))
-    table = pd.concat(weights, ignore_index=True)
+    names = ["layer", "head", "scale", "query", "key", "weight", "leverage", "unexplained"]
+    table = pd.DataFrame({name: np.concatenate(column) for name, column in zip(names, zip(*weights))})
     table.insert(5, "code", numbered(np.concatenate(codes))[1])
     return MeasuredLrc(table, pd.DataFrame(r2, columns=["layer", "head", "scale", "value"]), known.words, tolerance)
 

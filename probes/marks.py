@@ -72,7 +72,7 @@ def known_by(
         for place, query in enumerate(circuit.query.tolist()):
             for mark, inputs in exchanged(task, scale, place, generator):
                 number = len(inputs.tokens)
-                at = torch.full((number,), query, device=subject.device)
+                at = torch.full((number,), query)
                 found = subject.next_tokens(inputs.tokens.to(subject.device), scale, at).cpu()
                 shares = [float((found == wanted).double().mean()) for wanted in inputs[1:]]
                 operator = circuit.operators[circuit.operator[place]].name

@@ -12,12 +12,16 @@ one for each scale; without the first, one code at every scale.
 
 import copy
 
+import torch
+
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Relation
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike, relation_of
-from lengthlens.probes.subject import AnyModel, Subject, exact_by_scale, scales_up_to, subject_of, task_of
+from lengthlens.probes.subject import AnyModel, Subject, exact_of, scales_up_to, subject_of, task_of
 from lengthlens.tasks import Task
+
+ROWS = 256  # instances of each scale on which nothing may change
 
 
 def own_relation(
@@ -64,6 +68,12 @@ def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tup
     if scheme is None:
         return None
     scales = scales_up_to(task, train_max)
-    before = exact_by_scale(trial, task, scales)
-    relation = scheme.prune(lambda: exact_by_scale(trial, task, scales) == before)
+    generator = torch.Generator().manual_seed(0)
+    batches = {scale: task.sample(scale, ROWS, generator) for scale in scales}
+    before = {scale: exact_of(trial, task, scale, batch) for scale, batch in batches.items()}
+
+    def unchanged() -> bool:
+        return all(exact_of(trial, task, scale, batches[scale]) == before[scale] for scale in reversed(scales))
+
+    relation = scheme.prune(unchanged)
     return None if relation is None else (trial, relation)

@@ -30,6 +30,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -57,6 +58,7 @@ TRIALS = 256  # of each step at least, so that its agreement is known to about 0
 ROWS = 64  # means of influence are then within about 0.05, far from the threshold for keys that matter
 KEYS_AT_ONCE = 8  # distributions over large vocabularies take memory
 ASSIGNMENTS = 64  # of tokens to the roles of a signature; all of them where there are no more
+UNKNOWN = -1  # what a table says where it knows nothing
 SUPPORT_ROWS = 256  # instances from which the tokens that occur at a position are read
 
 
@@ -80,11 +82,23 @@ class StepBehaviour:
 
     def agreement(self, table: dict[Key, int], bases: slice = slice(None)) -> float:
         """The share of trials in which the step does what the table says, 1 if the table knows none of them."""
-        known = [k for k, key in enumerate(self.keys) if key in table]
-        if not known:
+        said = np.array([table.get(key, UNKNOWN) for key in self.keys])
+        known = said != UNKNOWN
+        if not known.any():
             return 1.0
-        said = torch.tensor([table[self.keys[k]] for k in known])[:, None]
-        return float((self.outputs[known][:, bases] == said).double().mean())
+        return float((self.outputs.numpy()[known, bases] == said[known, None]).mean())
+
+    @cached_property
+    def whole(self) -> dict[Key, int]:
+        """The table of all trials."""
+        return self.table()
+
+    @cached_property
+    def own(self) -> float:
+        """The agreement with the best table for this step alone: learned from one half of the instances, tested on
+        the other."""
+        half = self.outputs.shape[1] // 2
+        return self.agreement(self.table(slice(half)), slice(half, None))
 
 
 @dataclass(frozen=True)
@@ -105,22 +119,20 @@ class MeasuredSrc:
         tables: dict[Signature, dict[int, dict[Key, int]]] = {}
         rows, count = [], 0
         for step in self.behaviours:
-            # Of the best table for this step alone: learned from one half of the instances, tested on the other.
-            half, readout = step.outputs.shape[1] // 2, count
-            own = step.agreement(step.table(slice(half)), slice(half, None))
-            if own >= bar:
+            readout = count
+            if step.own >= bar:
                 known = tables.setdefault(step.signature, {})
                 readout = next((k for k, table in known.items() if step.agreement(table) >= bar), count)
-                known[readout] = step.table() | known.get(readout, {})  # it learns what it did not know
+                known[readout] = step.whole | known.get(readout, {})  # it learns what it did not know
             count += readout == count
-            rows.append((step.scale, step.query, step.sources, step.signature, readout, own))
+            rows.append((step.scale, step.query, step.sources, step.signature, readout, step.own))
         return pd.DataFrame(rows, columns=["scale", "query", "sources", "signature", "readout", "agreement"])
 
     def curve_at(self, fidelity: float | None = None) -> dict[int, int]:
         """SRC_M by scale."""
-        steps = self.steps(fidelity)
-        scales = sorted(steps["scale"].unique())
-        return {int(n): int(steps.loc[steps["scale"] <= n, "readout"].nunique()) for n in scales}
+        steps = self.steps(fidelity)  # by scale, and readouts are numbered in the order of steps
+        largest = (steps["readout"] + 1).groupby(steps["scale"]).max().cummax()
+        return {int(n): int(count) for n, count in largest.items()}  # type: ignore[call-overload]
 
     @property
     def curve(self) -> dict[int, int]:
@@ -216,12 +228,17 @@ def influence(subject: Subject, task: Task, scale: int, rows: int = ROWS, genera
     old = tokens.T[:keys]
     new = torch.where(old < symbols, (old + shift) % symbols, any_symbol)
     here = torch.eye(keys, tokens.shape[1], dtype=torch.bool)[:, None]
-    changes = []
-    for changed in torch.where(here, new[..., None], tokens).split(KEYS_AT_ONCE):  # [key, row, pos]
-        after = subject.logits(changed.flatten(0, 1).to(subject.device), scale, at).softmax(-1)
-        changes.append((after.view(-1, *before.shape) - before).abs().sum(-1).mean(1) / 2)
+    change = torch.zeros(keys, len(queries))
+    for first, changed in zip(
+        range(0, keys, KEYS_AT_ONCE), torch.where(here, new[..., None], tokens).split(KEYS_AT_ONCE)
+    ):
+        skipped = max(0, first - queries.start)  # queries before all of these keys; `changed` is [key, row, pos]
+        seeing = slice(queries.start + skipped, queries.stop)
+        after = subject.logits(changed.flatten(0, 1).to(subject.device), scale, seeing).softmax(-1)
+        differs = after.unflatten(0, changed.shape[:2]) - before[:, skipped:]
+        change[first : first + len(changed), skipped:] = (differs.abs().sum(-1).mean(1) / 2).cpu()
     sees = torch.arange(keys) <= torch.tensor(queries)[:, None]
-    return torch.where(sees, torch.cat(changes).T.cpu(), 0.0)
+    return torch.where(sees, change.T, 0.0)
 
 
 class CodeRole(NamedTuple):
@@ -315,7 +332,7 @@ def behave(
     base = task.sample(scale, max(times), generator).tokens
     tokens = [placed(roles, given, base[:k], generator) for roles, given, k in zip(all_roles, drawn, times)]
     query = torch.cat([torch.full((len(t),), q) for t, (q, _) in zip(tokens, steps)])
-    outputs = subject.next_tokens(torch.cat(tokens).to(subject.device), scale, query.to(subject.device)).cpu()
+    outputs = subject.next_tokens(torch.cat(tokens).to(subject.device), scale, query).cpu()
     each = outputs.split([len(t) for t in tokens])
     return [
         StepBehaviour(scale, q, roles.sources, roles.signature, keys_of(roles, given), out.view(len(given), -1))

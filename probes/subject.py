@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -9,11 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.runs.evaluation import device_of, evaluating, right_tokens, score_of, takes_scale
-from lengthlens.tasks import Task
+from lengthlens.models.schemes.scheme import scheme_of
+from lengthlens.runs.evaluation import device_of, evaluating, score_of, takes
+from lengthlens.tasks import Batch, Task
 
 # Tokens of one forward pass: large enough that overhead does not count, small enough for a processor's cache.
 CHUNK_TOKENS = 1 << 14
+PREFIX = 8  # tokens on which a scheme is asked where they stand
 
 
 class Subject:
@@ -31,41 +34,65 @@ class Subject:
 
     def __init__(self, model: Callable[..., Any]) -> None:
         self.model = model
-        self.takes_scale = takes_scale(model)
+        self.takes_scale = takes(model, "scale")
+        self.takes_queries = takes(model, "queries")  # and so need not compute the rest
         self.device = device_of(model)
 
     def logits(
         self, tokens: Int[Tensor, "row pos"], scale: int, at: slice = slice(None)
     ) -> Float[Tensor, "row some_pos token"]:
         """[row, pos] to [row, pos, token], at some of the positions."""
+        start, stop, _ = at.indices(tokens.shape[1])
         with evaluating(self.model):
-            return torch.cat([self.model(part, **self._scale(scale))[:, at].float() for part in chunks(tokens)])
+            if not self.takes_queries:
+                parts = [self.model(part, **self._scale(scale))[:, start:stop] for part in chunks(tokens)]
+            else:
+                seen, asked = tokens[:, :stop] if self._looks_back else tokens, {"queries": slice(start, stop)}
+                parts = [self.model(part, **self._scale(scale), **asked) for part in chunks(seen)]
+            return torch.cat(parts).float()
 
     def next_tokens(self, tokens: Int[Tensor, "row pos"], scale: int, query: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
-        """The arg-max next token of each row at its own `query` [row]. [row]"""
-        found, parts = [], chunks(tokens)
-        with evaluating(self.model):
-            for part, at in zip(parts, query.split(len(parts[0]))):
-                logits = self.model(part, **self._scale(scale))
-                found.append(logits[torch.arange(len(part), device=logits.device), at].argmax(-1))
-        return torch.cat(found)
+        """The arg-max next token of each row at its own `query` [row], which is on the CPU. [row]"""
+        found = torch.empty(len(tokens), dtype=torch.long, device=self.device)
+        for at in query.unique().tolist():
+            mine = (query == at).nonzero()[:, 0].to(self.device)
+            found[mine] = self.logits(tokens[mine], scale, slice(at, at + 1))[:, 0].argmax(-1)
+        return found
+
+    @cached_property
+    def _looks_back(self) -> bool:
+        """Whether what follows a query makes no difference: positions are 0 1 2 …, however long the input is."""
+        scheme = scheme_of(self.model)
+        if scheme is None:
+            return False
+        tokens, scale = (torch.ones(1, size, dtype=torch.long, device=self.device) for size in (PREFIX, 1))
+        place = scheme.positions(tokens, scale[0]).position
+        return torch.equal(place, torch.arange(PREFIX, device=place.device)[None])
 
     def activations(
         self, tokens: Int[Tensor, "row pos"], scale: int, names: Sequence[str]
     ) -> dict[str, Float[Tensor, "row pos *rest"]]:
         """What each hook point sees, by name, [row, pos, …]."""
-        run, caches = self._run_with_cache(), []
+        return self.logits_and_activations(tokens, scale, names)[1]
+
+    def logits_and_activations(
+        self, tokens: Int[Tensor, "row pos"], scale: int, names: Sequence[str]
+    ) -> tuple[Float[Tensor, "row pos token"], dict[str, Float[Tensor, "row pos *rest"]]]:
+        """Both, of one pass."""
+        run, caches, logits = self._run_with_cache(), [], []
         with evaluating(self.model):
             for part in chunks(tokens):
                 try:
-                    cache = run(part, names_filter=list(names), **self._scale(scale))[1]
+                    found, cache = run(part, names_filter=list(names), **self._scale(scale))
                 except KeyError:
-                    cache = {}  # a name that is none is an error for one library and nothing for another
+                    found, cache = None, {}  # a name that is none is an error for one library and nothing for another
                 for name in names:
                     if name not in cache:
                         raise unknown("hook point", name, run(part[:1], **self._scale(scale))[1].keys())
                 caches.append(cache)
-        return {name: torch.cat([cache[name] for cache in caches]).float() for name in names}
+                logits.append(found)
+        seen = {name: torch.cat([cache[name] for cache in caches]).float() for name in names}
+        return torch.cat(logits).float(), seen
 
     def layers(self, chosen: Sequence[int] | None) -> list[int]:
         """The layers asked for, or all of them, of a model that has hooks."""
@@ -129,12 +156,14 @@ def exact_by_scale(
     """The share of random instances with every answer token right (teacher-forced arg-max), for each scale."""
     subject = subject_of(model)
     generator = generator or torch.Generator().manual_seed(0)
-    found = {}
-    for scale in scales:
-        batch = task.sample(scale, rows, generator)
-        logits = subject.logits(batch.tokens.to(subject.device), scale)
-        found[scale] = score_of(scale, right_tokens(logits, batch)).exact_match
-    return found
+    return {scale: exact_of(subject, task, scale, task.sample(scale, rows, generator)) for scale in scales}
+
+
+def exact_of(subject: Subject, task: Task, scale: int, batch: Batch) -> float:
+    """The share of these instances of a scale with every answer token right."""
+    queries = answer_queries(task, scale)
+    found = subject.logits(batch.tokens.to(subject.device), scale, slice(queries.start, queries.stop)).argmax(-1).cpu()
+    return score_of(scale, found == batch.tokens[:, queries.start + 1 : queries.stop + 1]).exact_match
 
 
 def reachable(model: AnyModel, task: Task, scales: Sequence[int]) -> list[int]:

@@ -176,9 +176,10 @@ def observe(
     tokens = task.sample(scale, rows, generator).tokens.to(subject.device)
     queries = answer_queries(task, scale)
     at = slice(queries.start, queries.stop)
-    here = {k: seen[:, at].flatten(2).transpose(0, 1) for k, seen in subject.activations(tokens, scale, hooks).items()}
+    logits, activations = subject.logits_and_activations(tokens, scale, hooks)
+    here = {name: seen[:, at].flatten(2).transpose(0, 1) for name, seen in activations.items()}
     true = tokens[:, queries.start + 1 : queries.stop + 1]
-    label = true if labels == "true" else subject.logits(tokens, scale, at).argmax(-1)
+    label = true if labels == "true" else logits[:, at].argmax(-1)
     return Samples(pd.DataFrame({"scale": scale, "query": queries}), here, tokens[:, at].T, label.T)
 
 
@@ -202,14 +203,28 @@ def cover_number(decodes: NDArray[np.bool_]) -> int:
     2
     """
     possible = decodes.any(0)
-    alone = int((~possible).sum())
-    if not possible.any():
-        return alone
-    # Equal rows and equal columns are needed once.
-    small = np.unique(np.unique(decodes[:, possible], axis=0), axis=1)
-    needs = LinearConstraint(small.T.astype(float), lb=1.0)
-    solved = milp(np.ones(len(small)), constraints=needs, integrality=1, bounds=Bounds(0, 1))
-    return alone + round(float(solved.fun))
+    alone, left = int((~possible).sum()), decodes[:, possible]
+    while left.size:
+        # Equal rows and equal columns are needed once; a row inside another is not needed, and a column is served
+        # along with one inside it; the only row that serves a column is in.
+        size, left = left.shape, np.unique(np.unique(left, axis=0), axis=1)
+        left = np.unique(left[~_inside(left)], axis=1)
+        left = left[:, ~_inside(~left.T)]
+        forced = left[:, left.sum(0) == 1].any(1)
+        alone, left = alone + int(forced.sum()), left[~forced][:, ~left[forced].any(0)]
+        if left.shape == size:
+            needs = LinearConstraint(left.T.astype(float), lb=1.0)
+            solved = milp(np.ones(len(left)), constraints=needs, integrality=1, bounds=Bounds(0, 1))
+            return alone + round(float(solved.fun))
+    return alone
+
+
+def _inside(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which of these rows, all different, are inside another."""
+    numbers = sets.astype(np.float32)
+    within: NDArray[np.bool_] = (numbers @ (1 - numbers).T == 0) & ~np.eye(len(sets), dtype=np.bool_)
+    inside: NDArray[np.bool_] = np.asarray(within.any(1))
+    return inside
 
 
 class _Readout:

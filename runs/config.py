@@ -1,5 +1,6 @@
 """Every choice about one training run, and the name that follows from it."""
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from lengthlens.models.config import RULES as MODEL_RULES
 from lengthlens.models.config import JsonConfig, ModelConfig, later
 from lengthlens.tasks import TASKS, Task
 from lengthlens.values import anything, map_of, one_of, real, record, text, truth, whole
@@ -111,6 +113,19 @@ class RunConfig(JsonConfig):
         own["train_ctx"] = self.task_object.length(self.train_max)
         return ModelConfig.from_dict({**self.imported.get("model", {}), **own})
 
+    def with_seed(self, seed: int) -> "RunConfig":
+        """The same choices with another seed; the others were checked already.
+
+        >>> RunConfig("copy", "rope").with_seed(3) == RunConfig("copy", "rope", seed=3)
+        True
+        """
+        MODEL_RULES["seed"](seed, "seed")
+        made = copy.copy(self)
+        for follows in ("id", "model"):
+            vars(made).pop(follows, None)
+        object.__setattr__(made, "seed", seed)
+        return made
+
     def identity(self) -> dict[str, Any]:
         """The choices that decide the result: all but `EXECUTION`; of plug-ins what they define, not where they are."""
         values = {**self.to_dict(), "scheme_options": self.spec.identity()}
@@ -118,7 +133,7 @@ class RunConfig(JsonConfig):
             values["plugins"] = {kind: origin["fingerprint"] for kind, origin in self.plugins.items()}
         return {name: value for name, value in values.items() if name not in EXECUTION}
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Task, scheme and seed to read, and a hash of all choices that decide the result: copy_rope_s0_1a2b3c4d."""
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))

@@ -154,7 +154,7 @@ def right_answers(model: Model, task: Task, length: int, samples: int, seed: int
     """Which answer tokens of random instances are predicted right, computed block by block. [row, answer]"""
     # Drawn in one go, so that the instances do not depend on the size of the blocks.
     drawn = task.sample(length, samples, torch.Generator().manual_seed(instance_seed(seed, length)))
-    device, named = device_of(model), {"scale": length} if takes_scale(model) else {}
+    device, named = device_of(model), {"scale": length} if takes(model, "scale") else {}
     rows, right = rows_within(memory, model, task.length(length)), []
     with evaluating(model), torch.inference_mode():
         for first, last in placed(model, samples):
@@ -215,14 +215,14 @@ def numbers_a_token(config: ModelConfig) -> int:
     return 8 * config.d_model + mlp + heads + 3 * (config.d_vocab_out or config.d_vocab or 0)
 
 
-def takes_scale(model: Model) -> bool:
-    """Whether a model has a parameter `scale`.
+def takes(model: Model, name: str) -> bool:
+    """Whether a model has a parameter of this name.
 
-    >>> takes_scale(lambda tokens: tokens), takes_scale(lambda tokens, scale: tokens)
+    >>> takes(lambda tokens: tokens, "scale"), takes(lambda tokens, scale: tokens, "scale")
     (False, True)
     """
     call = model.forward if isinstance(model, nn.Module) else model
-    return "scale" in inspect.signature(call).parameters
+    return name in inspect.signature(call).parameters
 
 
 def device_of(model: Model) -> torch.device:

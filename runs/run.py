@@ -109,6 +109,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._known: tuple[bytes | None, dict[str, Any]] = None, {}  # the manifest that was read last, and what it says
 
     @property
     def id(self) -> str:
@@ -215,7 +216,14 @@ class Run:
         """The entry of each file: its checksum, and what it was before if a write was cut off."""
         if not self.has(MANIFEST):
             return {}
-        listed = self._json(MANIFEST, self._bytes(MANIFEST), MANIFEST_RULE)
+        data = self._bytes(MANIFEST)
+        if data != self._known[0]:
+            self._known = data, self._entries(data)
+        return dict(self._known[1])
+
+    def _entries(self, data: bytes) -> dict[str, Any]:
+        """What a manifest says, if it is one."""
+        listed = self._json(MANIFEST, data, MANIFEST_RULE)
         if (known := listed["format"]) > FORMAT:
             newer = f"it has format {known}, and this version knows formats up to {FORMAT}"
             raise UserError(f"run '{self.id}' was made by a newer version of lengthlens: {newer}")
@@ -334,6 +342,16 @@ class Run:
         about |= {"metrics": self.metrics(), "evaluation": self.evaluation(), "checkpoints": self.checkpoints}
         versions = self.read_json(VERSIONS, map_of(text())) if self.has(VERSIONS) else {}
         return about | {"versions": versions, "log": self.events()}
+
+    def digest(self) -> str:
+        """Changes with every file but the weights; a file that is not as it was written is an error."""
+        found = {}
+        for name, entry in sorted(self.manifest().items()):
+            if not name.endswith(".safetensors"):
+                if wrong := self._wrong(name, entry):
+                    raise self.damaged(name, wrong)
+                found[name] = entry["sha256"]
+        return files.sha256(json.dumps(found).encode())
 
     def verified(self) -> dict[str, Any]:
         """The `facts`, if every file is as it was written; else an error that says which is not."""

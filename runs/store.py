@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, fields
-from os.path import lexists
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,8 @@ from lengthlens.notebook import card
 from lengthlens.plugins.registry import PluginError
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import Score, best_rows
-from lengthlens.runs.run import CONFIG, LOG, MANIFEST, Run, Status
+from lengthlens.runs.index import Facts, RunIndex, names_of_runs, state_of
+from lengthlens.runs.run import CONFIG, Run, Status
 from lengthlens.runs.shipped import copied, is_shipped_name, shipped_run
 from lengthlens.values import harmless_cell, text
 
@@ -29,6 +30,7 @@ COLUMNS = [
 ]
 LeftOut = Callable[[str, str], None]  # told the name of a run, and what is wrong with it
 Result = TypeVar("Result")
+SCORE = ("length", "samples", "seed", "exact_match")  # what is kept of an evaluation
 INTEGERS = ("length", "samples", "d_mlp")  # columns that may be empty and are whole numbers otherwise
 
 
@@ -88,12 +90,9 @@ class RunStore:
     def runs(self) -> Iterator[Run]:
         """Every run, by name."""
         with attempt("read", self.path):
-            paths = sorted(self.path.iterdir()) if self.path.is_dir() else []
-        for path in paths:
-            with attempt("look at", path):
-                known = path.is_dir() and any(lexists(path / name) for name in (CONFIG, MANIFEST, LOG))
-            if known:
-                yield Run(path)
+            names = names_of_runs(self.path) if self.path.is_dir() else []
+        for name in names:
+            yield Run(self.path / name)
 
     def must_exist(self) -> "RunStore":
         """The store itself, if there is one: a slip of the hand in its name is not an empty store."""
@@ -132,9 +131,26 @@ class RunStore:
         self, task: str | None = None, scheme: str | None = None, status: str | None = None
     ) -> list[dict[str, Any]]:
         """One row for each run, of one task, scheme or status if given. A run that cannot be read says why."""
-        rows = [listed(run) for run in self.runs()]
+        rows = [facts["row"] for facts in self.facts([run.id for run in self.runs()], whole=True).values()]
         wanted = {"task": task, "scheme": scheme, "status": status}
         return [row for row in rows if all(value is None or row[key] == value for key, value in wanted.items())]
+
+    def facts(self, names: Iterable[str], whole: bool = False) -> dict[str, Facts]:
+        """What is known of each run: its row in the listing, and its scores; read where it is not known yet.
+
+        `whole` says that these are all runs of the store.
+        """
+        index, found = RunIndex(self.path), {}
+        for name in names:
+            facts = index.facts(name)
+            if facts is None:
+                state = state_of(self.path, name)
+                facts, keep = facts_of(Run(self.path / name))
+                if keep:
+                    index.note(name, state, facts)
+            found[name] = facts
+        index.save([*found, *([] if whole else index.kept)])
+        return found
 
     def table(self, left_out: LeftOut | None = None) -> pd.DataFrame:
         """One row for each run and length: the run's choices, how it ended, and its scores.
@@ -178,6 +194,16 @@ def harmless(table: pd.DataFrame) -> pd.DataFrame:
     """
     texts = [name for name in table.columns if not is_numeric_dtype(table[name])]
     return table.assign(**{name: table[name].map(harmless_cell) for name in texts})
+
+
+def facts_of(run: Run) -> tuple[Facts, bool]:
+    """What an index keeps of a run, and whether it follows from the run's files alone."""
+    row, scores = listed(run), None
+    with suppress(UserError):
+        scores = [[each.get(name) for name in SCORE] for each in run.evaluation()]
+    with suppress(UserError):
+        return {"row": row, "scores": scores}, scores is not None and not run.config.plugins
+    return {"row": row, "scores": scores}, False
 
 
 def listed(run: Run) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate, refuse_too_many
-from lengthlens.runs.run import Run
-from lengthlens.runs.store import RunStore
+from lengthlens.runs.index import Facts
+from lengthlens.runs.run import FINISHED
+from lengthlens.runs.store import SCORE, RunStore
 from lengthlens.runs.trainer import Trainer
 from lengthlens.runs.training import CHECKPOINT_SECONDS, train
 from lengthlens.tasks import TASKS
@@ -62,12 +63,12 @@ class Planned:
                 share = self.share_after_none_right
         return None
 
-    def complete(self, run: Run) -> bool:
-        try:
-            status = run.status()
-            return self.next_evaluation(run.evaluation()) is None if status.has_model else status.finished
-        except UserError:
-            return False  # let the attempt say what is wrong with it
+    def complete(self, facts: Facts) -> bool:
+        """Whether nothing is left to do, by what `RunStore.facts` knows of the run."""
+        status, scores = facts["row"]["status"], facts["scores"]
+        if status not in FINISHED or scores is None:
+            return False  # one that cannot be read says in the attempt what is wrong with it
+        return status == "diverged" or self.next_evaluation([dict(zip(SCORE, score)) for score in scores]) is None
 
 
 # What a sweep may say, in a file or by options.
@@ -112,10 +113,11 @@ class Grid:
             task.checked_scale(min(self.lengths, default=task.min_scale))  # before any training
             refuse_too_many(task, max(self.lengths, default=task.min_scale), self.samples)
         cells = [
-            RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": seed})
-            for task, scheme, seed in product(self.tasks, map(SchemeSpec.from_entry, self.schemes), self.seeds)
+            RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": self.seeds[0]})
+            for task, scheme in product(self.tasks, map(SchemeSpec.from_entry, self.schemes))
         ]
-        return list({config.id: config for config in cells}.values())
+        configs = (cell.with_seed(seed) for cell in cells for seed in self.seeds)
+        return list({config.id: config for config in configs}.values())
 
     def planned(self) -> list[Planned]:
         """The same, with what each is evaluated at."""
@@ -175,7 +177,14 @@ def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float
 def pending(grid: Grid | Sequence[Planned], store: RunStore) -> list[RunConfig]:
     """The configs of a grid with something left to train or to evaluate."""
     plans = grid.planned() if isinstance(grid, Grid) else grid
-    return [plan.config for plan in plans if not plan.complete(store.run(plan.config))]
+    known = known_facts(plans, store)
+    return [plan.config for plan in plans if plan.config.id not in known or not plan.complete(known[plan.config.id])]
+
+
+def known_facts(plans: Sequence[Planned], store: RunStore) -> dict[str, Facts]:
+    """What there is to know of those of the runs that were begun, by name."""
+    names = [plan.config.id for plan in plans]
+    return store.facts(name for name in names if os.path.lexists(store.path / name))
 
 
 def sweep(
@@ -214,7 +223,7 @@ def sweep(
     [1, 2, 4, 1, 2, 4]
     """
     plans = {plan.config.id: plan for plan in (grid.planned() if isinstance(grid, Grid) else grid)}
-    unfinished = {config.id for config in pending(list(plans.values()), store)}
+    known = known_facts(list(plans.values()), store)
     outcomes: dict[str, RunOutcome] = {}
 
     def note(outcome: RunOutcome) -> None:
@@ -222,10 +231,9 @@ def sweep(
         if report:
             report(outcome)
 
-    for name, plan in plans.items():
-        if name not in unfinished:
-            status = store.run(plan.config).status()
-            note(RunOutcome(name, status.status, status.reason, trained=False))
+    for name, facts in known.items():
+        if plans[name].complete(facts):
+            note(RunOutcome(name, facts["row"]["status"], facts["row"]["reason"], trained=False))
     place = RunStore(store.path.resolve())
     where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
     for wait in (False, True):

@@ -20,13 +20,17 @@ pola_…                             position-only linear attention: errors, ene
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
-from lengthlens.analyses.table import COLUMNS, as_study
+from lengthlens.analyses.table import CELL, COLUMNS, OF_CELLS, as_study, read_study
 from lengthlens.errors import UserError, unknown
+from lengthlens.files import sha256
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import best_rows, is_accurate
@@ -37,6 +41,7 @@ from lengthlens.tasks.complexity import src_curve
 from lengthlens.theory.pola import pola_table
 from lengthlens.theory.verdict import Case, RefusedError
 
+ROWS_AT_ONCE = 50_000  # that are put into a table together, so that they do not pile up
 VERDICT_REACH = 4  # times the training range: as far as `lengthlens verdict` looks when nothing is said
 SCORES = ("exact_match", "exact_match_no_end", "token_accuracy")
 NAMED = ("task", "scheme", "scheme_options", "score_scaling", "train_max", "seed", "plugins")  # columns of their own
@@ -60,6 +65,7 @@ def study(
     pola_targets: Sequence[str] = POLA_TARGETS,
     report: Report | None = None,
     left_out: LeftOut | None = None,
+    earlier: tuple[pd.DataFrame, Mapping[str, Any]] | None = None,
 ) -> pd.DataFrame:
     """Everything that a store knows, as one tidy table: a row for each measurement, the columns `COLUMNS`.
 
@@ -71,25 +77,86 @@ def study(
     A store in which no run has ended, an unknown name or a damaged run is a `UserError`; where `left_out` is given,
     it is told the name of each damaged run and what is wrong with it, and the run is not in the table.
 
+    `earlier` is a study of the same store with its provenance, as `read_study` reads it. If it was made by the same
+    code, what it says of cells, and of runs whose files are still the same, byte for byte, is taken from it.
+
         table = ll.study(ll.RunStore("out/runs"))
         table[table["measure"] == "exact_match"].groupby(["task", "scheme", "scale"])["value"].mean()
     """
     tell = report or (lambda text: None)
-    rows: list[Row] = []
-    chosen: list[Run] = []
-    for run, own in each_sound(ended(store, runs, left_out), run_rows, left_out):
-        tell(run.id)
+    kept = Kept(earlier)
+    rows, parts, chosen = list[Row](), list[pd.DataFrame](), list[Run]()
+    for run, own in each_sound(ended(store, runs, left_out), partial(kept.run_rows, tell=tell), left_out):
         rows += own
         chosen.append(run)
+        if len(rows) > ROWS_AT_ONCE:
+            parts.append(as_frame(rows))
+            rows = []
+    parts = [kept.rows({run.id for run in chosen}), *parts, as_frame(rows)]
+    of_runs = pd.concat(parts, ignore_index=True).sort_values("run", kind="stable", ignore_index=True)
     cells = {tuple(cell_of(c).values()): c for c in (run.config for run in chosen)}
     cases: dict[tuple[str, int], Case] = {}
+    rows = []
     for config in cells.values():
-        tell(f"verdict on {config.task} under {scheme_label(config)}")
-        rows += cell_rows(config, test_max or VERDICT_REACH * config.train_max, cases)
+        last = test_max or VERDICT_REACH * config.train_max
+        known = kept.cell_rows(config, last)
+        if known is None:
+            tell(f"verdict on {config.task} under {scheme_label(config)}")
+            known = cell_rows(config, last, cases)
+        rows += known
     for target in pola_targets:
         tell(f"position-only linear attention: {target}")
         rows += pola_rows(target)
+    return pd.concat([of_runs, as_frame(rows)], ignore_index=True)
+
+
+def as_frame(rows: list[Row]) -> pd.DataFrame:
     return as_study(pd.DataFrame(rows, columns=list(COLUMNS)))
+
+
+class Kept:
+    """What an earlier study says, if it was made by the same code: of runs whose files are the same, and of cells."""
+
+    def __init__(self, earlier: tuple[pd.DataFrame, Mapping[str, Any]] | None) -> None:
+        known = earlier is not None and earlier[1].get("code") == code_digest()
+        self.table, about = earlier if known and earlier is not None else (as_frame([]), {})
+        self.digests = about.get("digests", {})
+        self.same: set[str] = set()
+        self.cells = dict(list(self.table[self.table["measure"].isin(OF_CELLS)].groupby(CELL)))
+
+    def run_rows(self, run: Run, tell: Report) -> list[Row]:
+        """The rows of a run that are new; none if all that there are are known."""
+        if self.digests.get(run.id) == run.digest():
+            self.same.add(run.id)
+            return []
+        tell(run.id)
+        return run_rows(run)
+
+    def rows(self, names: set[str]) -> pd.DataFrame:
+        """The rows of those runs that are the same."""
+        return self.table[self.table["run"].isin(self.same & names)]
+
+    def cell_rows(self, config: RunConfig, test_max: int) -> list[Row] | None:
+        """What is known of a cell, judged as far."""
+        part = self.cells.get(tuple(cell_of(config).values()))
+        if part is None or part.loc[part["measure"] == "verdict", "scale"].tolist() != [test_max]:
+            return None
+        rows = part.astype(object).where(part.notna(), None).to_dict("records")
+        return [{str(name): value for name, value in row.items()} for row in rows]
+
+
+def earlier_study(path: Path) -> tuple[pd.DataFrame, dict[str, Any]] | None:
+    """The study at a path, of which what is still true can be taken over; None if there is none that is sound."""
+    with suppress(UserError):
+        return read_study(path) if path.exists() else None
+    return None
+
+
+def code_digest() -> str:
+    """Changes with all code that a study follows from."""
+    root, rooms = Path(__file__).resolve().parent.parent, ("tasks", "models", "theory", "runs", "probes", "studies")
+    paths = sorted(path for room in rooms for path in (root / room).rglob("*.py"))
+    return sha256(b"".join(sha256(path.read_bytes()).encode() for path in paths))[:16]
 
 
 def ended(store: RunStore, runs: Iterable[Run | str] | None = None, left_out: LeftOut | None = None) -> list[Run]:
@@ -254,9 +321,10 @@ def provenance(
     from lengthlens.runs.training import library_versions
 
     about = {"made": made, "command": command, "machine": machine_class(), "versions": library_versions()}
-    configs = {run.id: run.config.to_dict() for run in ended(store, runs)}
-    named = {"title": title} if title else {}
-    return about | named | {"held_out": list(held_out), "configs": configs}
+    over, named = ended(store, runs), {"title": title} if title else {}
+    made_of = {"configs": {run.id: run.config.to_dict() for run in over}, "code": code_digest()}
+    digests = {run.id: run.digest() for run in over}  # by which a later study knows what is new
+    return about | named | {"held_out": list(held_out), **made_of, "digests": digests}
 
 
 def machine_class() -> str:

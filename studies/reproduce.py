@@ -21,7 +21,7 @@ from lengthlens.probes.table import Probed, is_probed, is_ready, probe_all
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore, each_sound
 from lengthlens.runs.sweep import Planned, RunOutcome, pending, sweep
-from lengthlens.studies.build import provenance, study
+from lengthlens.studies.build import earlier_study, provenance, study
 from lengthlens.studies.drawing import draw
 from lengthlens.studies.presets import SUFFIX, Preset, preset_of
 from lengthlens.values import map_of, parse_json, record, text
@@ -126,7 +126,8 @@ def show(name: str, chosen: Preset, store: RunStore, runs: Sequence[Run], out: P
     remove_quietly(out / STAMP)
 
     work.begin("study")
-    table = study(store, runs, pola_targets=chosen.pola_targets, report=work.tell)
+    known = earlier_study(out / STUDY)
+    table = study(store, runs, pola_targets=chosen.pola_targets, report=work.tell, earlier=known)
     today = time.strftime("%Y-%m-%d", time.gmtime())
     command = f"lengthlens reproduce {'' if name.endswith(SUFFIX) else '--preset '}{Path(name).name}"
     about = provenance(store, runs, today, command, chosen.held_out, chosen.title)

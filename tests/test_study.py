@@ -16,6 +16,7 @@ from lengthlens.runs.evaluation import evaluate
 from lengthlens.runs.run import Run, Status
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
+from lengthlens.studies import build
 from lengthlens.studies.build import POLA_TRAIN_MAX, cell_rows, ended, machine_class, provenance, scheme_label, study
 
 SMALL = {"d_model": 8, "n_heads": 2, "batch": 2, "train_max": 4, "steps": 2, "check_every": 2, "n_ctx": 16}
@@ -208,3 +209,27 @@ def test_what_is_no_study_is_refused_in_a_sentence(
     with pytest.raises(UserError, match=sentence) as refusal:
         read_study(tmp_path / name)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_study_is_updated_by_what_is_new_alone(tmp_path, monkeypatch):
+    store = RunStore(tmp_path / "runs")
+    for seed in range(3):
+        run = store.create(RunConfig(task="copy", scheme="rope" if seed else "ideal", seed=seed))
+        with run.locked():
+            run.set_status(Status("diverged", seed))
+    few = {"test_max": 12, "pola_targets": ()}
+    first = study(store, **few)
+    about = provenance(store, None, "2030-01-31", "")
+    read, judged = [], []
+    monkeypatch.setattr(build, "run_rows", lambda run, real=build.run_rows: read.append(run.id) or real(run))
+    monkeypatch.setattr(build, "cell_rows", lambda c, *more, real=build.cell_rows: judged.append(c) or real(c, *more))
+    assert study(store, earlier=(first, about), **few).equals(first) and not read and not judged
+    with run.locked():
+        run.set_status(Status("failed", 9, reason="why"))
+    second = study(store, earlier=(first, about), **few)
+    assert read == [run.id] and not judged and second.equals(study(store, **few)) and not second.equals(first)
+    read.clear()
+    assert study(store, earlier=(first, {**about, "code": "another"}), **few).equals(second) and len(read) == 3
+    (run.path / "status.json").write_bytes(b"{}")
+    with pytest.raises(UserError, match="damaged"):  # the files count, whatever an earlier study says
+        study(store, earlier=(second, provenance(store, [each.id for each in store.runs()][:2], "", "")), **few)

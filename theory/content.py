@@ -21,8 +21,8 @@ Worked example: ``shift``, ``^ 7 3 5 = 3 5 7 $``, under clip(i竏男竏地, ﾂｱ12). ﾎ
 ``=``, and then the source is the one right behind ``^``; and when it is the first behind ``=``, the source is ``=``.
 """
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ OWN: Code = ()  # stands for a source that is the query itself, for which no cod
 LABELS = 1 << 20  # more than there are
 TRIALS = 200  # random arguments on which slots must be alike
 MOST_CODES = 6  # that are tried, the most frequent first
+MOST_PAIRS = 1 << 20  # of a query and a key that are looked at together
 
 
 def labels(task: Task, scale: int) -> Ints:
@@ -82,6 +83,7 @@ def needed(steps: Steps, slots: Sequence[int], operator: Operator, task: Task) -
     return np.array([_differs(row, slots, operator, task) for row in patterns.tolist()])[which.ravel()]
 
 
+@lru_cache(1024)
 def _marks(task: Task, scale: int) -> Ints:
     """The id of each token that is a mark, `INSIDE` for symbols. [pos]"""
     tokens = task.sample(scale, 1, torch.Generator().manual_seed(0)).tokens[0].numpy()
@@ -98,80 +100,119 @@ def _differs(pattern: list[int], slots: Sequence[int], operator: Operator, task:
     return False
 
 
-def serving_code(relation: Relation, steps: Steps, task: Task, train_max: int) -> Code | None:
-    """A code by which these slots are served together, or `OWN`; None if none of the most frequent ones does it.
+class Places:
+    """The steps of some slots of an operator, by blocks of steps, those of training first, with every key they see.
+
+    What does not depend on the relation is here, and serves all of them.
+    """
+
+    def __init__(self, steps: Steps, task: Task, train_max: int) -> None:
+        self.own = bool((steps.sources == steps.query[:, None]).all())  # every source is the query itself
+        trained = int(np.searchsorted(steps.scale, train_max, side="right"))
+        within, self._others, self._task = steps[:trained], steps[trained:], task
+        self.trained = [Keys(within[part], task) for part in _blocks(within.query)]
+
+    @cached_property
+    def others(self) -> list["Keys"]:
+        """Those beyond the training range; most codes fail within it."""
+        return [Keys(self._others[part], self._task) for part in _blocks(self._others.query)]
+
+
+def _blocks(query: Ints) -> Iterator[slice]:
+    """Steps that are looked at together: not many keys in all, or one step."""
+    start = 0
+    while start < len(query):
+        size = max(1, MOST_PAIRS // int(query[start : start + MOST_PAIRS].max() + 1))
+        yield slice(start, start + size)
+        start += size
+
+
+def serving_code(relation: Relation, places: Places) -> Code | None:
+    """A code by which the slots are served together, or `OWN`; None if none of the most frequent ones does it.
 
     >>> from lengthlens.tasks import TASKS
     >>> from lengthlens.theory.steps import program_of
     >>> anchored = Relation(lambda i, j, n: (i - j - n).clamp(-12, 12), "clip(i竏男竏地, ﾂｱ12)")
     >>> steps, = program_of(TASKS["shift"], 10, 20).operators
-    >>> serving_code(anchored, steps, TASKS["shift"], 10)
+    >>> serving_code(anchored, Places(steps, TASKS["shift"], 10))
     (-1,)
     """
-    if (steps.sources == steps.query[:, None]).all():
+    if places.own:
         return OWN
-    ends = [*np.flatnonzero(np.diff(steps.scale)) + 1, len(steps)]
-    scales = [_Scale(relation, steps[a:b], task) for a, b in zip([0, *ends], ends)]
-    trained = [one for one in scales if one.scale <= train_max]
+    if not places.trained:
+        return None
+    trained = [Coded(relation, keys) for keys in places.trained]
+    others: list[Coded] = []
     codes, number = np.unique(np.concatenate([one.of_source for one in trained]), axis=0, return_counts=True)
     for code in codes[np.argsort(-number, kind="stable")][:MOST_CODES]:
-        if _serves(code, trained, trained) and _serves(code, scales, trained):  # most fail within the range
-            return tuple(map(int, code))
+        if _serves(code, trained, []):
+            others = others or [Coded(relation, keys) for keys in places.others]
+            if _serves(code, trained, others):
+                return tuple(map(int, code))
     return None
 
 
-class _Scale:
-    """The steps of one scale, with the codes and labels of all keys."""
+class Keys:
+    """Some steps, and for each the keys up to the last that any of them sees: labels, and which are sources."""
 
-    def __init__(self, relation: Relation, steps: Steps, task: Task) -> None:
-        self.relation, self.steps, self.task, self.scale = relation, steps, task, int(steps.scale[0])
+    def __init__(self, steps: Steps, task: Task) -> None:
+        self.steps, key = steps, np.arange(int(steps.query.max()) + 1)
+        query = steps.query[:, None]
+        scales, at = np.unique(steps.scale, return_inverse=True)
+        by_scale = np.full((len(scales), len(key)), INSIDE, dtype=np.int32)
+        for row, scale in zip(by_scale, scales):
+            own = labels(task, int(scale))[: len(key)]
+            row[: len(own)] = own
+        label = by_scale[at]  # [step, key]
+        self.seen = key < query  # and are not the query
+        sources = np.zeros(label.shape, dtype=np.bool_)
+        np.put_along_axis(sources, steps.sources, True, 1)
+        self.sources, self.label = sources & self.seen, label
+        of_sources = np.take_along_axis(label, steps.sources, 1)
+        alone = [((label == one[:, None]) & (key <= query)).sum(1) == 1 for one in of_sources.T]
+        self.of_sources = np.where(np.array(alone).T, of_sources, INSIDE)  # so where another key has the same label
+        self.of_query = label[np.arange(len(label)), steps.query]
 
-    @cached_property
-    def codes(self) -> Ints:
-        """[step, key, component]"""
-        key = np.arange(int(self.steps.query.max()) + 1)
-        return self.relation.codes(self.steps.query[:, None], key, self.scale)
+
+class Coded:
+    """The same with the codes of a relation."""
+
+    def __init__(self, relation: Relation, keys: Keys) -> None:
+        self.keys, steps = keys, keys.steps
+        # [step, key, component]
+        self.codes = relation.codes(steps.query[:, None], np.arange(keys.label.shape[1]), steps.scale[:, None])
 
     @property
     def of_source(self) -> Ints:
         """[source, component]"""
-        found = np.take_along_axis(self.codes, self.steps.sources[..., None], 1)
+        found = np.take_along_axis(self.codes, self.keys.steps.sources[..., None], 1)
         return found.reshape(-1, found.shape[-1])
-
-    @cached_property
-    def wanted(self) -> tuple[Bools, Bools, Ints, Ints]:
-        """Which keys are seen and are not the query, which are sources; labels of all keys, and those of the sources.
-
-        The last are `INSIDE` where another key has the same label. [step, key], [step, key], [key], [step, slot]
-        """
-        query, key = self.steps.query[:, None], np.arange(self.codes.shape[1])
-        sources = np.zeros(self.codes.shape[:2], dtype=np.bool_)
-        np.put_along_axis(sources, self.steps.sources, True, 1)
-        label = labels(self.task, self.scale)[: len(key)]
-        of_sources = label[self.steps.sources]
-        alone = ((label == of_sources[..., None]) & (key <= query)[:, None]).sum(2) == 1
-        return key < query, sources & (key < query), label, np.where(alone, of_sources, INSIDE)
 
     def sorts(self, code: Ints) -> Ints | None:
         """For each step the labels of the query and of a key at the code, whether those keys are its sources, and the
         sources' labels. None if more keys have the code than there are slots. [step, 3 + slot]
         """
-        seen, sources, label, of_sources = self.wanted
-        marked = (self.codes == code).all(2) & seen
-        if (marked.sum(1) > self.steps.arity).any():
+        keys, marked = self.keys, self.keys.seen.copy()
+        for k, value in enumerate(code):
+            marked &= self.codes[..., k] == value
+        number = marked.sum(1)
+        if (number > keys.steps.arity).any():
             return None
-        there = np.where(marked.any(1), label[marked.argmax(1)], NOWHERE)
-        return np.column_stack([label[self.steps.query], there, (marked == sources).all(1), of_sources])
+        there = np.where(number > 0, keys.label[np.arange(len(marked)), marked.argmax(1)], NOWHERE)
+        return np.column_stack([keys.of_query, there, (marked == keys.sources).all(1), keys.of_sources])
 
 
-def _serves(code: Ints, scales: list[_Scale], trained: list[_Scale]) -> bool:
-    """Whether a code serves the steps of these scales, by sorts that all come up at those of training."""
-    every = [one.sorts(code) for one in scales]
-    if any(sorts is None for sorts in every):
-        return False
-    rows = np.concatenate([sorts for sorts in every if sorts is not None])
-    sort = rows[:, 0] * LABELS + rows[:, 1]
-    known = sort[: sum(len(one.steps) for one in trained)]  # scales come in order
+def _serves(code: Ints, trained: list[Coded], others: list[Coded]) -> bool:
+    """Whether a code serves these steps, by sorts that all come up at those of training."""
+    every = []
+    for one in (*trained, *others):
+        sorts = one.sorts(code)
+        if sorts is None:
+            return False
+        every.append(sorts)
+    rows = np.concatenate(every)
+    sort = rows[:, 0].astype(np.int64) * LABELS + rows[:, 1]
+    known = sort[: sum(len(one.keys.steps) for one in trained)]
     for one in np.unique(sort):
         mine = rows[sort == one]
         by_label = (mine[:, 3:] == mine[0, 3:]).all() and (mine[0, 3:] != INSIDE).all()

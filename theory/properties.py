@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from lengthlens.models.schemes.relation import Ints, Pointer, Relation, key_with, numbered
 from lengthlens.theory.steps import BLOCK, Bools, Counterexample, SourceCodes, Steps, source_codes, up_to
@@ -55,6 +54,16 @@ class Findings:
     def possible(self) -> bool:
         return self.failures == 0
 
+    def worded(self, relation: Relation) -> "Findings":
+        """The same with its counterexamples in the words of a relation, which has these codes."""
+
+        def told(found: Counterexample | None) -> Counterexample | None:
+            return found and replace(
+                found, words=tuple(map(relation.describe, found.codes)), component=relation.component
+            )
+
+        return replace(self, isolated=told(self.isolated), stable=told(self.stable), covered=told(self.covered))
+
 
 def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> Findings:
     """Everything that the definitions ask about a relation, with a counterexample for what does not hold."""
@@ -69,11 +78,8 @@ def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> F
         examine_keys = examine_listed if sparse else examine_rows
         isolated, stable = examine_keys(relation, sources, isolated, stable)
 
-    def worded(found: Counterexample | None) -> Counterexample | None:
-        return found and replace(found, words=tuple(map(relation.describe, found.codes)), component=relation.component)
-
     src = counts([own.signature for own in sources], operators, train_max)
-    return Findings(worded(isolated), worded(stable), worded(covered), *src)
+    return Findings(isolated, stable, covered, *src).worded(relation)
 
 
 def counts(signatures: Sequence[Ints], operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
@@ -84,7 +90,10 @@ def counts(signatures: Sequence[Ints], operators: Sequence[Steps], train_max: in
 
 def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
     """The number of signatures up to `train_max`, and of all, without a look at any other key."""
-    return counts([own.signature for own in source_codes(relation, operators)], operators, train_max)
+    once = [int(steps.scale[0]) for steps in operators if len(steps) == 1]  # one step has one signature
+    often = [steps for steps in operators if len(steps) > 1]
+    train, test = counts([own.signature for own in source_codes(relation, often)] if often else [], often, train_max)
+    return train + sum(scale <= train_max for scale in once), test + len(once)
 
 
 # -- every key of every step, block by block: whether one that is no source bears the code of a source ---------------
@@ -350,6 +359,8 @@ def lightest(rows: Ints) -> Floats | None:
     >>> lightest(np.array([[1, 0], [1, -1]])).tolist(), lightest(np.array([[1, 0], [-1, 0]]))
     ([1.0, 0.0], None)
     """
+    from scipy.optimize import linprog  # slow to import
+
     both = np.concatenate([rows, -rows], 1)  # weights as differences of two that are not negative
     found = linprog(np.ones(both.shape[1]), A_ub=-both, b_ub=-np.ones(len(rows)), method="highs")
     return np.subtract(*np.split(found.x, 2)) if found.success else None

@@ -44,7 +44,10 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 'possible'
 """
 
+import hashlib
 import os
+import sys
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -59,13 +62,14 @@ import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
+from lengthlens.models.schemes.relation import Code, Ints
 from lengthlens.models.schemes.spec import scheme_for
 from lengthlens.notebook import card
 from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
-from lengthlens.theory.content import alike_slots, needed, serving_code
+from lengthlens.theory.content import Places, alike_slots, needed, serving_code
 from lengthlens.theory.properties import Choice, Findings, examine, examine_family, sources_only
 from lengthlens.theory.steps import Counterexample, Program, program_of, up_to
 
@@ -73,6 +77,7 @@ Answer: TypeAlias = Literal["possible", "impossible", "task-limited", "open", "r
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
 CLIPS = ("max_distance", "window")  # options beyond which a scheme treats all pairs alike
 CLIP_TRIALS = (4, 3, 2, 1, 8)
+MOST_COMPARED = 1 << 20  # pairs of positions up to which relations are compared before they are examined
 TRIAL_SCALE = 64  # what would help is tried up to here, or twice the training range
 PROPERTIES = ("isolated", "stable", "covered")
 HELPS = {
@@ -212,6 +217,9 @@ class Case:
         self.task, self.train_max, self.test_max = task, train_max, test_max
         self.program: Program | None = None
         self._known: dict[Hashable, tuple[Findings, list[Choice]]] = {}
+        self._examined: dict[Hashable, Findings] = {}
+        self._serving: dict[Hashable, Code | None] = {}
+        self._asked: dict[int, Ints] = {}
         if task.family == "content-addressed":
             curve = src_curve(task, min(test_max, max(train_max, TRIAL_SCALE)))
             self.declared = curve[train_max - task.min_scale], curve[-1]
@@ -282,18 +290,33 @@ class Case:
         """
         assert self.program is not None
         found: dict[str, tuple[int, str]] = {}
+        same = [self.fingerprint(relation, self.trial_scale) for relation in relations]
+
+        def code_for(name: str, k: int) -> Code | None:
+            if (name, same[k]) not in self._serving:
+                self._serving[name, same[k]] = serving_code(relations[k], self.slots[name])
+            return self._serving[name, same[k]]
+
+        for name in self.slots:
+            tried = ((k, code_for(name, k)) for k in range(len(relations)))
+            number, code = next(((k, code) for k, code in tried if code is not None), (0, None))
+            if code is None:
+                return None
+            words = f"{relations[number].words}, {relations[number].describe(code)}" if code else "being the query"
+            found[name] = number, words
+        return found
+
+    @cached_property
+    def slots(self) -> dict[str, Places]:
+        """The slots of each operator by name, exchangeable ones together: their steps up to the scale of trials."""
+        assert self.program is not None
+        found = {}
         for steps in (up_to(each, self.trial_scale) for each in self.program.operators):
             operator = self.operators[steps.operator]
             for slots in alike_slots(operator, self.task.symbols):
-                here = needed(steps, slots, operator, self.task)
-                own = steps[here].only(*slots)
-                tried = ((k, serving_code(each, own, self.task, self.train_max)) for k, each in enumerate(relations))
-                number, code = next(((k, code) for k, code in tried if code is not None), (0, None))
-                if code is None:
-                    return None
+                own = steps[needed(steps, slots, operator, self.task)].only(*slots)
                 name = f"slot {' and '.join(map(str, own.slot_names))} of '{steps.operator}'"
-                words = f"{relations[number].words}, {relations[number].describe(code)}" if code else "being the query"
-                found[name] = number, words
+                found[name] = Places(own, self.task, self.train_max)
         return found
 
     @cached_property
@@ -325,7 +348,35 @@ class Case:
         candidates = scheme.candidates()
         if candidates:
             return examine_family(candidates, scheme.pointers(), operators, self.train_max)
-        return examine(relation_for(scheme, self.task, largest), operators, self.train_max), []
+        relation = relation_for(scheme, self.task, largest)
+        same = self.fingerprint(relation, largest)
+        if same not in self._examined:
+            self._examined[same] = examine(relation, operators, self.train_max)
+        return self._examined[same].worded(relation), []
+
+    def fingerprint(self, relation: Relation, largest: int) -> Hashable:
+        """Equal for relations that give all pairs up to a scale the same codes, and so have the same properties."""
+        scale, query = self._rows(largest)
+        if not relation.uses_scale:
+            query = np.unique(query)
+            scale = np.full_like(query, largest)
+        key = np.arange(query.max(initial=-1) + 1)
+        if len(query) * len(key) > MOST_COMPARED:
+            return object()
+        codes = relation.codes(query[:, None], key, scale[:, None])
+        seen = np.where((key <= query[:, None])[..., None], codes, 0)
+        about = (relation.uses_scale, relation.listed is None, relation.background, largest, seen.shape)
+        return about, hashlib.blake2b(seen).digest()
+
+    def _rows(self, largest: int) -> tuple[Ints, Ints]:
+        """Scale and query of all steps up to a scale, each once."""
+        assert self.program is not None
+        if largest not in self._asked:
+            steps = [up_to(each, largest) for each in self.program.operators]
+            both = np.stack([np.concatenate([getattr(one, name) for one in steps]) for name in ("scale", "query")], 1)
+            self._asked[largest] = np.unique(both, axis=0)
+        scale, query = self._asked[largest].T
+        return scale, query
 
     def findings_of(self, name: str, options: Mapping[str, Any], largest: int) -> tuple[Findings, list[Choice]] | None:
         """The same for a scheme by name, once; None if it refuses the task or the options."""
@@ -468,8 +519,10 @@ def _one_by_one(
             case = Case(task, train_max, test_max)
             yield from (row_of(case, scheme) for scheme in schemes)
         return
-    spawn, jobs = get_context("spawn"), min(jobs, len(tasks))  # spawned: torch's threads do not survive a fork
-    with ProcessPoolExecutor(jobs, spawn, initializer=end_with, initargs=(os.getpid(),)) as pool:
+    # A fork need not import everything again; threads do not survive it, so that it takes a process without any.
+    forks = sys.platform == "linux" and threading.active_count() == 1 and not torch.cuda.is_initialized()
+    how, jobs = get_context("fork" if forks else "spawn"), min(jobs, len(tasks))
+    with ProcessPoolExecutor(jobs, how, initializer=end_with, initargs=(os.getpid(),)) as pool:
         named = [task.name if TASKS.get(task.name) is task else task for task in tasks]  # a plug-in's class by name
         parts = [pool.submit(rows_of, task, schemes, train_max, test_max, outfit()) for task in named]
         for part in parts:

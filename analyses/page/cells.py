@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lengthlens.analyses import theme
@@ -60,11 +61,14 @@ def by_cell(study: Study) -> dict[tuple[str, str], list[Cell]]:
         runs = study.runs
     except MissingError:
         return {}
-    rows = dict(list(study.rows.groupby("run")))
+    of_run = curves(study.rows, grown(study))
     found: dict[tuple[str, str], list[Cell]] = {}
     for row in records(runs):
+        about = {name: own.get(row["run"], "") for name, own in of_run["texts"].items()}
+        about |= {name: own.get(row["run"], []) for name, own in of_run["lists"].items()}
+        growth = {curve: own.get(row["run"], []) for curve, own in of_run["growth"].items()}
         found.setdefault((row["row"], row["label"]), []).append(
-            {**how_it_ended(row, study.indices), **curves(rows[row["run"]], grown(study))}
+            {**how_it_ended(row, study.indices), **about, "growth": growth}
         )
     return found
 
@@ -80,21 +84,22 @@ def how_it_ended(row: Cell, indices: Sequence[Index]) -> Cell:
     }
 
 
-def curves(rows: pd.DataFrame, grown: Sequence[Index]) -> Cell:
-    """The curves of a run over the scale, what it learned to attend to, and what went wrong in words."""
+def curves(rows: pd.DataFrame, grown: Sequence[Index]) -> dict[str, dict[str, dict[str, Any]]]:
+    """By run: its curves over the scale, what it learned to attend to, and what went wrong in words."""
     exact, ended = rows[rows["measure"] == "exact_match"], rows[rows["measure"] == "converged"]
-    verbs = {True: "attends to", False: "avoids"}
-    refused = exact.loc[exact["value"].isna() & (exact["reason"] != ""), "reason"]
-    return {
-        "exact": points(exact),
-        "growth": {i.curve: points(rows[(rows["measure"] == i.curve) & rows["head"].isna()]) for i in grown},
-        "learned": [
-            f"layer {row['layer']} head {row['head']} {verbs[row['value'] > 0]} {row['equation']}"
-            for row in records(learned_equations(rows))
-        ],
-        "reason": next(iter(ended["reason"]), ""),
-        "refused": next(iter(refused), ""),
+    refused = exact[exact["value"].isna() & (exact["reason"] != "")]
+    learned: dict[str, list[str]] = {}
+    for row in records(learned_equations(rows)):
+        verb = "attends to" if row["value"] > 0 else "avoids"
+        said = f"layer {row['layer']} head {row['head']} {verb} {row['equation']}"
+        learned.setdefault(row["run"], []).append(said)
+    texts = {
+        name: dict(zip(reversed(list(part["run"])), reversed(list(part["reason"]))))  # the first of each run
+        for name, part in (("reason", ended), ("refused", refused))
     }
+    whole_runs = rows[rows["head"].isna()]
+    growth = {each.curve: points_by_run(whole_runs[whole_runs["measure"] == each.curve]) for each in grown}
+    return {"lists": {"exact": points_by_run(exact), "learned": learned}, "texts": texts, "growth": growth}
 
 
 def grown(study: Study) -> list[Index]:
@@ -117,11 +122,17 @@ def contradictions(study: Study) -> dict[tuple[str, str], list[str]]:
 
 def points(rows: pd.DataFrame) -> list[Point]:
     """A curve: scale, value, and the ends of its interval, in the order of scale; what is missing is left out."""
-    known = rows[rows["scale"].notna() & rows["value"].map(math.isfinite)].sort_values("scale", kind="stable")
-    return [
-        [int(n), number(v), number(low), number(high)]
-        for n, v, low, high in zip(known["scale"], known["value"], known["low"], known["high"])
-    ]
+    return next(iter(points_by_run(rows.assign(run="")).values()), [])
+
+
+def points_by_run(rows: pd.DataFrame) -> dict[str, list[Point]]:
+    """The curve of each run that has one."""
+    known = rows[rows["scale"].notna() & np.isfinite(rows["value"])].sort_values("scale", kind="stable")
+    found: dict[str, list[Point]] = {}
+    columns = (known[name].tolist() for name in ("run", "scale", "value", "low", "high"))
+    for run, n, *ends in zip(*columns):
+        found.setdefault(run, []).append([int(n), *map(number, ends)])
+    return found
 
 
 def number(value: Any) -> float | None:

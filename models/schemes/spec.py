@@ -18,6 +18,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -257,6 +258,12 @@ def _kinds(name: str) -> list[type]:
     return [each.Options for each in _classes(name) if each is not None]
 
 
+@lru_cache(1024)
+def _types(kind: type) -> dict[str, Any]:
+    """The types of the options, by name."""
+    return get_type_hints(kind)
+
+
 def _filled(name: str, kinds: Sequence[type], given: Mapping[str, Any]) -> list[Any]:
     """The same, filled from values by name."""
     fields = {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
@@ -265,7 +272,7 @@ def _filled(name: str, kinds: Sequence[type], given: Mapping[str, Any]) -> list[
             raise unknown(f"option of scheme '{name}'", str(each), fields)
     filled = []
     for kind in kinds:
-        types = get_type_hints(kind)
+        types = _types(kind)
         filled.append(kind(**{key: _value(name, fields[key], types[key], given[key]) for key in types if key in given}))
     return filled
 

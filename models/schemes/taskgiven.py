@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -16,12 +16,14 @@ from lengthlens.tasks import Task
 KEPT_SCALES = 64
 
 
+@lru_cache(1024)
 def coupled_ids(task: Task, scale: int) -> Tensor:
     """The task's coupling, from start 1. [pos]"""
     with torch.device("cpu"):
         return 1 + task.coupling(scale)
 
 
+@lru_cache(1024)
 def place_in_run(task: Task, scale: int) -> Tensor:
     """The place in the run of symbols. Which tokens are symbols follows from the scale, so any instance shows it."""
     with torch.device("cpu"):
@@ -37,14 +39,11 @@ class PositionIds(Recent[Tensor]):
 
     def of_pairs(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         """The ids of both positions of each pair, [*broadcast, 2]. Behind the instance comes padding, whose id is 0."""
-        shape = (query_pos + key_pos + scale).shape
-        both = torch.stack([query_pos.expand(shape), key_pos.expand(shape)], -1)
-        scale, codes = scale.expand(shape), torch.zeros_like(both)
-        for n in torch.unique(scale).tolist():
-            ids, here = self.at(n).to(both.device), scale == n
-            inside = both[here] < len(ids)
-            codes[here] = torch.where(inside, ids[both[here].clamp(max=len(ids) - 1)], 0)
-        return codes
+        scales, which = torch.unique(scale, return_inverse=True)
+        ids = nn.utils.rnn.pad_sequence([self.at(n) for n in scales.tolist()], batch_first=True)  # [scale, pos]
+        ids = nn.functional.pad(ids, (0, 1)).to(query_pos.device)  # the last position stands for all behind
+        each = [ids[which, place.clamp(max=ids.shape[1] - 1)] for place in (query_pos, key_pos)]
+        return torch.stack(torch.broadcast_tensors(*each), -1)
 
 
 class _TaskGiven(PositionScheme):
