@@ -5,7 +5,7 @@ import os
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -23,9 +23,10 @@ from lengthlens.processes import end_with
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate, refuse_too_many
 from lengthlens.runs.run import Run
+from lengthlens.runs.stack import stacks
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Trainer
-from lengthlens.runs.training import CHECKPOINT_SECONDS, train
+from lengthlens.runs.training import CHECKPOINT_SECONDS, train, train_stacked
 from lengthlens.tasks import TASKS
 from lengthlens.values import anything, list_of, map_of, optional, parse_toml, record, text, whole
 
@@ -172,6 +173,18 @@ def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float
         return RunOutcome(run.id, "failed", str(error) or type(error).__name__)
 
 
+def train_and_evaluate_all(
+    plans: Sequence[Planned], store: RunStore, checkpoint_seconds: float, wait: bool
+) -> list[RunOutcome]:
+    """The same for runs that are trained as one. What goes wrong with that is left to training them one by one."""
+    before = {plan.config.id for plan in plans if store.run(plan.config).status().finished}
+    if len(plans) > 1:
+        with suppress(Exception):
+            train_stacked([plan.config for plan in plans], store, checkpoint_seconds)
+    outcomes = [train_and_evaluate(plan, store, checkpoint_seconds, wait) for plan in plans]
+    return [outcome if outcome.run in before else replace(outcome, trained=True) for outcome in outcomes]
+
+
 def pending(grid: Grid | Sequence[Planned], store: RunStore) -> list[RunConfig]:
     """The configs of a grid with something left to train or to evaluate."""
     plans = grid.planned() if isinstance(grid, Grid) else grid
@@ -186,6 +199,7 @@ def sweep(
     workers: int | None = None,
     address: str | None = None,
     resources: Mapping[str, float] | None = None,
+    stack: int = 1,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     report: Callable[[RunOutcome], None] | None = None,
 ) -> list[RunOutcome]:
@@ -196,6 +210,7 @@ def sweep(
         store: where the runs are kept.
         engine, workers, address, resources: where the work is done, as in `in_parallel`; workers of a cluster must
             see the store under the same path.
+        stack: how many runs that differ in seed, learning rate or initial values only are trained as one network.
         checkpoint_seconds: about how much of a run's work is lost if its process dies.
         report: is told each outcome as it comes, those of finished runs first.
 
@@ -229,11 +244,13 @@ def sweep(
     place = RunStore(store.path.resolve())
     where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
     for wait in (False, True):
-        left = {name: plan for name, plan in plans.items() if name not in outcomes}
-        work = partial(train_and_evaluate, store=place, checkpoint_seconds=checkpoint_seconds, wait=wait)
-        for _, outcome in in_parallel(work, left, **where):
-            if outcome.status != BUSY:
-                note(outcome)
+        left = stacks([plan.config for name, plan in plans.items() if name not in outcomes], stack)
+        groups = {group[0].id: [plans[config.id] for config in group] for group in left}
+        work = partial(train_and_evaluate_all, store=place, checkpoint_seconds=checkpoint_seconds, wait=wait)
+        for _, found in in_parallel(work, groups, **where):
+            for outcome in found:
+                if outcome.status != BUSY:
+                    note(outcome)
     return [outcomes[name] for name in plans]
 
 
