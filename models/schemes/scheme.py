@@ -4,7 +4,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
@@ -134,7 +134,9 @@ class Recent(Generic[Key, Made]):
         self.kept: OrderedDict[Key, Made] = OrderedDict()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Recent[Key, Made]":
-        return Recent(deepcopy(self.make, memo), self.most)
+        made = copy(self)
+        made.make, made.kept = deepcopy(self.make, memo), OrderedDict()
+        return made
 
     def at(self, key: Key) -> Made:
         if key not in self.kept:
