@@ -141,11 +141,18 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
     callback=options.read_pairs,
     help="What a run takes of a worker: GPU=1.",
 )
+@click.option(
+    "--stack",
+    type=Whole(1, 1024),
+    default=1,
+    show_default=True,
+    help="Train so many runs that differ in seed only as one network: for a GPU.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the plan and an estimate, and do nothing.")
 @options.quiet
 @as_json
 def sweep_command(
-    store: "RunStore", resources: dict[str, str], dry_run: bool, quiet: bool, as_json: bool, **asked: Any
+    store: "RunStore", resources: dict[str, str], stack: int, dry_run: bool, quiet: bool, as_json: bool, **asked: Any
 ) -> None:
     """Train and evaluate a grid of runs, from options or a TOML FILE.
 
@@ -161,7 +168,7 @@ def sweep_command(
     held = {name: float(real(above=0)(options.plain_value(value), name)) for name, value in resources.items()}
     tell = None if quiet or as_json else print_outcome
     with stoppable("the sweep"):
-        outcomes = sweep(grid, store, **where, resources=held or None, report=tell)
+        outcomes = sweep(grid, store, **where, resources=held or None, stack=stack, report=tell)
     rows = [vars(outcome) for outcome in outcomes]
     print_json(rows) if as_json else click.echo(terminal.counted([row["status"] for row in rows]))
     if any(outcome.failed for outcome in outcomes):

@@ -1,5 +1,9 @@
 """Devices: which are there, and how tensors get to them without anybody waiting."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -15,6 +19,42 @@ def sent(x: Tensor, device: torch.device) -> Tensor:
     if x.device.type == "cpu" and device.type == "cuda":
         return x.pin_memory().to(device, non_blocking=True)
     return x.to(device)
+
+
+def named(text: str) -> bool:
+    """Whether a text is the name of a device, there or not.
+
+    >>> named("cuda:1"), named("gpu")
+    (True, False)
+    """
+    return re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", text) is not None
+
+
+def gpus_for(name: str) -> int:
+    """Over how many GPUs work on this device is spread: all that are there, unless one is named or none is meant."""
+    return torch.cuda.device_count() if name in ("auto", "cuda") and torch.cuda.is_available() else 0
+
+
+def take_gpu(place: int) -> None:
+    """From here on "cuda" and "auto" mean the GPU of the worker at this place; places take turns."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(place % torch.cuda.device_count())
+
+
+@contextmanager
+def arithmetic(deterministic: bool, tf32: bool) -> Iterator[None]:
+    """Meanwhile torch computes the same bits every time, or products with shorter numbers, if asked to."""
+    matmul = torch.backends.cuda.matmul
+    before = torch.are_deterministic_algorithms_enabled(), matmul.allow_tf32
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+    if tf32:
+        matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        matmul.allow_tf32 = before[1]
 
 
 def present_device(name: str) -> torch.device:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from joblib import Parallel, cpu_count, delayed, parallel_config
@@ -17,6 +18,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import read_whole
+from lengthlens.models.devices import gpus_for, take_gpu
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
@@ -243,6 +245,7 @@ def sweep(
             note(RunOutcome(name, status.status, status.reason, trained=False))
     place = RunStore(store.path.resolve())
     where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
+    where["device"] = next((plan.config.device for plan in plans.values()), "cpu")
     for wait in (False, True):
         left = stacks([plan.config for name, plan in plans.items() if name not in outcomes], stack)
         groups = {group[0].id: [plans[config.id] for config in group] for group in left}
@@ -266,10 +269,12 @@ def in_parallel(
     workers: int | None = None,
     address: str | None = None,
     resources: Mapping[str, float] | None = None,
+    device: str = "cpu",
 ) -> Iterator[tuple[str, Result]]:
     """`function` of every item, on several processes: (name of the item, result), as they come.
 
-    Engine "local" takes `workers` processes (as many as there are cores); "dask" takes the workers of the Dask
+    Engine "local" takes `workers` processes (as many as there are cores or, if they compute on `device` "cuda" or
+    "auto", GPUs, over which they are spread); "dask" takes the workers of the Dask
     scheduler at `address`, each with `resources` such as {"GPU": 1}. A worker that dies is replaced, and its item is
     begun again. Function and items must be such that they can be pickled. Workers load the plug-ins of this process.
 
@@ -280,11 +285,15 @@ def in_parallel(
         return
     left, deaths, worn = dict(items), 0, outfit()
     most = max(2, len(items))  # two at least, so that the death of a worker is not this process's
-    with _engine(engine, workers, address, resources, most):
+    gpus = gpus_for(device) if engine == "local" else 0
+    with _engine(engine, workers or gpus or None, address, resources, most), TemporaryDirectory() as places:
+        spread = places if gpus > 1 else None
         while left:
             try:
                 parallel = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
-                for name, result in parallel(delayed(_named)(function, worn, *each) for each in list(left.items())):
+                for name, result in parallel(
+                    delayed(_named)(function, worn, spread, *each) for each in list(left.items())
+                ):
                     del left[name]
                     deaths = 0
                     yield name, result
@@ -301,9 +310,42 @@ def in_parallel(
                 raise UserError(f"{lost}: once it answers, the same command goes on where it was") from None
 
 
-def _named(function: Callable[[Item], Result], worn: Outfit, name: str, item: Item) -> tuple[str, Result]:
+def _named(
+    function: Callable[[Item], Result], worn: Outfit, places: str | None, name: str, item: Item
+) -> tuple[str, Result]:
     wear(worn)
+    if places is not None:
+        take_gpu(worker_place(Path(places)))
     return name, function(item)
+
+
+def worker_place(places: Path) -> int:
+    """The number of this process among the workers: the least that no other took, or that a dead one left behind."""
+    own, place = str(os.getpid()), 0
+    while True:
+        path = places / str(place)
+        try:
+            path.symlink_to(own)  # at once or not at all
+            return place
+        except FileExistsError:
+            holder = os.readlink(path)
+            if holder == own:
+                return place
+            if is_alive(int(holder)):
+                place += 1
+            else:
+                path.unlink(missing_ok=True)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 @contextmanager

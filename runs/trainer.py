@@ -228,6 +228,7 @@ def answer_start(batch: Batch) -> int:
 def answer_shares(batch: Batch, first: int, d_vocab: int, label_smoothing: float) -> Tensor:
     """What each token counts in the loss, at every place from `first` on; all of it is one. [row, answer, token]
 
+    >>> from lengthlens.tasks import TASKS
     >>> batch = TASKS["copy"].sample([1, 3], generator=torch.Generator().manual_seed(0))
     >>> answer_shares(batch, 3, 14, 0.1).sum(2).mul(6).round().tolist()
     [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0, 1.0, 1.0]]

@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
 from lengthlens.models.contract import require_sound
-from lengthlens.models.devices import device_facts
+from lengthlens.models.devices import arithmetic, device_facts
 from lengthlens.models.pretrained import weights_of
 from lengthlens.models.transformer import HookedModel
 from lengthlens.notebook import card
@@ -146,14 +146,14 @@ def _trained(
 ) -> Trained:
     """The same, once it is known who is told."""
     if store is None:
-        with cpu_threads(config.threads):
+        with cpu_threads(config.threads), arithmetic(config.deterministic, config.tf32):
             trainer, start = Trainer(config), time.monotonic()
             for _ in _advances(trainer, listeners):
                 pass
             status = replace(outcome(trainer)[0], seconds=round(time.monotonic() - start, 3))
         return Trained(config, status, trainer.model.eval() if status.has_model else None)
     run = store.create(config, wait)
-    with run.locked(wait), cpu_threads(config.threads):
+    with run.locked(wait), cpu_threads(config.threads), arithmetic(config.deterministic, config.tf32):
         if not run.status().finished:
             Session(run, checkpoint_seconds).train(config, listeners)
         elif not any(event["event"] == FINISH for event in run.events()):
@@ -174,7 +174,8 @@ def train_stacked(
     """
     for config in configs[:1]:
         require_sound(config)
-    with ExitStack() as held, cpu_threads(configs[0].threads):
+    common = configs[0]
+    with ExitStack() as held, cpu_threads(common.threads), arithmetic(common.deterministic, common.tf32):
         sessions: dict[Trainer, Session] = {}
         for config in configs:
             run = store.create(config)

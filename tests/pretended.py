@@ -91,7 +91,7 @@ class Gpus(TorchDispatchMode):
     def __init__(self, count: int) -> None:
         super().__init__()
         self.count, self.pinned = count, set[int]()  # storages
-        self.alive = self.most_alive = 0
+        self.alive = self.most_alive = self.current = 0
         self.devices: Counter[int] = Counter()  # kernels by device
         self.reset()
 
@@ -245,7 +245,7 @@ class Numbered(TorchFunctionMode):
 
 def _numbered(x: Any) -> Any:
     bare = isinstance(x, torch.device) and x.type == "cuda" and x.index is None
-    return torch.device("cuda", 0) if bare or (isinstance(x, str) and x == "cuda") else x
+    return torch.device("cuda", torch.cuda.current_device()) if bare or (isinstance(x, str) and x == "cuda") else x
 
 
 def _host(x: Any) -> Any:
@@ -283,8 +283,10 @@ def pretended_gpus(count: int = 1) -> Iterator[Gpus]:
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
         "device_count": lambda: count,
-        "current_device": lambda: 0,
+        "current_device": lambda: gpus.current,
+        "set_device": lambda index: setattr(gpus, "current", index),
     }
     cuda |= {"get_device_name": lambda device=None: "pretended", "synchronize": lambda device=None: None}
-    with mock.patch.multiple(torch.cuda, **cuda), Numbered(), Gpus(count) as gpus:
+    gpus = Gpus(count)
+    with mock.patch.multiple(torch.cuda, **cuda), Numbered(), gpus:
         yield gpus
