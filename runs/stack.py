@@ -141,6 +141,14 @@ class Stack:
 
     def _step(self) -> Tensor:
         """One step of every run; their losses, [run]."""
+        losses = self.train_on(*self.inputs())
+        for trainer in self.trainers:
+            trainer.step += 1
+        return losses
+
+    def inputs(self) -> tuple[dict[str, Tensor], Tensor, int, int | None]:
+        """Instances of every run and where they stand, and its arithmetic of this step, on the device: [run, …] each;
+        where answers begin, and the limit of positions."""
         batches = [trainer.draw() for trainer in self.trainers]
         length, first = max(batch.tokens.shape[1] for batch in batches), min(map(answer_start, batches))
         if self.anneals:
@@ -149,33 +157,36 @@ class Stack:
             self.buffers = self._buffers()
         own, limits = zip(*(loss_inputs(*each, first, length) for each in zip(self.trainers, batches)))
         inputs = {name: sent(_stacked([each[name] for each in own]), self.device) for name in own[0]}
+        beta2 = self.config.beta2
+        rates = [(t.rate(), 1 - 0.9 ** (t.step + 1), (1 - beta2 ** (t.step + 1)) ** 0.5) for t in self.trainers]
+        return inputs, sent(torch.tensor(rates), self.device), first, limits[0]
+
+    def train_on(self, inputs: dict[str, Tensor], rates: Tensor, first: int, limit: int | None) -> Tensor:
+        """Loss, gradient and update: operations on the device alone, as many for any number of runs."""
         parts = self.weights.split(self.sizes, 1)
         weights = {n: part.view(-1, *shape) for n, shape, part in zip(self.names, self.shapes, parts)}
 
         def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: dict[str, Tensor]) -> Tensor:
-            found: Tensor = functional_call(self.loss, (weights, buffers), (inputs, first, limits[0]))
+            found: Tensor = functional_call(self.loss, (weights, buffers), (inputs, first, limit))
             return found
 
         losses: Tensor = vmap(loss)(weights, self.buffers, inputs)
         (gradient,) = torch.autograd.grad(losses.sum(), self.weights)
-        self._update(gradient)
-        for trainer in self.trainers:
-            trainer.step += 1
+        self._update(gradient, rates)
         return losses.detach()
 
     @torch.no_grad()
-    def _update(self, gradient: Tensor) -> None:
+    def _update(self, gradient: Tensor, rates: Tensor) -> None:
         """AdamW with the learning rate, and the norm at which gradients are clipped, of each run."""
         config, (average, square) = self.config, self.moments
         if config.clip:
             gradient *= (config.clip / (torch.linalg.vector_norm(gradient, dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
-        facts = [(t.rate(), 1 - 0.9 ** (t.step + 1), (1 - config.beta2 ** (t.step + 1)) ** 0.5) for t in self.trainers]
-        lr, first, second = sent(torch.tensor(facts), self.device)[:, None].unbind(-1)  # [run, 1] each
-        rates = lr * self.factor  # [run, entry]
-        self.weights.mul_(1 - rates * self.decay)
+        lr, first, second = rates[:, None].unbind(-1)  # [run, 1] each
+        pace = lr * self.factor  # [run, entry]
+        self.weights.mul_(1 - pace * self.decay)
         average.lerp_(gradient, 0.1)
         square.mul_(config.beta2).addcmul_(gradient, gradient, value=1 - config.beta2)
-        self.weights.sub_(rates / first * average / (square.sqrt() / second + EPS))
+        self.weights.sub_(pace / first * average / (square.sqrt() / second + EPS))
 
 
 def _flat(parts: Sequence[Tensor]) -> Tensor:

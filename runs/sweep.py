@@ -328,7 +328,7 @@ def worker_place(places: Path) -> int:
             path.symlink_to(own)  # at once or not at all
             return place
         except FileExistsError:
-            holder = os.readlink(path)
+            holder = str(path.readlink())
             if holder == own:
                 return place
             if is_alive(int(holder)):
