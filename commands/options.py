@@ -197,6 +197,20 @@ def read_device(context: click.Context, parameter: click.Parameter, name: str | 
 device_option = click.option(
     "--device", callback=read_device, help="Where to compute: auto, cpu, cuda, cuda:0, cuda:1, … or mps."
 )
+
+
+def read_resources(*given: Any) -> dict[str, float] | None:
+    """Amounts by name; None if there are none."""
+    return {k: float(values.real(above=0)(plain_value(v), k)) for k, v in read_pairs(*given).items()} or None
+
+
+resources_option = click.option(
+    "--resources",
+    multiple=True,
+    metavar="NAME=AMOUNT",
+    callback=read_resources,
+    help="What a run takes of a worker of Dask: GPU=1.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 quiet = click.option("--quiet", is_flag=True, help="Only the summary.")
 plot_file = click.option("--plot", type=OutFile(), help="Draw into this file (.png, .pdf or .svg).")

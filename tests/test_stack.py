@@ -108,7 +108,7 @@ def test_a_sweep_of_stacks_keeps_every_run_by_itself(tmp_path: Path) -> None:
     alone, together = sweep(grid, single, workers=1), sweep(grid, stacked, workers=1, stack=2)
     assert alone == together and all(outcome.trained for outcome in together)
     for one, other in zip(single.runs(), stacked.runs()):
-        assert one.id == other.id and other.verified() is None
+        assert one.id == other.id and other.verified()
         assert [r["exact_match"] for r in one.evaluation()] == [r["exact_match"] for r in other.evaluation()]
         assert [e["event"] for e in other.events()] == [e["event"] for e in one.events()]
         assert not other.has("checkpoint.safetensors")
