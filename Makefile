@@ -9,7 +9,7 @@ PRESET ?= quick
 FUZZ_JOBS ?= 2
 CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py analyses/*.py)
 
-.PHONY: reproduce test test-slow lint types check bench fuzz faults docs docs-serve notebooks dist clean
+.PHONY: reproduce test test-slow test-gpu lint types check bench fuzz faults docs docs-serve notebooks dist clean
 
 # From nothing to the page, in ten minutes on two cores: train, evaluate, probe, judge, draw. Results go to out/; what is
 # there already is not done again. PRESET=smoke is a minute, PRESET=full is for a GPU or a cluster.
@@ -41,6 +41,11 @@ check: $(INSTALLED)
 # Stress: many kills, every verdict. Minutes.
 test-slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m slow tests
+
+# For who has a GPU: what only a GPU can show, and the same tests as on the pretended ones. Nobody has run it yet.
+test-gpu: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m cuda tests
+	$(BIN)/lengthlens train --task copy --scheme lbpe --device cuda --steps 200 --set deterministic=true --store out/gpu
 
 # 20,000 damaged files and 2,000 argument lists, in a sandbox without root's rights; minutes. See tests/fuzz/.
 fuzz: $(INSTALLED)

@@ -186,7 +186,34 @@ store_option = click.option(
     "--store", default="runs", show_default=True, callback=open_store, help="The directory of all runs.", metavar="DIR"
 )
 own_store = click.option("--store", callback=open_store, help="The directory of all runs.", metavar="DIR")
-device_option = click.option("--device", type=click.Choice(["auto", "cuda", "mps", "cpu"]), help="Where to compute.")
+
+
+def read_device(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    """The name of a device."""
+    from lengthlens.runs.config import DEVICE
+
+    if name is not None:
+        DEVICE(name, "--device")
+    return name
+
+
+device_option = click.option(
+    "--device", callback=read_device, help="Where to compute: auto, cpu, cuda, cuda:0, cuda:1, … or mps."
+)
+
+
+def read_resources(*given: Any) -> dict[str, float] | None:
+    """Amounts by name; None if there are none."""
+    return {k: float(values.real(above=0)(plain_value(v), k)) for k, v in read_pairs(*given).items()} or None
+
+
+resources_option = click.option(
+    "--resources",
+    multiple=True,
+    metavar="NAME=AMOUNT",
+    callback=read_resources,
+    help="What a run takes of a worker of Dask: GPU=1.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 quiet = click.option("--quiet", is_flag=True, help="Only the summary.")
 plot_file = click.option("--plot", type=OutFile(), help="Draw into this file (.png, .pdf or .svg).")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.options import Whole, as_json, names, numbers, store_option
+from lengthlens.commands.options import Whole, as_json, device_option, names, numbers, store_option
 from lengthlens.commands.terminal import leaving_out, print_json, print_table, progress, say_unkept, stoppable
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
@@ -39,6 +39,7 @@ HELP = (
 @click.option("--all", "every", is_flag=True, help="Every run in the store that is accurate in range.")
 @click.option("--force", is_flag=True, help="Probe runs that are not accurate in range, too, and flag them.")
 @click.option("--again", is_flag=True, help="Measure again what is kept with the run already.")
+@device_option
 @store_option
 @as_json
 def probe(

@@ -10,7 +10,7 @@ from lengthlens.commands import options, terminal
 from lengthlens.commands.options import Whole, as_json, config_options, given_fields, own_store, plot_file, store_option
 from lengthlens.commands.terminal import print_json, print_table, progress, stoppable
 from lengthlens.errors import UserError
-from lengthlens.values import anything, map_of, real
+from lengthlens.values import anything, map_of
 
 if TYPE_CHECKING:
     from lengthlens.runs.store import RunStore
@@ -142,18 +142,25 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 @config_options
 @store_option
 @options.engine_options
+@options.resources_option
 @click.option(
-    "--resources",
-    multiple=True,
-    metavar="NAME=AMOUNT",
-    callback=options.read_pairs,
-    help="What a run takes of a worker: GPU=1.",
+    "--stack",
+    type=Whole(1, 1024),
+    default=1,
+    show_default=True,
+    help="Train so many runs that differ in seed only as one network: for a GPU.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan and an estimate, and do nothing.")
 @options.quiet
 @as_json
 def sweep_command(
-    store: "RunStore", resources: dict[str, str], dry_run: bool, quiet: bool, as_json: bool, **asked: Any
+    store: "RunStore",
+    resources: dict[str, float] | None,
+    stack: int,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    **asked: Any,
 ) -> None:
     """Train and evaluate a grid of runs, from options or a TOML FILE.
 
@@ -166,10 +173,9 @@ def sweep_command(
     if dry_run:
         show_plan(grid, store, where["workers"], as_json)
         return
-    held = {name: float(real(above=0)(options.plain_value(value), name)) for name, value in resources.items()}
     tell = None if quiet or as_json else print_outcome
     with stoppable("the sweep"):
-        outcomes = sweep(grid, store, **where, resources=held or None, report=tell)
+        outcomes = sweep(grid, store, **where, resources=resources, stack=stack, report=tell)
     rows = [vars(outcome) for outcome in outcomes]
     print_json(rows) if as_json else click.echo(terminal.counted([row["status"] for row in rows]))
     if any(outcome.failed for outcome in outcomes):

@@ -126,6 +126,8 @@ def known_tasks(names: Sequence[str], tasks: "pd.Series[str]") -> Sequence[str]:
 @click.option("--out", type=options.OutFolder(), default=Path("out"), show_default=True)
 @click.option("--store", callback=options.open_store, help="Where the runs are.  [default: runs in --out]")
 @options.engine_options
+@options.resources_option
+@options.device_option
 @click.option("--dry-run", is_flag=True, help="Show which runs there are to train, and do nothing.")
 @options.quiet
 @as_json

@@ -18,6 +18,7 @@ scheme of distances it now sees that key at distance 10, as at m = 10, and no ot
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -94,7 +95,8 @@ class Moved(Derived):
         if self.stand_in is not None:
             around = self.stand_in.to(tokens.device)
         whole = self.inner.positions(around, told)
-        at = Positions(around, whole.position[:, place], whole.scale, limit=whole.limit or around.shape[1])
+        limit = whole.limit or around.shape[1]
+        at = replace(whole, position=whole.position[:, place], limit=limit, cache={}, made={})
         stays = torch.equal(place, own) and around.shape[1] == tokens.shape[1]
         return Positions(
             tokens, at.position, whole.scale, cache={"whole": whole, "at": at, "place": place, "stays": stays}
@@ -385,9 +387,8 @@ class Borrowed(Derived):
 
     def _ids(self, short: Positions, place: Tensor) -> Positions:
         """Positions [1, *] that have the ids of these places of the short instance."""
-        return Positions(
-            short.tokens, short.position[:, place], short.scale, limit=short.limit or short.tokens.shape[1]
-        )
+        limit = short.limit or short.tokens.shape[1]
+        return replace(short, position=short.position[:, place], limit=limit, cache={}, made={})
 
     def _keys_at(self, layer: int, positions: Positions, place: int, k: Tensor) -> Tensor:
         """All keys as if they stood at one place of the short instance. [row, key, head, d_head]"""
@@ -409,7 +410,8 @@ class Borrowed(Derived):
         """
         number = k.shape[1]
         ids = short.position[:, torch.cat([key, query[None]])]
-        where = Positions(ids.new_zeros(1, number + 1), ids, short.scale, limit=short.limit or short.tokens.shape[1])
+        limit = short.limit or short.tokens.shape[1]
+        where = Positions(ids.new_zeros(1, number + 1), ids, short.scale, limit=limit, scales=short.scales)
         keys = torch.nn.functional.pad(k, (0, 0, 0, 0, 0, 1))
         bias = self.inner.score(layer, where, slice(number, number + 1), q, keys)
         assert bias is not None

@@ -175,8 +175,16 @@ class Attention(nn.Module):
             scores = scores if bias is None else scores + bias
         if placement.temperature is not None:
             scores = scores * placement.temperature[queries, None]
-        place = torch.arange(queries.stop, device=scores.device)
-        return scores.masked_fill(place > place[queries.start :, None], -math.inf)  # where the key is later
+        key = ("later", queries.start, queries.stop)
+        return scores.masked_fill(
+            placement.positions.cached_if_short(key, lambda: later_keys(queries, scores.device)), -math.inf
+        )
+
+
+def later_keys(queries: slice, device: torch.device) -> Tensor:
+    """Where the key comes after the query. [query, key]"""
+    place = torch.arange(queries.stop, device=device)
+    return place > place[queries.start :, None]
 
 
 def per_head(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

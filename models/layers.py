@@ -47,6 +47,11 @@ ACT_FN: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def outside(d_vocab: int) -> UserError:
+    """What is said of a token id that does not exist."""
+    return UserError(f"a token id is outside the vocabulary of {d_vocab} tokens")
+
+
 class Embed(nn.Module):
     """Token ids to vectors."""
 
@@ -58,7 +63,7 @@ class Embed(nn.Module):
         try:
             return F.embedding(tokens, self.W_E)  # [row, pos, d_model]
         except IndexError:
-            raise UserError(f"a token id is outside the vocabulary of {len(self.W_E)} tokens") from None
+            raise outside(len(self.W_E)) from None
 
 
 class Unembed(nn.Module):

@@ -88,13 +88,17 @@ class LensNames:
 
         HookedTransformer's further arguments are taken and mean nothing here: ``^`` is written out in the text.
         """
+        return self.to_ids(text).to(self.cfg.device) if not isinstance(text, Tensor) else text
+
+    def to_ids(self, text: str | Sequence[str] | Tensor) -> Tensor:
+        """The same on the CPU, where whoever looks at them need not wait; ids stay where they are."""
         if isinstance(text, Tensor):
             return text
         lines = [text] if isinstance(text, str) else list(text)
         rows = [[self.to_single_token(word) for word in line.split()] for line in lines]
         if not rows or len({len(row) for row in rows}) != 1:
             raise UserError(f"lines of equal length are needed, not of {[len(row) for row in rows]} tokens")
-        return torch.tensor(rows, device=self.cfg.device)
+        return torch.tensor(rows, device="cpu")
 
     def to_single_token(self, text: str) -> int:
         task = self._task()

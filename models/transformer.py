@@ -19,7 +19,8 @@ from transformer_lens.HookedRootModule import HookedRootModule
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.attention import Block, Placement, dead_hook, log_temperature
 from lengthlens.models.config import LensConfig, ModelConfig
-from lengthlens.models.layers import Embed, Unembed, make_norm, watched
+from lengthlens.models.devices import sent
+from lengthlens.models.layers import Embed, Unembed, make_norm, outside, watched
 from lengthlens.models.schemes import Positions, Sizes, schemes_in
 from lengthlens.models.tl_api import LensNames
 from lengthlens.tasks import TASKS, Task
@@ -101,12 +102,15 @@ class HookedModel(LensNames, HookedRootModule):
         stop_at_layer: int | None = None,
         tokens: Tensor | None = None,
         queries: slice | None = None,
+        checked: bool = False,
         **misspelt: object,
     ) -> Any:
         """Logits [row, pos, d_vocab], the next-token loss, both, or nothing.
 
         `input`: ids [row, pos], or text; rows of different scales may be mixed. `scale` [row] is inferred by the
-        task's own rule where the scheme needs it and it is not given. The loss is the mean over all next tokens
+        task's own rule where the scheme needs it and it is not given. On a GPU, ids and scales are best given on the
+        CPU: they are sent along without anybody waiting. Ids that are on the GPU already are waited for, to see that
+        they are in the vocabulary, unless they are said to be `checked`. The loss is the mean over all next tokens
         that are not padding, or over those where `query_mask` [row, pos-1] is true.
 
         `start_at_layer` takes the residual stream before that layer as input (and `tokens` beside it, for a loss or
@@ -118,20 +122,14 @@ class HookedModel(LensNames, HookedRootModule):
         for keyword in misspelt:
             raise unknown("argument of a model", keyword, ARGUMENTS)
         if start_at_layer is None:
-            tokens = self._checked_tokens(input)
-            positions = self._positions(tokens, scale)
+            positions = self._positions(self._checked_tokens(input, checked), scale)
+            tokens = positions.tokens
             residual = self._embedded(tokens, positions)
         else:
             residual = cast(Tensor, input)
             no_tokens = torch.zeros(residual.shape[:2], dtype=torch.long, device=residual.device)
             positions = self._positions(no_tokens if tokens is None else tokens, scale)
-        placement = Placement(self.pos_embed, positions, self.temperature(residual.shape[1]))
-        embed_qk = self.pos_embed.embed_qk(positions)
-        if embed_qk is not None and watched(self.hook_qk_embed):
-            embed_qk = self.hook_qk_embed(embed_qk.expand(len(residual), -1, -1).clone())
-        for block in self.layers[start_at_layer:stop_at_layer]:
-            last = queries is not None and block is self.layers[-1]
-            residual = block(residual, placement, embed_qk, queries if last else None)
+        residual = self._through(residual, positions, slice(start_at_layer, stop_at_layer), queries)
         if stop_at_layer is not None:
             return residual
         if queries is not None and return_type != "logits":
@@ -148,6 +146,28 @@ class HookedModel(LensNames, HookedRootModule):
             raise UserError("a loss needs the tokens: give them beside the residual stream")
         loss = self.loss_fn(logits, tokens, loss_per_token, query_mask)
         return loss if return_type == "loss" else Output(logits, loss)
+
+    def at(self, positions: Positions) -> Tensor:
+        """Logits [row, pos, d_vocab] of tokens of which is known where they stand.
+
+        A function of tensors alone, which can be compiled, captured and mapped over many models: all that asks the host
+        was done by `positions` (and, for what only the host can make, `on_the_host`).
+        """
+        residual = self._through(self._embedded(positions.tokens, positions), positions, slice(None))
+        logits: Tensor = self.unembed(self.ln_final(residual))
+        return logits
+
+    def _through(self, residual: Tensor, positions: Positions, layers: slice, queries: slice | None = None) -> Tensor:
+        """The residual stream behind these layers, behind the last of all at these queries alone."""
+        temperature = positions.cached("temperature", lambda: self.temperature(residual.shape[1]))
+        placement = Placement(self.pos_embed, positions, temperature)
+        embed_qk = self.pos_embed.embed_qk(positions)
+        if embed_qk is not None and watched(self.hook_qk_embed):
+            embed_qk = self.hook_qk_embed(embed_qk.expand(len(residual), -1, -1).clone())
+        for block in self.layers[layers]:
+            last = queries is not None and block is self.layers[-1]
+            residual = block(residual, placement, embed_qk, queries if last else None)
+        return residual
 
     def temperature(self, length: int) -> Tensor | None:
         """What all scores of each query are multiplied by, [query]; None if by nothing."""
@@ -168,11 +188,18 @@ class HookedModel(LensNames, HookedRootModule):
         loss = F.cross_entropy(predicted, targets.flatten(), reduction=reduction, ignore_index=NO_TARGET)
         return loss.view(targets.shape) if per_token else loss
 
-    def _checked_tokens(self, input: str | Sequence[str] | Tensor) -> Tensor:
-        tokens = self.to_tokens(input)
+    def _checked_tokens(self, input: str | Sequence[str] | Tensor, checked: bool = False) -> Tensor:
+        """Ids [row, pos], on the CPU or on the model's device."""
+        tokens = self.to_ids(input)
         tokens = tokens[None] if tokens.dim() == 1 else tokens
         if tokens.dim() != 2 or tokens.shape[1] == 0 or tokens.is_floating_point():
             raise UserError(f"tokens must be ids [row, pos], not {tokens.dtype} of shape {list(tokens.shape)}")
+        # A GPU that meets an unknown id is of no use until the process ends; the CPU just says so.
+        device = self.embed.W_E.device.type
+        if not checked and device not in ("cpu", "meta") and not torch.compiler.is_compiling():
+            low, high = tokens.aminmax()
+            if not bool((low >= 0) & (high < self.cfg.d_vocab)):
+                raise outside(self.cfg.d_vocab)
         return tokens
 
     def _embedded(self, tokens: Tensor, positions: Positions) -> Tensor:
@@ -185,21 +212,25 @@ class HookedModel(LensNames, HookedRootModule):
         return residual + position
 
     def _positions(self, tokens: Tensor, scale: int | Tensor | None) -> Positions:
+        """Where tokens stand, on the model's device. What has to be read from them is read before they go there."""
         if isinstance(scale, int):
-            scale = torch.tensor([scale], device=tokens.device)
+            scale = torch.tensor([scale], device="cpu")
         if scale is not None and scale.shape not in (torch.Size([1]), tokens.shape[:1]):
             raise UserError(f"one scale for each of {len(tokens)} rows is needed, not shape {list(scale.shape)}")
-        return self.pos_embed.positions(tokens, scale)
+        device = self.embed.W_E.device
+        if scale is None and tokens.device != device and self.pos_embed.uses_scale:
+            scale = self.pos_embed.known_scale(tokens, None)
+        return self.pos_embed.positions(sent(tokens, device), scale)
 
     @torch.no_grad()
     def generate(
         self, prompt: str | Tensor, max_new_tokens: int, scale: int | Tensor | None = None
     ) -> Int[Tensor, "row pos"]:
         """Greedy continuation of a prompt, [row, pos + max_new_tokens]; the scale is that of the prompt."""
-        tokens = self._checked_tokens(prompt)
-        scale = self._positions(tokens, scale).scale
+        known = self._positions(self._checked_tokens(prompt), scale)
+        tokens, told = known.tokens, known.scale if known.scales is None else torch.tensor(known.scales, device="cpu")
         for _ in range(max_new_tokens):
-            tokens = torch.cat((tokens, self(tokens, scale)[:, -1].argmax(-1, keepdim=True)), 1)
+            tokens = torch.cat((tokens, self(tokens, told, checked=True)[:, -1].argmax(-1, keepdim=True)), 1)
         return tokens
 
     @torch.no_grad()

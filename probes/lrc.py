@@ -176,6 +176,8 @@ def fit_positions(v: Tensor, z: Tensor, queries: Sequence[int], ridge: float = R
     `v`, `z` [row, pos, head, d_head]. One Gram matrix of the values serves all queries: a query uses the rows and
     columns of the keys that it sees, and at the others the system says 1·a = 0.
     """
+    if v.device.type == "mps":  # which has no float64
+        v, z = v.cpu(), z.cpu()
     values = v.double().permute(2, 1, 0, 3).flatten(2)  # [head, key, row·d_head]
     targets = z.double()[:, list(queries)].permute(2, 1, 0, 3)  # [head, query, row, d_head]
     flat = targets.flatten(2)

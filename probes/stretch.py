@@ -270,7 +270,7 @@ class _Trial:
     def predicted(self, long: int, places: Tensor, way: Way) -> Tensor:
         """The next token predicted at every position of the short instances, stretched. [row, pos]"""
         model: Any = self.subject.model
-        tokens, scale = self.batch.tokens.to(self.subject.device), partial(torch.full, (1,), device=self.subject.device)
+        tokens, scale = self.batch.tokens.to(self.subject.device), partial(torch.full, (1,))
         filled = _own(len(tokens), self.task.length(long), places)
         if way.all_keys:
             filled = stand_ins(self.task, self.batch, self.short, long, places, self.generator)

@@ -5,17 +5,18 @@ training range: it says whether the rest means something.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 import torch
 
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
+from lengthlens.models.devices import present_device
 from lengthlens.models.schemes.relation import Relation, read_forms
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike
@@ -134,14 +135,15 @@ def probe_run(
     beyond: Sequence[int] | None = None,
     force: bool = False,
     again: bool = False,
+    device: str | None = None,
     report: Report | None = None,
     unkept: Callable[[UserError], None] | None = None,
 ) -> pd.DataFrame:
     """The table of a run, kept with it; what is kept already is not measured again unless asked `again`.
 
     Transfer is also tested at twice the training range, or at the scales `beyond`. A run that is not accurate in range
-    is refused without `force`, and flagged in the table. A choice of `layers` or `beyond` is not kept. Where the table
-    cannot be written, `unkept` is told, if given.
+    is refused without `force`, and flagged in the table. `device` is a GPU where there is one, unless said. A choice of
+    `layers` or `beyond` is not kept. Where the table cannot be written, `unkept` is told, if given.
     """
     probes, default = chosen(measures), layers is None and beyond is None
     kept, damaged = (kept_table(run, again) if default else None), default and again and is_damaged(run)
@@ -151,7 +153,7 @@ def probe_run(
         exact = kept[kept["measure"] == "exact_match"]
         _check_accurate(run, dict(zip(exact["scale"], exact["value"])), force)
         return _of_probes(kept, probes)
-    subject, config = Subject(run.model()), run.config
+    subject, config = Subject(run.model(str(present_device(device or "auto")))), run.config
     task, train_max = config.task_object, config.train_max
     far = reachable(subject, task, [2 * train_max]) if beyond is None else beyond
     exact_by_scale(subject, task, far, rows=1)  # refuses what cannot be processed
@@ -267,6 +269,8 @@ def probe_all(
     engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    device: str | None = None,
     report: Callable[[Probed], None] | None = None,
 ) -> list[Probed]:
     """Probe every run that is accurate in range, by all probes or those named; the outcomes by run, in the order given.
@@ -281,7 +285,8 @@ def probe_all(
         elif reason := unready(run):
             found[run.id] = Probed(run.id, "left out", reason)
     paths = {run.id: run.path.resolve() for run in runs if run.id not in found}
-    measured = in_parallel(partial(_probe_one, names), paths, engine=engine, workers=workers, address=address)
+    where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
+    measured = in_parallel(partial(_probe_one, names, device), paths, **where, device=device or "auto")
     for name, outcome in itertools.chain(found.copy().items(), measured):
         found[name] = outcome
         if report:
@@ -315,12 +320,12 @@ def unready(run: Run) -> str:
         return str(error)
 
 
-def _probe_one(measures: Sequence[str], path: Path) -> Probed:
+def _probe_one(measures: Sequence[str], device: str | None, path: Path) -> Probed:
     """Probe one run in a worker. Whatever goes wrong with it is its outcome, and no other run's."""
     run = Run(path)
     try:
         with cpu_threads(1):
-            probe_run(run, measures)
+            probe_run(run, measures, device=device)
     except UserError as error:
         return Probed(run.id, "left out", str(error))
     except Exception as error:

@@ -11,20 +11,23 @@ from typing import Any
 
 from lengthlens.models.config import RULES as MODEL_RULES
 from lengthlens.models.config import JsonConfig, ModelConfig, later
+from lengthlens.models.devices import named
 from lengthlens.tasks import TASKS, Task
-from lengthlens.values import anything, map_of, one_of, real, record, text, truth, whole
+from lengthlens.values import Rule, anything, map_of, one_of, real, record, text, truth, whole
 
 IMPORTED = {
     **dict.fromkeys(("name", "kind", "sha256"), text()),
     "tokens": map_of(whole()),  # the source's id of each token of the task
     "model": map_of(anything()),  # fields of the model's config that a run's config does not have
 }
+DEVICE = Rule("auto, cpu, cuda, cuda:0, cuda:1, … or mps", lambda value: isinstance(value, str) and named(value))
 RULES = {
     **dict.fromkeys(("task", "scheme"), text()),
     **dict.fromkeys(("train_max", "steps", "batch", "check_every", "patience"), whole(1)),
     "warmup": whole(0),
     "threads": whole(1, 256),  # more than any processor here has; with 100,000 the system ends the process
-    "device": one_of("auto", "cpu", "cuda", "mps"),
+    "device": DEVICE,
+    **dict.fromkeys(("deterministic", "tf32"), truth()),
     "precision": one_of("float32", "bfloat16"),
     "lengths": one_of("one", "mixed"),
     "compile": truth(),
@@ -35,7 +38,7 @@ RULES = {
 
 # How and where the numbers are computed, not which numbers: they do not enter a run's name. On another device or with
 # another number of threads sums are taken in another order, so results then agree up to rounding, not bit for bit.
-EXECUTION = ("device", "threads", "compile")
+EXECUTION = ("device", "threads", "compile", "deterministic", "tf32")
 
 MODEL_FIELDS = {f.name for f in dataclasses.fields(ModelConfig)}  # what a run says of them is passed on to its model
 
@@ -88,6 +91,8 @@ class RunConfig(JsonConfig):
     device: str = "auto"  # cuda where there is one, else cpu; mps only if asked for
     threads: int = 1  # of the CPU; these matrices are too small for more, and one gives the same bits everywhere
     compile: bool = False  # compiling takes longer than most runs here
+    deterministic: bool = later(False)  # on CUDA, only kernels that give the same bits every time, which are slower
+    tf32: bool = later(False)  # on CUDA, products with ten bits of mantissa, which are quicker
     imported: Mapping[str, Any] = later(factory=dict)  # where the model comes from, if it was not trained here
     plugins: Mapping[str, Any] = later(factory=dict)  # filled in: where a task or scheme from outside is from
 

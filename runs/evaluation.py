@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from lengthlens.errors import TooLongError, UserError
 from lengthlens.files import StorageError
 from lengthlens.models.config import ModelConfig
+from lengthlens.models.devices import present_device
 from lengthlens.models.schemes.scheme import schemes_in
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import EVALUATION, Run
@@ -244,17 +245,6 @@ def evaluating(model: Model) -> Iterator[None]:
     finally:
         if switched:
             module.train(training)
-
-
-def present_device(name: str) -> torch.device:
-    """The device of this name, if it is there; "auto" is cuda where there is one, else cpu."""
-    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        name = "cuda" if present["cuda"] else "cpu"
-    if not present.get(name, False):
-        here = ", ".join(["auto", *(device for device, is_here in present.items() if is_here)])
-        raise UserError(f"there is no device '{name}' here: the choices are {here}")
-    return torch.device(name)
 
 
 @contextmanager

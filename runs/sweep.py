@@ -5,11 +5,12 @@ import os
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from joblib import Parallel, cpu_count, delayed, parallel_config
@@ -17,6 +18,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import read_whole
+from lengthlens.models.devices import gpus_for, take_gpu
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
@@ -24,9 +26,10 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate, refuse_too_many
 from lengthlens.runs.index import Facts
 from lengthlens.runs.run import FINISHED
+from lengthlens.runs.stack import stacks
 from lengthlens.runs.store import SCORE, RunStore
 from lengthlens.runs.trainer import Trainer
-from lengthlens.runs.training import CHECKPOINT_SECONDS, train
+from lengthlens.runs.training import CHECKPOINT_SECONDS, train, train_stacked
 from lengthlens.tasks import TASKS
 from lengthlens.values import anything, list_of, map_of, optional, parse_toml, record, text, whole
 
@@ -174,6 +177,18 @@ def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float
         return RunOutcome(run.id, "failed", str(error) or type(error).__name__)
 
 
+def train_and_evaluate_all(
+    plans: Sequence[Planned], store: RunStore, checkpoint_seconds: float, wait: bool
+) -> list[RunOutcome]:
+    """The same for runs that are trained as one. What goes wrong with that is left to training them one by one."""
+    before = {plan.config.id for plan in plans if store.run(plan.config).status().finished}
+    if len(plans) > 1:
+        with suppress(Exception):
+            train_stacked([plan.config for plan in plans], store, checkpoint_seconds)
+    outcomes = [train_and_evaluate(plan, store, checkpoint_seconds, wait) for plan in plans]
+    return [outcome if outcome.run in before else replace(outcome, trained=True) for outcome in outcomes]
+
+
 def pending(grid: Grid | Sequence[Planned], store: RunStore) -> list[RunConfig]:
     """The configs of a grid with something left to train or to evaluate."""
     plans = grid.planned() if isinstance(grid, Grid) else grid
@@ -195,6 +210,7 @@ def sweep(
     workers: int | None = None,
     address: str | None = None,
     resources: Mapping[str, float] | None = None,
+    stack: int = 1,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     report: Callable[[RunOutcome], None] | None = None,
 ) -> list[RunOutcome]:
@@ -205,6 +221,7 @@ def sweep(
         store: where the runs are kept.
         engine, workers, address, resources: where the work is done, as in `in_parallel`; workers of a cluster must
             see the store under the same path.
+        stack: how many runs that differ in seed, learning rate or initial values only are trained as one network.
         checkpoint_seconds: about how much of a run's work is lost if its process dies.
         report: is told each outcome as it comes, those of finished runs first.
 
@@ -236,12 +253,15 @@ def sweep(
             note(RunOutcome(name, facts["row"]["status"], facts["row"]["reason"], trained=False))
     place = RunStore(store.path.resolve())
     where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
+    where["device"] = next((plan.config.device for plan in plans.values()), "cpu")
     for wait in (False, True):
-        left = {name: plan for name, plan in plans.items() if name not in outcomes}
-        work = partial(train_and_evaluate, store=place, checkpoint_seconds=checkpoint_seconds, wait=wait)
-        for _, outcome in in_parallel(work, left, **where):
-            if outcome.status != BUSY:
-                note(outcome)
+        left = stacks([plan.config for name, plan in plans.items() if name not in outcomes], stack)
+        groups = {group[0].id: [plans[config.id] for config in group] for group in left}
+        work = partial(train_and_evaluate_all, store=place, checkpoint_seconds=checkpoint_seconds, wait=wait)
+        for _, found in in_parallel(work, groups, **where):
+            for outcome in found:
+                if outcome.status != BUSY:
+                    note(outcome)
     return [outcomes[name] for name in plans]
 
 
@@ -257,10 +277,12 @@ def in_parallel(
     workers: int | None = None,
     address: str | None = None,
     resources: Mapping[str, float] | None = None,
+    device: str = "cpu",
 ) -> Iterator[tuple[str, Result]]:
     """`function` of every item, on several processes: (name of the item, result), as they come.
 
-    Engine "local" takes `workers` processes (as many as there are cores); "dask" takes the workers of the Dask
+    Engine "local" takes `workers` processes (as many as there are cores or, if they compute on `device` "cuda" or
+    "auto", GPUs, over which they are spread); "dask" takes the workers of the Dask
     scheduler at `address`, each with `resources` such as {"GPU": 1}. A worker that dies is replaced, and its item is
     begun again. Function and items must be such that they can be pickled. Workers load the plug-ins of this process.
 
@@ -271,11 +293,15 @@ def in_parallel(
         return
     left, deaths, worn = dict(items), 0, outfit()
     most = max(2, len(items))  # two at least, so that the death of a worker is not this process's
-    with _engine(engine, workers, address, resources, most):
+    gpus = gpus_for(device) if engine == "local" else 0
+    with _engine(engine, workers or gpus or None, address, resources, most), TemporaryDirectory() as places:
+        spread = places if gpus > 1 else None
         while left:
             try:
                 parallel = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
-                for name, result in parallel(delayed(_named)(function, worn, *each) for each in list(left.items())):
+                for name, result in parallel(
+                    delayed(_named)(function, worn, spread, *each) for each in list(left.items())
+                ):
                     del left[name]
                     deaths = 0
                     yield name, result
@@ -292,12 +318,45 @@ def in_parallel(
                 raise UserError(f"{lost}: once it answers, the same command goes on where it was") from None
 
 
-def _named(function: Callable[[Item], Result], worn: Outfit, name: str, item: Item) -> tuple[str, Result]:
+def _named(
+    function: Callable[[Item], Result], worn: Outfit, places: str | None, name: str, item: Item
+) -> tuple[str, Result]:
     try:
         wear(worn)
     except Exception as error:  # one sentence, since what is raised here and is none is taken for a lost cluster
         raise UserError(f"a worker cannot load the plug-ins of this process: {error}") from None
+    if places is not None:
+        take_gpu(worker_place(Path(places)))
     return name, function(item)
+
+
+def worker_place(places: Path) -> int:
+    """The number of this process among the workers: the least that no other took, or that a dead one left behind."""
+    own, place = str(os.getpid()), 0
+    while True:
+        path = places / str(place)
+        try:
+            path.symlink_to(own)  # at once or not at all
+            return place
+        except FileExistsError:
+            holder = str(path.readlink())
+            if holder == own:
+                return place
+            if is_alive(int(holder)):
+                place += 1
+            else:
+                path.unlink(missing_ok=True)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 @contextmanager

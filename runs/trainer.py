@@ -1,7 +1,7 @@
 """Training that can be put down after any evaluation step and taken up again as if nothing had happened."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthlens.errors import UserError
+from lengthlens.models.devices import present_device, sent
 from lengthlens.models.schemes import PositionScheme, schemes_in
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluation import FLOAT, device_of, evaluating, numbers_a_token, present_device, right_tokens
+from lengthlens.runs.evaluation import FLOAT, device_of, evaluating, numbers_a_token
 from lengthlens.tasks import Batch, Task
 from lengthlens.values import within_memory
 
@@ -65,6 +66,7 @@ class Trainer:
         if config.precision == "bfloat16" and self.device.type != "cuda":
             raise UserError(f"precision bfloat16 is for cuda, and this run is on {self.device.type}: use float32")
         self.model = build(config.model).to(self.device)
+        self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, config)
         self.data = torch.Generator().manual_seed(config.seed)
         self.draws = torch.Generator().manual_seed(config.seed)  # of schemes that draw positions
@@ -72,6 +74,7 @@ class Trainer:
             scheme.generator = self.draws
         self.compiled: Any = torch.compile(self.model) if config.compile else self.model
         self.history: list[Metrics] = []
+        self.losses: list[Tensor] = []  # since the last evaluation
         self.step = self.tokens = 0
         self.end = config.steps  # earlier once the run has settled
 
@@ -89,37 +92,45 @@ class Trainer:
 
     def advance(self) -> Metrics:
         """Train up to the next evaluation step, and evaluate."""
-        stop = min(self.end, self.step + self.config.check_every)
-        losses = []
         self.model.train()
-        while self.step < stop:
-            losses.append(self._step())
-        loss = float(torch.stack(losses).mean())
+        while self.steps_left:
+            self.losses.append(self._step())
+        return self.evaluate()
+
+    @property
+    def steps_left(self) -> int:
+        """Steps up to the next evaluation."""
+        since = len(self.losses)
+        return min(self.end - self.step, self.config.check_every - since) if self.step < self.end else 0
+
+    def evaluate(self) -> Metrics:
+        """Note how the run is doing, and whether it has settled."""
+        loss = float(torch.stack(self.losses).mean())
+        self.losses = []
         right, margin = check_in_range(self.model, self.task, self.config)
-        self.history.append(Metrics(self.step, loss, self._rate(), right, margin, self.tokens))
+        self.history.append(Metrics(self.step, loss, self.rate(), right, margin, self.tokens))
         if settled(self.history, self.config.patience):
             self.end = min(self.end, math.ceil(self.step / (1 - self.config.cooldown)))
         return self.history[-1]
 
     def _step(self) -> Tensor:
-        batch = self._draw()
-        self.tokens += batch.tokens.numel()
-        rate = self._rate()
+        batch = self.draw()
+        rate = self.rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         self.model.pos_embed.anneal(self.step / self.end)
         lower = self.config.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if lower else nullcontext():
-            loss = answer_loss(self.compiled(batch.tokens, batch.scale), batch, self.config.label_smoothing)
-        self.optimizer.zero_grad()
-        loss.backward()
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+            loss = answer_loss(self.compiled(batch.tokens, scale_of(batch)), batch, self.config.label_smoothing)
+        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        gradients = [None if each is None else each.contiguous() for each in found]  # the fused AdamW ignores strides
+        for parameter, gradient in zip(self.parameters, clipped(gradients, self.config.clip)):
+            parameter.grad = gradient
         self.optimizer.step()
         self.step += 1
         return loss.detach()
 
-    def _draw(self) -> Batch:
+    def draw(self) -> Batch:
         """Instances of one scale, or of one for each row, drawn on the CPU so that every device sees the same."""
         low, high, rows = self.task.min_scale, self.config.train_max, self.config.batch
         if self.config.lengths == "one":
@@ -127,9 +138,10 @@ class Trainer:
             batch = self.task.sample(scale, rows, self.data)
         else:
             batch = self.task.sample(torch.randint(low, high + 1, (rows,), generator=self.data), None, self.data)
-        return Batch(*(x.to(self.device) for x in (batch.tokens, batch.answer_mask, batch.scale)))
+        self.tokens += batch.tokens.numel()
+        return batch
 
-    def _rate(self) -> float:
+    def rate(self) -> float:
         return learning_rate(self.step, self.end, self.config)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -198,8 +210,51 @@ def answer_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
     seed, initial weights of size 0.03; smoothing 0 gave exact match 0.46 at n = 50 (3200 steps), 0.02 gave 1.0 there
     and 0.22 at n = 300, 0.1 gave 1.0 at both (1200 steps).
     """
-    answer = batch.query_mask
-    return F.cross_entropy(logits[:, :-1][answer].float(), batch.tokens[:, 1:][answer], label_smoothing=label_smoothing)
+    first = answer_start(batch)
+    shares = answer_shares(batch, first, logits.shape[-1], label_smoothing)
+    return loss_of(logits[:, first - 1 : -1], sent(shares, logits.device))
+
+
+def loss_of(logits: Tensor, shares: Tensor) -> Tensor:
+    """Cross-entropy with targets that are spread over tokens. Both [row, answer, token]; few operations."""
+    return -torch.dot(logits.float().log_softmax(-1).flatten(), shares.flatten())
+
+
+def answer_start(batch: Batch) -> int:
+    """Where the first answer begins."""
+    return int(batch.answer_mask.to(torch.uint8).argmax(1).min())
+
+
+def answer_shares(batch: Batch, first: int, d_vocab: int, label_smoothing: float) -> Tensor:
+    """What each token counts in the loss, at every place from `first` on; all of it is one. [row, answer, token]
+
+    >>> from lengthlens.tasks import TASKS
+    >>> batch = TASKS["copy"].sample([1, 3], generator=torch.Generator().manual_seed(0))
+    >>> answer_shares(batch, 3, 14, 0.1).sum(2).mul(6).round().tolist()
+    [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0, 1.0, 1.0]]
+    """
+    counts = batch.answer_mask[:, first:, None] / batch.answer_mask.sum()
+    right = F.one_hot(batch.tokens[:, first:], d_vocab)
+    return counts * ((1 - label_smoothing) * right + label_smoothing / d_vocab)
+
+
+def scale_of(batch: Batch) -> int | Tensor:
+    """The scale of all instances, or of each; on the host, where nobody waits for it."""
+    same = bool((batch.scale == batch.scale[0]).all())
+    return int(batch.scale[0]) if same else batch.scale
+
+
+def clipped(gradients: Sequence[Tensor | None], most: float) -> Sequence[Tensor | None]:
+    """Gradients, scaled in place so that their common norm is at most `most`; 0 says that it may be anything.
+
+    >>> clipped([torch.tensor([3.0]), None, torch.tensor([4.0])], 1.0)[0]
+    tensor([0.6000])
+    """
+    given = [gradient for gradient in gradients if gradient is not None]
+    if most and given:
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
+        torch._foreach_mul_(given, (most / (norm + 1e-6)).clamp(max=1.0))
+    return gradients
 
 
 def check_in_range(model: HookedModel, task: Task, config: RunConfig) -> tuple[float, float]:
@@ -209,12 +264,14 @@ def check_in_range(model: HookedModel, task: Task, config: RunConfig) -> tuple[f
     with evaluating(model):
         for scale in range(task.min_scale, config.train_max + 1):
             batch = task.sample(scale, CHECK_SAMPLES, generator)
-            logits = model(batch.tokens.to(device), scale)
-            shares.append(right_tokens(logits, batch).all(1).double().mean())
-            first = batch.tokens.shape[1] - int(batch.answer_mask[0].sum())  # where the answer begins
-            lead = leads(logits[:, first - 1 : -1], batch.tokens[:, first:].to(device))  # [row, answer]
-            margins.append(lead.min(1).values.double().mean())
-    return float(torch.stack(shares).mean()), float(torch.stack(margins).mean())
+            logits = model(batch.tokens, scale)
+            first = answer_start(batch)
+            logits, answer = logits[:, first - 1 : -1], sent(batch.tokens[:, first:], device)
+            lead = leads(logits, answer)  # [row, answer]
+            shares.append((logits.argmax(-1) == answer).all(1).float())
+            margins.append(lead.min(1).values)
+    exact, margin = torch.stack([torch.stack(shares), torch.stack(margins)]).cpu().double().mean(2).mean(1).tolist()
+    return exact, margin
 
 
 def leads(logits: Tensor, right: Tensor) -> Tensor:

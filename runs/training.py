@@ -5,8 +5,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -18,12 +18,14 @@ from safetensors.torch import load, save
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
 from lengthlens.models.contract import require_sound
+from lengthlens.models.devices import arithmetic, device_facts
 from lengthlens.models.pretrained import weights_of
 from lengthlens.models.transformer import HookedModel
 from lengthlens.notebook import card
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import cpu_threads, in_range_rows
 from lengthlens.runs.run import CHECKPOINT, CONFIG, METRICS, MODEL, VERSIONS, Run, Status, step_file
+from lengthlens.runs.stack import Stack
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics, Trainer, refuse_too_large
 from lengthlens.values import parse_json, parsed, whole
@@ -173,14 +175,14 @@ def _trained(
 ) -> Trained:
     """The same, once it is known who is told."""
     if store is None:
-        with cpu_threads(config.threads):
+        with cpu_threads(config.threads), arithmetic(config.deterministic, config.tf32):
             trainer, start = Trainer(config), time.monotonic()
             for _ in _advances(trainer, listeners):
                 pass
             status = replace(outcome(trainer)[0], seconds=round(time.monotonic() - start, 3))
         return Trained(config, status, trainer.model.eval() if status.has_model else None)
     run = store.create(config, wait)
-    with run.locked(wait), cpu_threads(config.threads):
+    with run.locked(wait), cpu_threads(config.threads), arithmetic(config.deterministic, config.tf32):
         if not run.status().finished:
             Session(run, checkpoint_seconds, keep).train(config, listeners)
         elif not any(event["event"] == FINISH for event in run.events()):
@@ -191,6 +193,38 @@ def _trained(
             keep_again(run, config, missing)
     status = run.status()
     return Trained(config, status, run.model() if status.has_model else None, run)
+
+
+def train_stacked(
+    configs: Sequence[RunConfig], store: RunStore, checkpoint_seconds: float = CHECKPOINT_SECONDS
+) -> None:
+    """Train runs that differ in seed, learning rate or initial values only as one network, each from where it was.
+
+    Runs that are finished, or that another process has in hand, are left alone. Every run is kept, and can be taken up
+    again, alone or in another stack, as if it had been trained alone.
+    """
+    for config in configs[:1]:
+        require_sound(config)
+    common = configs[0]
+    with ExitStack() as held, cpu_threads(common.threads), arithmetic(common.deterministic, common.tf32):
+        sessions: dict[Trainer, Session] = {}
+        for config in configs:
+            run = store.create(config)
+            if run.busy() or run.status().finished:
+                continue
+            held.enter_context(run.locked(wait=True))
+            session = Session(run, checkpoint_seconds)
+            held.enter_context(session.noted())
+            trainer = session.begin(config)
+            if not trainer.done:
+                sessions[trainer] = session
+        stack = Stack(sessions) if sessions else None
+        while stack and stack.trainers:
+            for trainer in stack.advance():
+                sessions[trainer].keep(trainer)
+        for session in sessions.values():
+            if session.run.has(CHECKPOINT):
+                session.run.remove(CHECKPOINT)
 
 
 def _advances(trainer: Trainer, reports: list[Report]) -> Iterator[None]:
@@ -248,33 +282,59 @@ class Session:
     """One process's stretch of work on a run whose lock it holds."""
 
     def __init__(self, run: Run, checkpoint_seconds: float, keep: Iterable[int] = ()) -> None:
-        self.run, self.checkpoint_seconds, self.keep, self.before = run, checkpoint_seconds, set(keep), run.status()
+        self.run, self.checkpoint_seconds, self.kept, self.before = run, checkpoint_seconds, set(keep), run.status()
         self.start = self.saved = time.monotonic()
         self.step = self.before.steps
+        self.finished = False
 
     def status(self) -> Status:
         seconds = self.before.seconds + time.monotonic() - self.start
         return Status("running", self.step, self.before.in_range_exact_match, round(seconds, 3))
 
     def train(self, config: RunConfig, reports: list[Report]) -> None:
-        """Train to the end. What happens to the run is written into its status."""
-        try:
-            trainer = self._resumed(config)
-            self.run.set_status(self.status())
-            self.run.write_json(VERSIONS, library_versions())
-            self.run.log("start", step=trainer.step, host=platform.node(), pid=os.getpid())
-            self._keep(trainer)
+        """Train to the end."""
+        with self.noted():
+            trainer = self.begin(config)
             for _ in _advances(trainer, reports):
-                self._keep(trainer)
-                if not trainer.done and time.monotonic() - self.saved >= self.checkpoint_seconds:
-                    self._checkpoint(trainer)
+                self.keep(trainer)
+
+    def begin(self, config: RunConfig) -> Trainer:
+        """Take the run up where it was."""
+        trainer = self._resumed(config)
+        facts = device_facts(trainer.device)
+        self.run.set_status(self.status())
+        self.run.write_json(VERSIONS, library_versions() | facts)
+        before = [event.get("device") for event in self.run.events() if event["event"] == "start"]
+        if trainer.step and before and before[-1] not in (None, facts["device"]):
+            facts["before"] = before[-1]  # sums are taken in another order from here on
+        self.run.log("start", step=trainer.step, host=platform.node(), pid=os.getpid(), **facts)
+        self._keep_step(trainer)
+        if trainer.done:  # killed between its last checkpoint and its end
             self._finish(trainer)
+        return trainer
+
+    def keep(self, trainer: Trainer) -> None:
+        """After an evaluation: finish, or write a checkpoint if the last is old."""
+        self._keep_step(trainer)
+        if trainer.done:
+            self._finish(trainer)
+        elif time.monotonic() - self.saved >= self.checkpoint_seconds:
+            self._checkpoint(trainer)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """What goes wrong meanwhile is written into the run's status."""
+        try:
+            yield
         except KeyboardInterrupt:
-            self.run.set_status(replace(self.status(), status="interrupted"))
+            if not self.finished:
+                self.run.set_status(replace(self.status(), status="interrupted"))
             raise
         except StorageError:
             raise  # nothing can be written now; the last checkpoint stays
         except Exception as error:
+            if self.finished:
+                raise
             reason = str(error) or type(error).__name__
             self.run.set_status(replace(self.status(), status="failed", reason=reason))
             self.run.log("failed", reason=reason)
@@ -295,9 +355,9 @@ class Session:
         self.step = trainer.step
         return trainer
 
-    def _keep(self, trainer: Trainer) -> None:
+    def _keep_step(self, trainer: Trainer) -> None:
         """Keep the weights of this step, if they were asked for."""
-        if trainer.step in self.keep and not trainer.diverged:
+        if trainer.step in self.kept and not trainer.diverged:
             self.run.write(step_file(trainer.step), weights_of(trainer.model))
 
     def _checkpoint(self, trainer: Trainer) -> None:
@@ -316,6 +376,7 @@ class Session:
             self.run.write(MODEL, weights_of(trainer.model))
             self.run.add_evaluation(scores)
         self.run.set_status(replace(status, seconds=self.status().seconds))
+        self.finished = True
         note_finish(self.run)
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,6 +81,8 @@ def reproduce(
     engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    device: str | None = None,
     report: Report | None = None,
 ) -> Reproduced:
     """Everything from nothing: train and probe a study's runs, then make its table, figures and page.
@@ -88,7 +90,8 @@ def reproduce(
     `preset` is a name in `lengthlens.studies.presets.PRESETS`, or the path of a TOML file that says what the study
     consists of (`lengthlens.studies.presets` shows one). Study, figures and page go to the directory `out`, the
     runs to its folder runs or to the `store` given. `engine` "local" takes `workers` processes (as many as there are
-    cores), "dask" the workers of the scheduler at `address`. `report` is told a `Progress` after each step, and
+    cores), "dask" the workers of the scheduler at `address`, each with `resources` such as {"GPU": 1}. `device`
+    is where runs are trained and probed, if not as the study says. `report` is told a `Progress` after each step, and
     `print` will do.
 
     A run that fails is shown in the result and on the page, and stops nothing. An unknown preset or engine, a name in a
@@ -99,8 +102,10 @@ def reproduce(
     """
     chosen, out, start = preset_of(preset), Path(out), time.monotonic()
     store = store or RunStore(out / "runs")
-    place: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
+    place: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
     plans = chosen.plans()
+    if device is not None:
+        plans = [replace(plan, config=replace(plan.config, device=device)) for plan in plans]
     work = Work(costs(chosen, plans, store), report)
 
     work.begin("training", len(plans), free=len(plans) - len(pending(plans, store)))
@@ -109,7 +114,7 @@ def reproduce(
     probed: list[Probed] = []
     if chosen.probed:
         work.begin("probing", len(runs), free=sum(is_probed(run, chosen.probes) or not is_ready(run) for run in runs))
-        probed = probe_all(runs, chosen.probes, **place, report=work.ended)
+        probed = probe_all(runs, chosen.probes, **place, device=device, report=work.ended)
     damaged: dict[str, str] = {}
     sound = [run for run, _ in each_sound(runs, Run.verified, damaged.__setitem__)]
     made = show(str(preset), chosen, store, sound, out, work)

@@ -84,7 +84,7 @@ class _Table(Anchorable):
             held = f"has {n_ctx} positions and cannot process a sequence of {length}"
             raise TooLongError(f"scheme '{self.name}' {held}" + (f" that starts at {start}" if start else ""))
         if not self.anchored:
-            return self.W_pos[positions.position + self.begin(length)]
+            return self.W_pos[positions.position + (start + positions.offset)]
         assert positions.scale is not None
         return self.W_pos[(positions.position - positions.scale[:, None]).clamp(min=self.least) - self.least]
 
@@ -92,14 +92,13 @@ class _Table(Anchorable):
     def placements(self) -> int:
         return self.options.draws if self.options.spread else 1
 
-    def begin(self, length: int) -> int:
-        """Where the positions of a sequence of this length begin in this pass."""
-        start, spread = self.options.start, self.options.spread
-        if not spread:
-            return start
-        room = min(spread, self.sizes.n_ctx - start - length)
+    def offset(self, length: int) -> int:
+        """How far behind `start` the positions of a sequence of this length begin in this pass."""
+        if not self.options.spread or self.anchored:
+            return 0
+        room = min(self.options.spread, self.sizes.n_ctx - self.options.start - length)
         generator = self.generator if self.training else torch.Generator(device="cpu").manual_seed(self.placement)
-        return start + int(torch.rand((), generator=generator, device="cpu") * (room + 1))
+        return int(torch.rand((), generator=generator, device="cpu") * (room + 1))
 
 
 class LearnedPositions(_Table):

@@ -1,6 +1,8 @@
 """Schemes that count by content: CoPE the tokens that a query cares for, RPE-Square from special tokens."""
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,13 +51,15 @@ class Cope(PositionScheme):
         return f"distance {code[0]}, less the tokens that do not count"
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        seen = positions.distance(queries)[:, None] >= 0
-        gates = torch.where(seen, torch.einsum("bqhd,bkhd->bhqk", q, k).float().sigmoid(), 0)
-        position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.options.max_position - 1)
-        products = torch.einsum("bqhd,pd->bhqp", q, self.vectors[layer].to(q.dtype))
-        below, above = position.detach().floor().long(), position.detach().ceil().long()
-        part = position - below
-        return products.gather(-1, below) * (1 - part) + products.gather(-1, above) * part
+        key = ("behind", queries.start, queries.stop)
+        behind = positions.cached_if_short(key, lambda: positions.distance(queries)[:, None] < 0)
+        gates = torch.einsum("bqhd,bkhd->bhqk", q, k).float().sigmoid().masked_fill(behind, 0)
+        last = self.options.max_position - 1
+        position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=last)
+        products = torch.einsum("bqhd,pd->bhqp", q, self.vectors[layer].to(q.dtype)).float()
+        below = position.detach().long()
+        both = products.gather(-1, torch.cat([below, (below + 1).clamp(max=last)], -1)).chunk(2, -1)
+        return torch.lerp(*both, position - below)  # between the vectors of the two whole positions
 
 
 class RpeSquare(PositionScheme):
@@ -71,7 +75,8 @@ class RpeSquare(PositionScheme):
 
     The relation stated is that example's: the difference of the places in runs of symbols, for a model that knows
     its task (without one, i−j, the case in which both count from the same token). The network may learn to count from
-    other tokens. A block of queries costs as much as the square of its last position, for each row and head.
+    other tokens. A block of queries costs as much time as the square of its last position, for each row and head, and
+    memory in proportion to it.
     """
 
     name = "rpe-square"
@@ -108,23 +113,59 @@ class RpeSquare(PositionScheme):
         return f"{abs(code[0])} places {'less' if code[0] >= 0 else 'more'} into its run than the query is"
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        key = k / self.sizes.d_head**0.5
-        position = torch.arange(queries.stop, device=q.device)
         looking = torch.einsum("bqhd,hde->bqhe", q, self.W_query[layer].to(q.dtype))
-        of_query = _counts(looking, k, position[queries.start :])
-        of_key = _counts(torch.einsum("bkhd,hde->bkhe", key, self.W_key[layer].to(q.dtype)), k, position)
-        difference = position[:, None] - position  # [count, count]
-        last = self.options.max_distance
-        bias = self.table[layer][:, difference.clamp(-last, last) + last]  # [head, count, count]
-        return of_query @ bias.to(of_query.dtype) @ of_key.transpose(-1, -2)
+        from_keys = torch.einsum("bkhd,hde->bkhe", k, self.W_key[layer].to(q.dtype) / self.sizes.d_head**0.5)
+        if queries.start == 0:  # all queries: both look in one go
+            back = partial(self._back, queries, queries.stop, q.device)
+            known = positions.cached_if_short(("back", queries.stop), back)
+            both = _counts(torch.cat([looking, from_keys], 2), torch.cat([k, k], 2), known)
+            of_query, of_key = both.chunk(2, 1)
+            return self._bias(layer, of_query, 0, queries.stop, known) @ of_key.transpose(-1, -2)
+        of_query = _counts(looking, k, self._back(queries, queries.stop, q.device))
+        # In pieces of keys, so that no square of the length is ever there.
+        step, parts = max(1, queries.stop - queries.start), []
+        for start in range(0, queries.stop, step):
+            piece = slice(start, min(start + step, queries.stop))
+            known = self._back(piece, piece.stop, q.device)
+            of_piece = _counts(from_keys[:, piece], k[:, : piece.stop], known)  # [row, head, piece, count]
+            parts.append(self._weighed(layer, of_query, of_piece, piece.stop))
+        return torch.cat(parts, -1)
+
+    def _weighed(self, layer: int, of_query: Tensor, of_piece: Tensor, counts: int) -> Tensor:
+        """The bias of queries and a piece of keys, from their counts, again in pieces. [row, head, query, key]"""
+        step, total = of_piece.shape[2], None
+        for start in range(0, counts, step):
+            own = slice(start, min(start + step, counts))
+            part = self._bias(layer, of_query, own.start, own.stop) @ of_piece[..., own].transpose(-1, -2)
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+    def _bias(self, layer: int, of_query: Tensor, start: int, stop: int, known: Any = None) -> Tensor:
+        """The expected bias of queries with keys that count from `start` to `stop`. [row, head, query, count]"""
+        last, device = self.options.max_distance, of_query.device
+        if known is None:
+            count, other = (torch.arange(*ends, device=device) for ends in ((of_query.shape[-1],), (start, stop)))
+            place = (count[:, None] - other).clamp(-last, last) + last  # [count of query, count of key]
+        else:
+            place = known[2]
+        return of_query @ self.table[layer][:, place].to(of_query.dtype)
+
+    def _back(self, queries: slice, keys: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """For each position the token that far back, whether there is none, and the place of differences in the table.
+
+        [pos, count] each.
+        """
+        position, last = torch.arange(queries.start, queries.stop, device=device), self.options.max_distance
+        back = position[:, None] - torch.arange(keys, device=device)
+        return back.clamp(min=0), back < 0, back.clamp(-last, last) + last
 
 
-def _counts(looking: Tensor, k: Tensor, position: Tensor) -> Tensor:
+def _counts(looking: Tensor, k: Tensor, known: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """How likely each position counts from how far back. [row, pos, head, d_head] to [row, head, pos, count]
 
     Attention over tokens, turned around so that entry c of position i is the weight of the token at i−c.
     """
+    back, none, _ = known
     scores = torch.einsum("bqhd,bkhd->bhqk", looking, k)
-    back = position[:, None] - torch.arange(k.shape[1], device=k.device)  # [pos, count]: the token that far back
-    turned = scores.gather(-1, back.clamp(min=0).expand_as(scores))
-    return turned.masked_fill(back < 0, -torch.inf).softmax(-1)
+    return scores.gather(-1, back.expand_as(scores)).masked_fill(none, -torch.inf).softmax(-1)

@@ -17,8 +17,15 @@ from torch.nn.functional import softplus
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.absolute import sinusoid
 from lengthlens.models.schemes.relation import Code, CodeTable
-from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, Sizes, option
+from lengthlens.models.schemes.scheme import KEPT_LENGTH, LARGEST, Anchorable, Positions, Sizes, option
 from lengthlens.tasks import Task
+
+Values = Callable[[slice, Tensor], Tensor]  # of some layers, at distances [*]: [layer, head, *]
+
+
+def of_layers(parameter: Tensor, layers: slice) -> Tensor:
+    """Of something learned for each layer, [layer, …], that of some. All of them are no slice, which has a gradient."""
+    return parameter if layers == slice(None) else parameter[layers]
 
 
 def along_diagonals(line: Tensor, queries: int) -> Tensor:
@@ -59,32 +66,47 @@ class Distanced(Anchorable):
         assert positions.scale is not None
         return positions.distance(queries) - positions.scale[:, None, None]
 
-    def by_distance(self, values: Callable[[Tensor], Tensor], positions: Positions, queries: slice) -> Tensor:
-        """A function of distance, from [*] to [head, *], for a block of queries. [1|row, head, query, key]
+    def in_layer(self, layer: int, make: Callable[[slice], Tensor], positions: Positions, queries: slice) -> Tensor:
+        """Of what `make` gives for some layers, [layer, …], that of one. Of short sequences all are made in one go."""
+        if positions.tokens.shape[1] > KEPT_LENGTH:
+            return make(slice(layer, layer + 1))[0]
+        return positions.once((self, queries.start, queries.stop), lambda: make(slice(None)).unbind())[layer]
+
+    def by_distance(self, values: Values, layer: int, positions: Positions, queries: slice) -> Tensor:
+        """A function of distance in a layer, for a block of queries. [1|row, head, query, key]
 
         Where positions have no gaps it is asked for one distance per diagonal, and once for each scale that occurs.
         """
-        if positions.limit is not None:
-            return values(self.distances(positions, queries)).transpose(0, 1)
-        line = torch.arange(queries.stop - 1, queries.start - queries.stop, -1, device=positions.tokens.device)
-        size = queries.stop - queries.start
-        if not self.anchored:
-            return along_diagonals(values(line), size)[None]
-        return positions.per_scale(lambda n: along_diagonals(values(line - n[:, None]).transpose(0, 1), size))
+        device, size = positions.tokens.device, queries.stop - queries.start
+
+        def line() -> Tensor:
+            return torch.arange(queries.stop - 1, queries.start - queries.stop, -1, device=device)
+
+        def spread(layers: slice) -> Tensor:
+            if positions.limit is not None:
+                return values(layers, self.distances(positions, queries)).transpose(1, 2)
+            own = positions.cached(("line", queries.start, queries.stop), line)
+            if not self.anchored:
+                return along_diagonals(values(layers, own), size)[:, None]
+            return positions.per_scale(
+                lambda n: along_diagonals(values(layers, own - n[:, None]), size).movedim(2, 0)
+            ).transpose(0, 1)
+
+        return self.in_layer(layer, spread, positions, queries)
 
 
 class DistanceBias(Distanced):
     """A scheme that adds to each score one value per head and distance, whatever the tokens are."""
 
     @abstractmethod
-    def values(self, layer: int, distance: Tensor) -> Tensor:
-        """The bias of each head at these distances; finite at negative ones too, even if never read. [head, *]"""
+    def values(self, layers: slice, distance: Tensor) -> Tensor:
+        """The bias of each head at distances [*], finite at negative ones too, even if never read. [layer, head, *]"""
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         return (distance.abs() if self.anchored else distance)[..., None]
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return self.by_distance(lambda distance: self.values(layer, distance), positions, queries)
+        return self.by_distance(self.values, layer, positions, queries)
 
 
 class DistanceTable(Distanced):
@@ -131,8 +153,8 @@ class Relative(DistanceTable, DistanceBias):
         super().__init__(sizes, options, task, anchored)
         self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
 
-    def values(self, layer: int, distance: Tensor) -> Tensor:
-        return self.table[layer][:, self.place(distance)]
+    def values(self, layers: slice, distance: Tensor) -> Tensor:
+        return of_layers(self.table, layers)[:, :, self.place(distance)]
 
     def tables(self) -> list[CodeTable]:
         return [CodeTable(self.table, self.least, self.relation_in_words)]
@@ -183,8 +205,9 @@ class T5(DistanceBias):
         code = self.bucket.to(size.device)[size.clamp(max=self.options.max_distance)]
         return (code + self.one_side * (distance < 0) if self.anchored else code)[..., None]
 
-    def values(self, layer: int, distance: Tensor) -> Tensor:
-        return self.table[:, self.codes(distance, distance)[..., 0]]
+    def values(self, layers: slice, distance: Tensor) -> Tensor:
+        shared = self.table[:, self.codes(distance, distance)[..., 0]]
+        return shared.expand(len(range(self.sizes.n_layers)[layers]), *shared.shape)
 
     def tables(self) -> list[CodeTable]:
         return [CodeTable(self.table, 0, self.relation_in_words)]
@@ -242,8 +265,8 @@ class Alibi(DistanceBias):
         else:
             self.register_buffer("slope", slopes, persistent=False)
 
-    def values(self, layer: int, distance: Tensor) -> Tensor:
-        return -self.slope[layer].view(-1, *[1] * distance.ndim) * distance.abs()
+    def values(self, layers: slice, distance: Tensor) -> Tensor:
+        return of_layers(self.slope, layers).view(-1, self.sizes.n_heads, *[1] * distance.ndim) * -distance.abs()
 
 
 LEAST = 0.01  # the published lower bound of KERPLE's parameters
@@ -265,10 +288,10 @@ class _Kerple(DistanceBias):
         """[layer, head]"""
         return LEAST + softplus(self.raw_a)
 
-    def per_head(self, layer: int, ndim: int) -> tuple[Tensor, Tensor]:
-        """p and a of each head, [head, 1 …] with `ndim` further dimensions."""
-        p, a = self.p()[layer], self.a()[layer]
-        return p.view(-1, *[1] * ndim), a.view(-1, *[1] * ndim)
+    def per_head(self, layers: slice, ndim: int) -> tuple[Tensor, Tensor]:
+        """p and a of each head, [layer, head, 1 …] with `ndim` further dimensions."""
+        shape = (-1, self.sizes.n_heads, *[1] * ndim)
+        return of_layers(self.p(), layers).view(shape), of_layers(self.a(), layers).view(shape)
 
 
 class KerpleLog(_Kerple):
@@ -278,8 +301,8 @@ class KerpleLog(_Kerple):
     name = "kerple-log"
     summary = "a penalty −p·ln(1+a·d) at distance d, with p and a learned per head"
 
-    def values(self, layer: int, distance: Tensor) -> Tensor:
-        p, a = self.per_head(layer, distance.ndim)
+    def values(self, layers: slice, distance: Tensor) -> Tensor:
+        p, a = self.per_head(layers, distance.ndim)
         return -p * torch.log1p(a * distance.abs())
 
 
@@ -293,8 +316,8 @@ class KerplePower(_Kerple):
     def p(self) -> Tensor:
         return 2 * torch.sigmoid(self.raw_p)
 
-    def values(self, layer: int, distance: Tensor) -> Tensor:
-        p, a = self.per_head(layer, distance.ndim)
+    def values(self, layers: slice, distance: Tensor) -> Tensor:
+        p, a = self.per_head(layers, distance.ndim)
         return -a * distance.abs() ** p
 
 
@@ -343,12 +366,21 @@ class Fire(Distanced):
         return f"distance {code[0]} seen from {code[1]} or before" if code[0] else "distance 0"
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        c = self.raw_c[layer].abs()
-        distance = self.distances(positions, queries).abs()
-        above = torch.maximum(positions.position[:, queries, None].to(c.dtype), self.threshold[layer])
-        ratio = torch.log1p(c * distance) / (torch.log1p(c * above) + 1e-6)  # 1e-6: c may become 0
-        hidden = torch.relu(ratio[..., None] * self.W_in[layer] + self.b_in[layer])
-        return (hidden @ self.W_out[layer]).movedim(-1, 1)
+        def known() -> tuple[Tensor, Tensor]:
+            return self.distances(positions, queries).abs(), positions.position[:, queries, None].to(self.raw_c.dtype)
+
+        distance, query = positions.cached_if_short((self, queries.start, queries.stop), known)
+
+        def bias(layers: slice) -> Tensor:
+            c, threshold = (of_layers(part, layers).view(-1, 1, 1, 1) for part in (self.raw_c.abs(), self.threshold))
+            above = torch.maximum(query, threshold)
+            ratio = torch.log1p(c * distance) / (torch.log1p(c * above) + 1e-6)  # 1e-6: c may become 0
+            W_in, b_in = (of_layers(part, layers)[:, None, None, None] for part in (self.W_in, self.b_in))
+            hidden = torch.relu(torch.addcmul(b_in, ratio[..., None], W_in))  # [layer, 1|row, query, key, hidden]
+            out = hidden.flatten(1, -2) @ of_layers(self.W_out, layers)
+            return out.view(*ratio.shape, -1).movedim(-1, 2)
+
+        return self.in_layer(layer, bias, positions, queries)
 
 
 def pick(products: Tensor, place: Tensor) -> Tensor:
@@ -377,7 +409,8 @@ class Shaw(DistanceTable):
         if not self.anchored:
             vectors = vectors[: positions.limit or queries.stop]  # no distance is longer than that
         products = torch.einsum("bqhd,vd->bhqv", q, vectors)
-        return pick(products, self.place(self.distances(positions, queries)))
+        key = (self, queries.start, queries.stop)
+        return pick(products, positions.cached_if_short(key, lambda: self.place(self.distances(positions, queries))))
 
 
 class TransformerXL(Distanced):
@@ -407,13 +440,23 @@ class TransformerXL(Distanced):
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         last = positions.limit or queries.stop
         least = -positions.tokens.shape[1] if self.anchored else 0  # a scale larger than the sequence is none
-        every = torch.arange(least, last, device=q.device)
-        r = torch.einsum("tm,hmd->thd", sinusoid(every, self.sizes.d_model), self.W_R[layer]).to(q.dtype)
-        products = torch.einsum("bqhd,thd->bhqt", q + (self.v / self.root).to(q.dtype), r)
-        of_distance = pick(products, self.distances(positions, queries).clamp(least, last - 1) - least)
+        waves = positions.cached(
+            (self, last), lambda: sinusoid(torch.arange(least, last, device=q.device), self.sizes.d_model)
+        )
+        r = torch.einsum("tm,hmd->thd", waves, self.W_R[layer]).to(q.dtype)
+        products = torch.einsum("bqhd,thd->bhqt", q + self._shared("v", positions).to(q.dtype), r)
+        place = positions.cached_if_short(
+            (self, queries.start, queries.stop),
+            lambda: self.distances(positions, queries).clamp(least, last - 1) - least,
+        )
+        of_distance = pick(products, place)
         if self.u is None:
             return of_distance
-        return of_distance + torch.einsum("hd,bkhd->bhk", (self.u / self.root).to(k.dtype), k)[:, :, None]
+        return of_distance + torch.einsum("hd,bkhd->bhk", self._shared("u", positions).to(k.dtype), k)[:, :, None]
+
+    def _shared(self, name: str, positions: Positions) -> Tensor:
+        """A query that all positions and layers share, over the root. [head, d_head]"""
+        return positions.once((self, name), lambda: getattr(self, name) / self.root)
 
 
 class Urpe(DistanceTable):
@@ -430,5 +473,7 @@ class Urpe(DistanceTable):
         self.table = nn.Parameter(torch.ones(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
 
     def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
-        table = self.table[layer]
-        return self.by_distance(lambda distance: table[:, self.place(distance)], positions, queries)
+        def values(layers: slice, distance: Tensor) -> Tensor:
+            return of_layers(self.table, layers)[:, :, self.place(distance)]
+
+        return self.by_distance(values, layer, positions, queries)

@@ -5,6 +5,7 @@ Nothing is written by hand for a task: the codes follow from ``task.circuit(n)``
 
 import hashlib
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
+from lengthlens.models.devices import sent
 from lengthlens.models.schemes.relation import Code, Ints, Relation
 from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Recent, Sizes, option, pooled_keys
 from lengthlens.tasks import Circuit, Task
@@ -20,6 +22,7 @@ from lengthlens.tasks.layout import Layout, Line
 from lengthlens.tasks.task import UNUSED
 
 OTHER = 0
+ROLES = "roles"
 KEPT_SCALES = 32  # circuits kept in memory; a scale of 10,000 takes about a megabyte
 
 
@@ -161,11 +164,30 @@ class Ideal(PositionScheme):
         return reads.query.numpy(), reads.key.numpy()
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        if ROLES in positions.cache:
+            return self._dense_bias(layer, positions.cache[ROLES][:, queries, : queries.stop], queries)
         return positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
+
+    def on_the_host(self, positions: Positions) -> dict[Hashable, Tensor]:
+        """The row of the table of every pair, counted from 1; 0 where it has none. [1|row, query, key]"""
+        assert positions.scales is not None
+        length = positions.tokens.shape[1]
+        roles = torch.zeros(len(positions.scales), length, length, dtype=torch.long, device="cpu")
+        for row, scale in enumerate(positions.scales):
+            reads = self.circuits.at(scale)
+            inside = reads.query < length
+            roles[row, reads.query[inside], reads.key[inside]] = 1 + self._rows(reads)[inside]
+        return {ROLES: roles}
+
+    def _dense_bias(self, layer: int, roles: Tensor, queries: slice) -> Tensor:
+        """[row, head, query, key] from [row, query, key]"""
+        bias = nn.functional.pad(self.table[layer], (1, 0))[:, roles].transpose(0, 1)
+        return bias if self.options.other == "each" else bias - pooled_keys(roles > 0, queries)[:, None]
 
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]. Sparse: a step reads a handful of keys, however many there are."""
-        place, role = positions.cached((queries.start, queries.stop), lambda: self._entries(queries, scales))
+        known = positions.cached((queries.start, queries.stop), lambda: self._entries(positions, queries, scales))
+        place, role = known
         shape = (self.sizes.n_heads, len(scales), queries.stop - queries.start, queries.stop)
         empty = self.table.new_zeros(shape[0], math.prod(shape[1:]))
         bias = empty.index_copy(1, place, self.table[layer][:, role]).view(shape).transpose(0, 1)
@@ -174,19 +196,19 @@ class Ideal(PositionScheme):
         valued = empty[0].bool().index_fill(0, place, True).view(shape[1:])
         return bias - pooled_keys(valued, queries)[:, None]
 
-    def _entries(self, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
+    def _entries(self, positions: Positions, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
         """Of each pair that has a bias, its place in a block [scale, query, key], and in the table. [entry] each"""
         assert self.task is not None
         found = []
         # On the meta device there is no scale to read, and any will do.
         meta = scales.device.type == "meta"
-        for row, scale in enumerate([self.task.min_scale] * len(scales) if meta else scales.tolist()):
+        for row, scale in enumerate([self.task.min_scale] * len(scales) if meta else positions.distinct_scales(scales)):
             reads = self.circuits.at(scale)
             place = self._rows(reads)
             inside = (reads.query >= queries.start) & (reads.query < queries.stop) & (place >= 0)
             query = row * (queries.stop - queries.start) + reads.query[inside] - queries.start
             found.append(torch.stack([query * queries.stop + reads.key[inside], place[inside]]))
-        place, role = torch.cat(found, 1).to(scales.device).unbind()
+        place, role = sent(torch.cat(found, 1), scales.device).unbind()
         return place, role
 
     def _rows(self, reads: Reads) -> Tensor:

@@ -107,7 +107,8 @@ class LearnedRelation(PositionScheme):
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]"""
         key, exists = positions.cached((queries.start, queries.stop), lambda: self._marked(queries, scales))
-        weights = self.weights(slice(layer, layer + 1)).flatten(2)[:, :, None]  # [1, head, 1, form·value]
+        every = positions.once("weights", lambda: self.weights().flatten(2)[:, None, :, None].unbind())
+        weights = every[layer]  # [1, head, 1, form·value]
         added = torch.where(exists, weights, 0)  # [scale, head, query, form·value]
         empty = added.new_zeros(*added.shape[:3], queries.stop)
         bias = empty.scatter_add(3, key.expand_as(added), added)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
+from lengthlens.models.devices import sent
 
 Ints: TypeAlias = NDArray[np.int64]
 Code: TypeAlias = tuple[int, ...]
@@ -154,7 +155,7 @@ def marked_keys(forms: Sequence[Form], window: int, query: Tensor, scale: Tensor
     `query` [query], `scale` [row]; out [row, query, form, value].
     """
     value = torch.arange(-window, window + 1, device=query.device)
-    a, b, c, d = torch.tensor(forms, device=query.device)[..., None].unbind(1)  # [form, 1] each
+    a, b, c, d = sent(torch.tensor(forms, device="cpu"), query.device)[..., None].unbind(1)  # [form, 1] each
     keys: Tensor = key_with((a, b, c, d), value, query[:, None, None], scale[:, None, None, None])
     return keys
 

@@ -4,6 +4,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
+from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
@@ -12,12 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError
+from lengthlens.models.devices import sent
 from lengthlens.models.schemes.relation import Code, CodeTable, LearnedEntry, Pointer, Relation, code_in_words, pruned
 from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout, Line
 
 Made = TypeVar("Made")
+Key = TypeVar("Key", bound=Hashable)
 Family = Literal["none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"]
+KEPT_LENGTH = 512  # up to so many tokens, what is the same in every pass is kept: some megabytes
+KEPT_PLACES = 64  # for so many lengths and scales
 LARGEST = 1_000_000  # of any option that sizes a table: more is a slip of the hand, or a hostile file
 
 
@@ -47,17 +52,20 @@ def option(default: Any, at_least: float | None = None, at_most: float | None = 
 
 
 def readable(numbers: Tensor) -> bool:
-    """Whether what is computed may depend on the numbers in a tensor, not only on its shape."""
-    return numbers.device.type != "meta" and not torch.compiler.is_compiling()
+    """Whether the host knows the numbers in a tensor, without waiting for a device, and what is computed may depend on
+    them."""
+    return numbers.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)
 class Positions:
-    """Where the tokens of one forward pass stand.
+    """Where the tokens of one forward pass stand. All that has to be known on the host is known here: what follows is a
+    function of tensors alone.
 
     `tokens` [row, pos]; `position` [1 or row, pos], the ids the scheme uses, 0 1 2 … unless it says otherwise;
-    `scale` [1 or row], or None for a scheme that does not look at it. `limit` is a number that all position ids stay
-    below; None says that they are 0 1 2 … without a gap, so that a distance occurs along a whole diagonal.
+    `scale` [1 or row], or None for a scheme that does not look at it, and `scales` the same numbers where the host has
+    them. `limit` is a number that all position ids stay below; None says that they are 0 1 2 … without a gap, so that a
+    distance occurs along a whole diagonal. `offset` is a number that the scheme drew for this pass.
     """
 
     tokens: Tensor
@@ -65,45 +73,87 @@ class Positions:
     scale: Tensor | None
     limit: int | None = None
     cache: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    scales: tuple[int, ...] | None = None
+    offset: int | Tensor = 0
+    made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def cached(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made once for all layers and dropped with the positions. No parameter may enter it."""
-        if key not in self.cache:
-            self.cache[key] = make()
-        made: Made = self.cache[key]
-        return made
+        """What `make` gives, for all layers, and for further passes with the same number of tokens and the same scales.
+
+        Neither parameters nor tokens may enter it.
+        """
+        return _found(self.cache, key, make)
+
+    def cached_if_short(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """The same for what grows with the square of the length: of long sequences nothing is kept."""
+        return _found(self.cache, key, make) if self.tokens.shape[1] <= KEPT_LENGTH else make()
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made once for all layers of this pass. Parameters may enter it."""
+        return _found(self.made, key, make)
 
     def per_scale(self, make: Callable[[Tensor], Tensor]) -> Tensor:
         """What `make` gives for scales [scale], as [scale, …], made once for each that occurs and spread over rows.
 
-        Where scales cannot be read (on the meta device, under a compiler) it is made for each row.
+        Where the host does not know the scales (on the meta device, under a compiler) it is made for each row.
         """
         assert self.scale is not None
-        if len(self.scale) == 1 or not readable(self.scale):
+        if len(self.scale) == 1 or self.scales is None:
             return make(self.scale)
-        distinct, of_row = self.cached("scales", lambda: torch.unique(self.scale, return_inverse=True))
-        made = make(distinct)
-        return made if len(distinct) == 1 else made[of_row]
+        distinct, of_row = self.cached("scales", self._distinct)
+        return make(distinct)[of_row]
+
+    def _distinct(self) -> tuple[Tensor, Tensor]:
+        """The scales that occur, and for each row which of them it has."""
+        distinct, of_row = torch.unique(torch.tensor(self.scales, device="cpu"), return_inverse=True)
+        return sent(distinct, self.tokens.device), sent(of_row, self.tokens.device)
+
+    def distinct_scales(self, given: Tensor) -> list[int]:
+        """The numbers in what `per_scale` gives its `make`. If the host does not have them, it waits for the device."""
+        if self.scales is None:
+            return [int(n) for n in given.tolist()]
+        return sorted(set(self.scales)) if len(given) == len(set(self.scales)) else list(self.scales)
 
     def distance(self, queries: slice) -> Tensor:
         """i−j for a block of queries and all keys up to the last of them. [1|row, query, key]"""
         return self.position[:, queries, None] - self.position[:, None, : queries.stop]
 
 
-class Recent(Generic[Made]):
-    """What `make` gives at a scale, remembered for the scales asked for last, `most` of them."""
+def _found(known: dict[Hashable, Any], key: Hashable, make: Callable[[], Made]) -> Made:
+    if key not in known:
+        known[key] = make()
+    made: Made = known[key]
+    return made
 
-    def __init__(self, make: Callable[[int], Made], most: int) -> None:
+
+class Recent(Generic[Key, Made]):
+    """What `make` gives for a key, a scale for instance, remembered for those asked for last, `most` of them."""
+
+    def __init__(self, make: Callable[[Key], Made], most: int) -> None:
         self.make, self.most = make, most
-        self.kept: OrderedDict[int, Made] = OrderedDict()
+        self.kept: OrderedDict[Key, Made] = OrderedDict()
 
-    def at(self, scale: int) -> Made:
-        if scale not in self.kept:
-            self.kept[scale] = self.make(scale)
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Recent[Key, Made]":
+        made = copy(self)
+        made.make, made.kept = deepcopy(self.make, memo), OrderedDict()
+        return made
+
+    def at(self, key: Key) -> Made:
+        if key not in self.kept:
+            self.kept[key] = self.make(key)
             if len(self.kept) > self.most:
                 self.kept.popitem(last=False)
-        self.kept.move_to_end(scale)
-        return self.kept[scale]
+        self.kept.move_to_end(key)
+        return self.kept[key]
+
+
+class Place(NamedTuple):
+    """What positions without draws follow from: passes with the same have the same positions."""
+
+    length: int
+    scales: tuple[int, ...] | None
+    device: torch.device
+    inference: bool  # tensors that were made in inference mode cannot be trained with
 
 
 class NamedKeys(NamedTuple):
@@ -167,6 +217,7 @@ class PositionScheme(nn.Module, ABC):
         self.sizes, self.options, self.task = sizes, options, task
         # Schemes that draw at random in training draw from it; a trainer may put its own in its place.
         self.generator = torch.Generator(device="cpu").manual_seed(0)
+        self._kept = Recent(self._place, KEPT_PLACES)
 
     @abstractmethod
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
@@ -247,20 +298,54 @@ class PositionScheme(nn.Module, ABC):
         """Told by a trainer how much of the training is done, from 0 to 1."""
 
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
-        """Where `tokens` [row, pos] stand; the scale is inferred by the task's own rule where it is not given."""
-        position = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        return Positions(tokens, position, self.known_scale(tokens, scale) if self.uses_scale else None)
+        """Where `tokens` [row, pos] stand; the scale is inferred by the task's own rule where it is not given.
+
+        Best given on the CPU, or inferred from tokens there: then nobody waits for a device to say it.
+        """
+        numbers, scales = self._told(tokens, scale) if self.uses_scale else (None, None)
+        length, offset = tokens.shape[1], self.offset(tokens.shape[1])
+        known = numbers is None or (scales is not None and len(scales) == 1)
+        if not known or length > KEPT_LENGTH or tokens.device.type == "meta" or torch.compiler.is_compiling():
+            numbers = None if numbers is None else sent(numbers, tokens.device)
+            position = torch.arange(length, device=tokens.device)[None]
+            return Positions(tokens, position, numbers, scales=scales, offset=offset)
+        place = Place(length, scales, tokens.device, torch.is_inference_mode_enabled())
+        position, kept, cache = self._kept.at(place)
+        return Positions(tokens, position, kept, cache=cache, scales=scales, offset=offset)
+
+    def _place(self, place: Place) -> tuple[Tensor, Tensor | None, dict[Hashable, Any]]:
+        """Position ids [1, pos], the scale [1], and an empty cache."""
+        scale = None if place.scales is None else torch.full((1,), place.scales[0], device=place.device)
+        return torch.arange(place.length, device=place.device)[None], scale, {}
+
+    def on_the_host(self, positions: Positions) -> dict[Hashable, Tensor]:
+        """What only the host can make for these positions, as `cached` will be asked for it; [1|row, …] each, of sizes
+        that do not depend on the scale."""
+        return {}
+
+    def offset(self, length: int) -> int:
+        """A number to draw for a pass over so many tokens, which `embed` finds in its positions; 0 if none is."""
+        return 0
 
     def known_scale(self, tokens: Tensor, scale: Tensor | None) -> Tensor:
         """The scale of each row, [row]; [1] if all rows have the same, which makes one bias do for all of them."""
+        return sent(self._told(tokens, scale)[0], tokens.device)
+
+    def _told(self, tokens: Tensor, scale: Tensor | None) -> tuple[Tensor, tuple[int, ...] | None]:
+        """The same, where it is, and the numbers in it if the host has them."""
         if scale is None:
             if self.task is None:
                 raise UserError(f"scheme '{self.name}' needs the scale: give it, or build the model for a task")
-            scale = self.task.scale_of(tokens)
-        scale = scale.reshape(-1).to(tokens.device)
+            meta = tokens.device.type == "meta"
+            scale = self.task.scale_of(tokens if meta or torch.compiler.is_compiling() else tokens.cpu())
+        scale = scale.reshape(-1)
         if len(scale) not in (1, len(tokens)):
             raise UserError(f"{len(scale)} scales were given for {len(tokens)} rows: one for each is needed")
-        return scale[:1] if readable(scale) and bool((scale == scale[0]).all()) else scale
+        if not readable(scale):
+            return scale, None
+        scales = tuple(scale.tolist())
+        one = scales.count(scales[0]) == len(scales)
+        return (scale[:1], scales[:1]) if one else (scale, scales)
 
     def embed(self, positions: Positions) -> Tensor | None:
         return None

@@ -1,6 +1,6 @@
 """Schemes whose position ids the task gives: positions that play the same part share an id, and so a learned vector."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import TooLongError, UserError
+from lengthlens.models.devices import sent
 from lengthlens.models.schemes.relation import Code, Relation
 from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Recent, Sizes, option
 from lengthlens.tasks import Task
@@ -31,7 +32,7 @@ def place_in_run(task: Task, scale: int) -> Tensor:
         return task.run_index(instance.tokens)[0]
 
 
-class PositionIds(Recent[Tensor]):
+class PositionIds(Recent[int, Tensor]):
     """Position ids [pos] that follow from the scale of a task, `ids_of(task, scale)`."""
 
     def __init__(self, task: Task, ids_of: Callable[[Task, int], Tensor]) -> None:
@@ -54,6 +55,7 @@ class _TaskGiven(PositionScheme):
     no_hint = "its position ids are given by the task, which knows the scale"
     ids_of: "staticmethod[[Task, int], Tensor]"
     options: Any  # have `max_id`, the largest id that has a vector
+    furthest: int  # how far ids are moved up at most, in training
 
     def __init__(self, sizes: Sizes, options: Any, task: Task | None) -> None:
         if task is None:
@@ -81,19 +83,23 @@ class _TaskGiven(PositionScheme):
     def trained_as(self) -> Relation:
         return self.shared_relation()
 
-    def moved(self, ids: Tensor, most: int) -> Tensor:
-        """The vectors of ids [row, pos]; in training, those above 0 are moved up by a random number up to `most`."""
-        offset = 0
-        if self.training and most:
-            offset = int(torch.randint(most + 1, (), generator=self.generator, device="cpu"))
-        ids = torch.where(ids == 0, 0, ids + offset)
+    def offset(self, length: int) -> int:
+        """In training, ids above 0 are moved up by a random number up to `furthest`."""
+        if not self.training or not self.furthest:
+            return 0
+        return int(torch.randint(self.furthest + 1, (), generator=self.generator, device="cpu"))
+
+    def vectors(self, ids: Tensor, positions: Positions) -> Tensor:
+        """The vectors of ids [row, pos], moved."""
+        offset = positions.offset
         # No id is larger than the number of tokens and one, so that they need not be read as long as that has a vector.
-        if ids.shape[1] + 1 + offset >= len(self.W_pos) and ids.device.type != "meta":
-            largest = int(ids.max())
+        furthest = ids.shape[1] + 1 + (offset if isinstance(offset, int) else self.furthest)
+        if isinstance(offset, int) and furthest >= len(self.W_pos) and ids.device.type != "meta":
+            largest = int(ids.max()) + offset
             if largest >= len(self.W_pos):
                 needed = f"and this sequence needs {largest}: raise its option max_id"
                 raise TooLongError(f"scheme '{self.name}' has position ids up to {len(self.W_pos) - 1}, {needed}")
-        return self.W_pos[ids]
+        return self.W_pos[torch.where(ids == 0, 0, ids + offset)]
 
 
 class Coupled(_TaskGiven):
@@ -121,15 +127,27 @@ class Coupled(_TaskGiven):
         assert task is not None
         self.ids.at(task.min_scale)  # a task that couples nothing refuses here
 
+    @property
+    def furthest(self) -> int:
+        return self.options.max_start - 1
+
     def embed(self, positions: Positions) -> Tensor | None:
+        return self.vectors(positions.cached("ids", lambda: self._ids(positions)), positions)
+
+    def on_the_host(self, positions: Positions) -> dict[Hashable, Tensor]:
+        return {"ids": self._ids(positions)}
+
+    def _ids(self, positions: Positions) -> Tensor:
+        """The id of every token, [1|row, pos]; 0 behind the instance."""
         assert positions.scale is not None
         length, device = positions.tokens.shape[1], positions.tokens.device
-        ids = torch.zeros(len(positions.scale), length, dtype=torch.long, device="cpu")  # 0 behind the instance
+        ids = torch.zeros(len(positions.scale), length, dtype=torch.long, device="cpu")
         # On the meta device there is no scale to read, and any ids will do.
-        for row, scale in enumerate([] if device.type == "meta" else positions.scale.tolist()):
+        scales = [] if device.type == "meta" else positions.scales or positions.scale.tolist()
+        for row, scale in enumerate(scales):
             own = self.ids.at(scale)[:length]
             ids[row, : len(own)] = own
-        return self.moved(ids.to(device), self.options.max_start - 1)
+        return sent(ids, device)
 
 
 class Abacus(_TaskGiven):
@@ -151,6 +169,10 @@ class Abacus(_TaskGiven):
 
     options: Options
 
+    @property
+    def furthest(self) -> int:
+        return self.options.max_offset
+
     def embed(self, positions: Positions) -> Tensor | None:
         assert self.task is not None
-        return self.moved(self.task.run_index(positions.tokens), self.options.max_offset)
+        return self.vectors(self.task.run_index(positions.tokens), positions)

@@ -1,6 +1,7 @@
 """Schemes around schemes: ``randomized:<scheme>``, ``shifted:<scheme>`` and ``hinted:<scheme>``."""
 
 import operator
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import TooLongError, UserError
+from lengthlens.models.devices import sent
 from lengthlens.models.schemes.relation import DISTANCE, Code, CodeTable, Relation
 from lengthlens.models.schemes.scheme import (
     LARGEST,
@@ -68,6 +70,12 @@ class Wrapper(PositionScheme):
 
     def anneal(self, progress: float) -> None:
         self.inner.anneal(progress)
+
+    def offset(self, length: int) -> int:
+        return self.inner.offset(length)
+
+    def on_the_host(self, positions: Positions) -> dict[Hashable, Tensor]:
+        return self.inner.on_the_host(positions)
 
     def embed(self, positions: Positions) -> Tensor | None:
         return joined(part.embed(positions) for part in self.parts)
@@ -148,7 +156,8 @@ class Randomized(Wrapper):
             generator = torch.Generator(device="cpu").manual_seed(self.options.seed * 2**31 + length)
         # Drawn on the CPU, so that every device has the same.
         drawn = torch.randperm(self.options.range, generator=generator, device="cpu")[:length]
-        return Positions(tokens, drawn.sort().values.to(tokens.device)[None], None, limit=self.options.range)
+        position, offset = sent(drawn.sort().values, tokens.device)[None], self.offset(self.options.range)
+        return Positions(tokens, position, None, limit=self.options.range, offset=offset)
 
 
 class Shifted(Wrapper):
@@ -199,7 +208,7 @@ class Shifted(Wrapper):
         if self.training:
             start = int(torch.randint(self.options.range - length + 1, (), generator=self.generator, device="cpu"))
         position = torch.arange(start, start + length, device=tokens.device)[None]
-        return Positions(tokens, position, None, limit=self.options.range)
+        return Positions(tokens, position, None, limit=self.options.range, offset=self.offset(self.options.range))
 
 
 class ScaleHinted(Wrapper):

@@ -1,0 +1,179 @@
+"""On a GPU, as far as that can be seen without one: on devices that are pretended (tests/pretended.py)."""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lengthlens as ll
+from lengthlens.errors import UserError
+from lengthlens.models.schemes import scheme_names
+from lengthlens.models.schemes.scheme import PositionScheme
+from lengthlens.models.transformer import HookedModel
+from lengthlens.runs.evaluation import exact_match
+from lengthlens.runs.trainer import Trainer, answer_loss, answer_start
+from lengthlens.runs.training import decode_checkpoint, encode_checkpoint
+from lengthlens.tasks import TASKS
+from lengthlens.tests.pretended import Gpus, pretended_gpus
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TINY = {"train_max": 3, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 40}
+FEW = ["none", "ideal", "lbpe", "hinted:fire", "rope", "randomized:relative", "coupled", "abacus", "rpe-square", "cope"]
+MOST = [name for name in scheme_names() if name not in FEW]
+EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in MOST)]
+
+
+def small(scheme: str, **changes: object) -> ll.RunConfig:
+    task = "addition" if scheme in ("coupled", "abacus") else "copy"
+    return ll.RunConfig.from_dict({"task": task, "scheme": scheme, **TINY, **changes})
+
+
+@pytest.fixture
+def gpus() -> Iterator[Gpus]:
+    with pretended_gpus(2) as found:
+        yield found
+
+
+@pytest.mark.parametrize("lengths", ["one", "mixed"])
+@pytest.mark.parametrize("scheme", EVERY)
+def test_a_step_waits_at_most_once_and_launches_few_kernels(scheme: str, lengths: str, gpus: Gpus) -> None:
+    """Also: what is learned is what the CPU learns, but for b_K, whose gradient is rounding alone."""
+    here, there = (Trainer(small(scheme, device=device, lengths=lengths)) for device in ("cpu", "cuda"))
+    for step in range(4):
+        for trainer in (here, there):
+            trainer.model.train()
+            gpus.reset()
+            loss = trainer._step()
+            assert loss.device == trainer.device
+        assert gpus.waits == 0, gpus.waited
+        assert gpus.doubles == 0 and set(gpus.devices) == {0}
+        if step == 3 and lengths == "one":  # mixed scales are laid out anew at every step
+            assert gpus.kernels < 250, gpus.launched
+    for (name, own), other in zip(here.model.named_parameters(), there.parameters):
+        if not name.endswith("b_K"):
+            torch.testing.assert_close(other.cpu(), own.detach(), atol=2e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("scheme", EVERY)
+def test_gradients_cache_exact_match_and_generation_are_those_of_the_cpu(scheme: str, gpus: Gpus) -> None:
+    here = ll.build(small(scheme).model).eval()
+    there = ll.build(small(scheme).model).eval().to("cuda:1")
+    task = TASKS[small(scheme).task]
+    batch = task.sample([1, 3, 2], generator=torch.Generator().manual_seed(0))
+    found = []
+    for model in (here, there):
+        logits, cache = model.run_with_cache(batch.tokens, batch.scale)
+        loss = answer_loss(logits, batch, 0.1)
+        named = {n: p for n, p in model.named_parameters() if not n.endswith("b_K")}
+        gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        found.append([logits, *cache.values(), *(g for g in gradients if g is not None)])
+    assert all(x.device == torch.device("cuda:1") for x in found[1])
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(other.detach().cpu(), own.detach(), atol=1e-4, rtol=1e-3)
+    assert exact_match(there, task, [2, 4], samples=8) == exact_match(here, task, [2, 4], samples=8)
+    prompt = batch.tokens[1:2, : task.prompt_length(3)]
+    expected = here.generate(prompt, 4, 3)
+    gpus.reset()
+    written = there.generate(prompt, 4, 3)
+    assert gpus.waits == 0, gpus.waited
+    assert torch.equal(written.cpu(), expected)
+
+
+@pytest.mark.parametrize("scheme", ["lbpe", "shifted:learned"])
+def test_training_resumes_on_a_gpu_bit_by_bit(scheme: str, gpus: Gpus) -> None:
+    whole = Trainer(small(scheme, device="cuda"))
+    whole.advance()
+    state = decode_checkpoint(encode_checkpoint(whole))
+    whole.advance()
+    taken_up = Trainer(small(scheme, device="cuda"))
+    taken_up.load(*state)
+    taken_up.advance()
+    assert taken_up.history == whole.history
+    assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(taken_up.parameters, whole.parameters))
+
+
+def test_what_is_left_on_the_cpu_is_found(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: the pretended device refuses what CUDA would."""
+    model = ll.build(small("relative").model).to("cuda")
+    tokens = TASKS["copy"].sample(3, 2, torch.Generator().manual_seed(0)).tokens
+
+    def left_behind(self: PositionScheme, *given: object) -> torch.Tensor:
+        return torch.zeros(1, 1, 9, 9)
+
+    monkeypatch.setattr(type(model.pos_embed), "score", left_behind)
+    with pytest.raises(RuntimeError, match="same device"):
+        model(tokens, 3)
+    x = torch.ones(3, device="cuda:0")
+    with pytest.raises(RuntimeError, match="same device, but found cuda:0, cuda:1"):
+        x + torch.ones(3, device="cuda:1")
+    assert float((x + torch.tensor(1.0)).sum()) == 6.0  # a number without dimensions may come from the CPU
+    gpus.reset()
+    x[x > 0].sum().item()
+    assert gpus.waits == 2 and gpus.kernels >= 3
+
+
+def test_ids_are_checked_before_a_gpu_sees_them(gpus: Gpus) -> None:
+    model = ll.build(small("rope").model).to("cuda")
+    for wrong in (torch.tensor([[1, 99]]), torch.tensor([[1, -1]])):
+        for tokens in (wrong, wrong.to("cuda")):
+            with pytest.raises(UserError, match="outside the vocabulary of 14 tokens"):
+                model(tokens)
+
+
+def test_devices_by_number(gpus: Gpus) -> None:
+    assert Trainer(small("rope", device="cuda:1")).device == torch.device("cuda:1")
+    with pytest.raises(UserError, match="no device 'cuda:2' here: the choices are auto, cpu, cuda, cuda:0, cuda:1"):
+        Trainer(small("rope", device="cuda:2"))
+    with pytest.raises(UserError, match="device"):
+        small("rope", device="cuda:x")
+
+
+def test_a_run_says_where_it_was_trained(gpus: Gpus, tmp_path: Path) -> None:
+    store = ll.RunStore(tmp_path)
+    run = ll.train(small("rope", device="cuda:1", steps=3), store).run
+    assert run is not None
+    (start,) = [event for event in run.events() if event["event"] == "start"]
+    assert (start["device"], start["gpu"]) == ("cuda:1", "pretended")
+    assert run.model().cfg.device.type == "cpu"
+
+
+def test_a_run_on_another_device_says_so(tmp_path: Path) -> None:
+    store, config = ll.RunStore(tmp_path), small("rope", steps=9)
+
+    def stop(progress: Any) -> None:
+        if progress.metrics.step == 6:
+            raise KeyboardInterrupt
+
+    with pretended_gpus(1), pytest.raises(KeyboardInterrupt):
+        ll.train(replace(config, device="cuda"), store, reports=[stop], checkpoint_seconds=0)
+    run = ll.train(replace(config, device="cpu"), store).run
+    assert run is not None
+    starts = [event for event in run.events() if event["event"] == "start"]
+    assert [start["device"] for start in starts] == ["cuda:0", "cpu"] and starts[1]["before"] == "cuda:0"
+
+
+def test_probes_on_a_gpu_give_the_numbers_of_the_cpu(gpus: Gpus, trained: Callable[[str], HookedModel]) -> None:
+    from lengthlens.probes.table import probe_model
+
+    tables = []
+    for device in ("cpu", "cuda"):
+        with redirect_stdout(io.StringIO()):
+            tables.append(probe_model(trained("copy_lbpe").to(device), train_max=3, measures=["src", "lrc"]))
+    here, there = tables
+    assert here["measure"].tolist() == there["measure"].tolist()
+    np.testing.assert_allclose(there["value"], here["value"], atol=1e-3, rtol=1e-3)
+
+
+def test_a_certificate_of_a_model_on_a_gpu(gpus: Gpus, trained: Callable[[str], HookedModel]) -> None:
+    here, there = (ll.certify(trained("copy_lbpe").to(device), max_length=60) for device in ("cpu", "cuda"))
+    assert here == there
+
+
+def test_where_the_answer_starts() -> None:
+    assert answer_start(TASKS["copy"].sample(3, 2, torch.Generator())) == 5

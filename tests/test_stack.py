@@ -1,0 +1,115 @@
+"""Many runs as one: each becomes what it would have become alone, with the operations of one."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import lengthlens as ll
+from lengthlens.models.schemes import scheme_names
+from lengthlens.runs.stack import Stack, stacks
+from lengthlens.runs.sweep import Grid, sweep
+from lengthlens.runs.trainer import Trainer
+
+TINY = {"train_max": 4, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 7, "device": "cpu"}
+FEW = ["lbpe", "ideal", "hinted:fire", "randomized:learned", "coupled"]
+EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in scheme_names() if name not in FEW)]
+
+
+def configs(scheme: str, count: int, **changes: Any) -> list[ll.RunConfig]:
+    task = "addition" if scheme in ("coupled", "abacus") else "copy"
+    common = {"task": task, "scheme": scheme, **TINY, **changes}
+    return [ll.RunConfig.from_dict({**common, "seed": seed, "lr": 2e-3 * (1 + seed)}) for seed in range(count)]
+
+
+@pytest.mark.parametrize("lengths", ["one", "mixed"])
+@pytest.mark.parametrize("scheme", EVERY)
+def test_a_stacked_run_learns_what_it_learns_alone(scheme: str, lengths: str) -> None:
+    alone = [Trainer(config) for config in configs(scheme, 3, lengths=lengths)]
+    for trainer in alone:
+        while not trainer.done:
+            trainer.advance()
+    together = [Trainer(config) for config in configs(scheme, 3, lengths=lengths)]
+    stack = Stack(together)
+    while stack.trainers:
+        stack.advance()
+    for one, other in zip(alone, together):
+        assert [m.step for m in one.history] == [m.step for m in other.history] == [3, 6, 7]
+        assert one.tokens == other.tokens and one.end == other.end
+        torch.testing.assert_close(
+            torch.tensor([m.loss for m in other.history]), torch.tensor([m.loss for m in one.history])
+        )
+        for (name, own), found in zip(one.model.named_parameters(), other.parameters):
+            if not name.endswith("b_K"):  # whose gradient is rounding alone
+                torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-4, msg=name)
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations that networks of this size consist of; views are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number[str(func)] += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def operations(trainers: list[Trainer]) -> int:
+    """Of a step but for drawing its instances, which each run does for itself."""
+    stack = Stack(trainers)
+    batches = [trainer.draw() for trainer in trainers]
+    for trainer, batch in zip(trainers, batches):
+        trainer.draw = lambda batch=batch: batch  # type: ignore[method-assign]
+    stack._step()
+    inputs = stack.inputs()
+    with Operations() as counted:
+        stack.train_on(*inputs)
+    return counted.number.total()
+
+
+def test_operations_do_not_depend_on_how_many_runs_there_are() -> None:
+    """Eight seeds of lbpe: as many as one of them in a stack."""
+    one, eight = (operations([Trainer(c) for c in configs("lbpe", count, steps=4)]) for count in (1, 8))
+    assert one == eight
+
+
+def test_runs_of_a_stack_stop_by_themselves_and_go_on_from_their_own_checkpoints() -> None:
+    pair = [Trainer(config) for config in configs("rope", 2)]
+    pair[1].end = 5  # as if it had settled
+    stack = Stack(pair)
+    while stack.trainers:
+        stack.advance()
+    assert [trainer.step for trainer in pair] == [7, 5] and [m.step for m in pair[1].history] == [3, 5]
+    first = Trainer(configs("rope", 1)[0])
+    first.advance()
+    resumed = Trainer(configs("rope", 1)[0])
+    resumed.load(*first.state())
+    stack = Stack([resumed, Trainer(configs("rope", 2)[1])])  # one has three steps behind it, the other none
+    while stack.trainers:
+        stack.advance()
+    for found, own in zip(resumed.parameters, pair[0].parameters):
+        torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-4)
+
+
+def test_what_can_be_stacked() -> None:
+    seeds = configs("rope", 5)
+    assert [[c.seed for c in group] for group in stacks(seeds, 2)] == [[0, 1], [2, 3], [4]]
+    assert len(stacks([*configs("rope", 2), *configs("alibi", 2)], 8)) == 2
+
+
+def test_a_sweep_of_stacks_keeps_every_run_by_itself(tmp_path: Path) -> None:
+    grid = Grid(["copy"], ["rope"], seeds=[0, 1, 2], lengths=[5], samples=4, settings=TINY)
+    single, stacked = ll.RunStore(tmp_path / "a"), ll.RunStore(tmp_path / "b")
+    alone, together = sweep(grid, single, workers=1), sweep(grid, stacked, workers=1, stack=2)
+    assert alone == together and all(outcome.trained for outcome in together)
+    for one, other in zip(single.runs(), stacked.runs()):
+        assert one.id == other.id and other.verified()
+        assert [r["exact_match"] for r in one.evaluation()] == [r["exact_match"] for r in other.evaluation()]
+        assert [e["event"] for e in other.events()] == [e["event"] for e in one.events()]
+        assert not other.has("checkpoint.safetensors")
+    assert not any(outcome.trained for outcome in sweep(grid, stacked, workers=1, stack=2))
