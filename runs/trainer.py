@@ -74,6 +74,7 @@ class Trainer:
         self.history: list[Metrics] = []
         self.step = self.tokens = 0
         self.end = config.steps  # earlier once the run has settled
+        self.condensed = False  # whether the scheme was told to drop what it does not need
 
     @property
     def done(self) -> bool:
@@ -99,6 +100,9 @@ class Trainer:
         self.history.append(Metrics(self.step, loss, self._rate(), right, margin, self.tokens))
         if settled(self.history, self.config.patience):
             self.end = min(self.end, math.ceil(self.step / (1 - self.config.cooldown)))
+        if not self.condensed and self.step >= (1 - self.config.cooldown) * self.end:
+            self.condensed = True
+            self.model.pos_embed.condense(lambda: check_in_range(self.model, self.task, self.config)[0] >= right)
         return self.history[-1]
 
     def _step(self) -> Tensor:
@@ -111,8 +115,9 @@ class Trainer:
         lower = self.config.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if lower else nullcontext():
             loss = answer_loss(self.compiled(batch.tokens, batch.scale), batch, self.config.label_smoothing)
+        price = None if self.condensed else self.model.pos_embed.penalty()
         self.optimizer.zero_grad()
-        loss.backward()
+        (loss if price is None else loss + price).backward()
         if self.config.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
@@ -141,7 +146,7 @@ class Trainer:
                 tensors[f"optimizer.{kind}.{names[parameter]}"] = value
         tensors["generator.data"] = self.data.get_state()
         tensors["generator.draws"] = self.draws.get_state()
-        facts = {"step": self.step, "end": self.end, "tokens": self.tokens}
+        facts = {"step": self.step, "end": self.end, "tokens": self.tokens, "condensed": self.condensed}
         return tensors, facts | {"looks": [list(metrics) for metrics in self.history]}
 
     def load(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -153,6 +158,7 @@ class Trainer:
         self.data.set_state(tensors["generator.data"])
         self.draws.set_state(tensors["generator.draws"])
         self.step, self.end, self.tokens = facts["step"], facts["end"], facts["tokens"]
+        self.condensed = facts.get("condensed", False)  # no part of checkpoints from before there was any such scheme
         self.history = [Metrics(*values) for values in facts["looks"]]
 
 

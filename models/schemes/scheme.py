@@ -246,6 +246,16 @@ class PositionScheme(nn.Module, ABC):
     def anneal(self, progress: float) -> None:
         """Told by a trainer how much of the training is done, from 0 to 1."""
 
+    def penalty(self) -> Tensor | None:
+        """What a trainer adds to the loss until the learning rate begins to fall, as a price of what is not needed."""
+        return None
+
+    def condense(self, unchanged: Callable[[], bool]) -> None:
+        """Told by a trainer, once, that the learning rate begins to fall: what can go while `unchanged()` holds may go.
+
+        Training goes on with what is left.
+        """
+
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         """Where `tokens` [row, pos] stand; the scale is inferred by the task's own rule where it is not given."""
         position = torch.arange(tokens.shape[1], device=tokens.device)[None]
