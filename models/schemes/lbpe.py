@@ -271,7 +271,6 @@ class LearnedRelation(PositionScheme):
         left = "; ".join(f"{form}: {' '.join(map(str, own))}" for form, own in values.items()) or "none"
         return replace(self.relation(), words=f"surviving forms (|bias| > {threshold:g}) {left}")
 
-
     def condense(self, unchanged: Callable[[], bool]) -> None:
         """Of the wide family, keep what answers in range need. Keys that are then without a value weigh as one only
         afterwards, since the network has yet to get used to that."""
