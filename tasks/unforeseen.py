@@ -1,7 +1,7 @@
 """Tasks that no scheme and no recipe was made for: five written by hand, and any number drawn at random.
 
-They are not in `TASKS` until this module is loaded as a plug-in, ``--plugin lengthlens.tasks.unforeseen``, or imported.
-All are position-addressed, with sources on which some form a·i + b·j + c·n + d is constant, |a|, |b| ≤ 2 and |c| ≤ 4.
+They are not in `TASKS` until they are registered, as examples/learned_relations/tasks.py does with the five and twenty
+drawn ones; it is a plug-in. All are position-addressed, with sources on which some form a·i + b·j + c·n + d is constant, |a|, |b| ≤ 2 and |c| ≤ 4.
 """
 
 import itertools
@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthlens.plugins.registry import register
 from lengthlens.tasks.arithmetic import Addition
 from lengthlens.tasks.copying import COPY, DIGITS, _Copying
 from lengthlens.tasks.counting import value
@@ -22,7 +21,6 @@ from lengthlens.tasks.layout import Ints, Layout, Line, Stretch, along
 from lengthlens.tasks.task import END, Circuit, Operator, Task
 
 
-@register
 class PalindromeCompletion(_Copying):
     """What makes a palindrome of a string, its last symbol in the middle. ``^ 7 3 5 = 3 7 $``."""
 
@@ -50,7 +48,6 @@ def differ(x: str, x_before: str) -> str:
 DIFFER = Operator("subtract", 2, differ)
 
 
-@register
 @dataclass(frozen=True)
 class FirstDifference(Task):
     """Every digit less the one before it. ``^ 7 3 = 7 6 $``."""
@@ -71,7 +68,6 @@ class FirstDifference(Task):
         return Layout(along("="), Line(0, 1, 2), Line(0, 2, 3), (steps,))
 
 
-@register
 class AdditionBase7(Addition):
     """Addition of numbers to the base 7, lowest digit first. 26 + 51 = 110: ``^ 6 2 + 1 5 = 0 1 1 $``."""
 
@@ -81,7 +77,6 @@ class AdditionBase7(Addition):
         super().__init__(DIGITS[:7])
 
 
-@register
 class EverySecond(_Copying):
     """The first symbol of each of n pairs. ``^ 7 3 5 1 = 7 5 $``: query i reads position 2i−4n−1."""
 
@@ -107,7 +102,6 @@ class EverySecond(_Copying):
         return self.sources(scale)
 
 
-@register
 @dataclass(frozen=True)
 class Interleave(Task):
     """Two strings of n, by turns. ``^ 7 3 | 5 1 = 7 5 3 1 $``: query i reads i/2 − n where i is even, else (i+1)/2."""
@@ -223,7 +217,7 @@ class Drawn(Task):
 
     >>> task = Drawn(3)
     >>> task.name, task.render(task.sample(2, 1, torch.Generator().manual_seed(0)).tokens[0])
-    ('drawn-3', '^ b b | a b = b b $')
+    ('drawn-3', '^ c a = c c $')
     """
 
     family = "position-addressed"
@@ -315,4 +309,4 @@ class Drawn(Task):
         return Layout(tuple(marks), *after, (steps,))
 
 
-DRAWN = tuple(register(Drawn(seed)) for seed in range(20))
+BY_HAND = (PalindromeCompletion, FirstDifference, AdditionBase7, EverySecond, Interleave)
