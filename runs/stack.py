@@ -36,7 +36,8 @@ def stacks(configs: Sequence[RunConfig], most: int) -> list[list[RunConfig]]:
     """
     alike: dict[str, list[RunConfig]] = {}
     for config in configs:
-        own = OWN if config.precision == "float32" else ()
+        alone = config.precision != "float32" or config.spec.scheme.condenses(config.scheme_options)
+        own = () if alone else OWN
         common = {name: value for name, value in config.to_dict().items() if name not in own}
         alike.setdefault(json.dumps(common, sort_keys=True), []).append(config)
     return [group[k : k + most] for group in alike.values() for k in range(0, len(group), most)]

@@ -77,6 +77,7 @@ class Trainer:
         self.losses: list[Tensor] = []  # since the last evaluation
         self.step = self.tokens = 0
         self.end = config.steps  # earlier once the run has settled
+        self.condensed = False  # whether the scheme was told to drop what it does not need
 
     @property
     def done(self) -> bool:
@@ -111,6 +112,9 @@ class Trainer:
         self.history.append(Metrics(self.step, loss, self.rate(), right, margin, self.tokens))
         if settled(self.history, self.config.patience):
             self.end = min(self.end, math.ceil(self.step / (1 - self.config.cooldown)))
+        if not self.condensed and self.step >= (1 - self.config.cooldown) * self.end:
+            self.condensed = True
+            self.model.pos_embed.condense(lambda: check_in_range(self.model, self.task, self.config)[0] >= right)
         return self.history[-1]
 
     def _step(self) -> Tensor:
@@ -122,7 +126,8 @@ class Trainer:
         lower = self.config.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if lower else nullcontext():
             loss = answer_loss(self.compiled(batch.tokens, scale_of(batch)), batch, self.config.label_smoothing)
-        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        price = None if self.condensed else self.model.pos_embed.penalty()
+        found = torch.autograd.grad(loss if price is None else loss + price, self.parameters, allow_unused=True)
         gradients = [None if each is None else each.contiguous() for each in found]  # the fused AdamW ignores strides
         for parameter, gradient in zip(self.parameters, clipped(gradients, self.config.clip)):
             parameter.grad = gradient
@@ -153,7 +158,7 @@ class Trainer:
                 tensors[f"optimizer.{kind}.{names[parameter]}"] = value
         tensors["generator.data"] = self.data.get_state()
         tensors["generator.draws"] = self.draws.get_state()
-        facts = {"step": self.step, "end": self.end, "tokens": self.tokens}
+        facts = {"step": self.step, "end": self.end, "tokens": self.tokens, "condensed": self.condensed}
         return tensors, facts | {"looks": [list(metrics) for metrics in self.history]}
 
     def load(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -165,6 +170,7 @@ class Trainer:
         self.data.set_state(tensors["generator.data"])
         self.draws.set_state(tensors["generator.draws"])
         self.step, self.end, self.tokens = facts["step"], facts["end"], facts["tokens"]
+        self.condensed = facts.get("condensed", False)  # no part of checkpoints from before there was any such scheme
         self.history = [Metrics(*values) for values in facts["looks"]]
 
 

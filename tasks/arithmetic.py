@@ -13,20 +13,24 @@ from lengthlens.tasks.layout import Ints, Layout, Line, Stretch, along
 from lengthlens.tasks.task import BEGIN, END, Circuit, Operator, Task
 
 
-def add_step(a: str, b: str, a_before: str, b_before: str, sum_before: str) -> str:
+def adding(base: int) -> Operator:
     """The next digit of a sum. The carry is not written down: it follows from the column before.
 
-    >>> add_step("5", "4", "3", "9", "2")  # …3 + …9 gave 2, so one is carried
+    >>> adding(10).function("5", "4", "3", "9", "2")  # …3 + …9 gave 2, so one is carried
     '0'
     """
-    if a_before == "+":  # the column before was the carry's own
-        return END
-    column = value(a_before) + value(b_before)
-    carry = column > 9 or (column == 9 and sum_before == "0")
-    return str((value(a) + value(b) + carry) % 10)
+
+    def add_step(a: str, b: str, a_before: str, b_before: str, sum_before: str) -> str:
+        if a_before == "+":  # the column before was the carry's own
+            return END
+        column = value(a_before) + value(b_before)
+        carry = column >= base or (column == base - 1 and sum_before == "0")
+        return str((value(a) + value(b) + carry) % base)
+
+    return Operator("add digits", 5, add_step)
 
 
-ADD = Operator("add digits", 5, add_step)
+ADD = adding(10)
 
 
 def multiply_step(x: str, x_before: str, digit: str, product_before: str) -> str:
@@ -61,18 +65,18 @@ def written_at_once(scale: int, digits: Iterable[tuple[Operator, Ints]]) -> Circ
     return Circuit.join(*(Circuit.of(operator, [query], *sources[:, None]) for query, (operator, sources) in steps))
 
 
-def add(a: Tensor, b: Tensor) -> Tensor:
+def add(a: Tensor, b: Tensor, base: int = 10) -> Tensor:
     """The digits of a sum, lowest first, end carry included: [row, n] and [row, n] to [row, n+1].
 
-    A carry leaves a column if the last column at or below it whose digits do not add up to nine adds up to more.
+    A carry leaves a column if the last column at or below it whose digits do not add up to base − 1 adds up to more.
     """
     column = a + b
     places = torch.arange(a.shape[1], device=a.device)
-    decisive = torch.where(column == 9, -1, places).cummax(1).values
-    carry = (decisive >= 0) & (column.gather(1, decisive.clamp(min=0)) > 9)
+    decisive = torch.where(column == base - 1, -1, places).cummax(1).values
+    carry = (decisive >= 0) & (column.gather(1, decisive.clamp(min=0)) >= base)
     digits = torch.nn.functional.pad(column, (0, 1))
     digits[:, 1:] += carry
-    return digits % 10
+    return digits % base
 
 
 def carried(columns: Tensor) -> Tensor:
@@ -115,12 +119,12 @@ class Addition(_TwoNumbers):
     coupled_from = 1
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
-        return add(inputs[:, :scale], inputs[:, scale:])
+        return add(inputs[:, :scale], inputs[:, scale:], len(self.symbols))
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         k = np.arange(1, scale + 3)
         a, b, written = k, scale + 1 + k, 2 * scale + 2 + k
-        return Circuit.of(ADD, written - 1, a, b, a - 1, b - 1, written - 1)
+        return Circuit.of(adding(len(self.symbols)), written - 1, a, b, a - 1, b - 1, written - 1)
 
     def layout(self) -> Layout | None:
         sources = Line(1, -2, -1), Line(1, -1), Line(1, -2, -2), Line(1, -1, -1), Line(1)

@@ -286,11 +286,11 @@ def chosen_for(
 
 def best_of(family: Mapping[str, Relation], steps: Steps, train_max: int) -> Choice:
     """The first relation that serves a slot, or else the one that comes nearest; small scales decide on most."""
-    few = up_to(steps, 2 * train_max)
-    tried = {name: examine(relation, [few], train_max) for name, relation in family.items()}
-    for name, findings in tried.items():
-        if findings.possible:
-            tried[name] = examine(family[name], [steps], train_max)
+    few, tried = up_to(steps, 2 * train_max), {}
+    for name, relation in family.items():
+        tried[name] = examine(relation, [few], train_max)
+        if tried[name].possible:
+            tried[name] = examine(relation, [steps], train_max)
             if tried[name].possible:
                 break
     name = min(tried, key=lambda name: tried[name].failures)
@@ -321,13 +321,34 @@ class WeightedPointers:
 def weighted_pointers(pointers: Sequence[Pointer], steps: Steps, train_max: int) -> WeightedPointers | None:
     """Weights that serve the one slot of these steps, learnable from scales up to `train_max`; None if none were found.
 
-    They are looked for on scales up to twice that, and what they rest on is then checked on all.
+    They are looked for on scales up to twice that, and what they rest on is then checked on all. Where some never point
+    at another key and serve all steps between them, no weights need be weighed against each other.
     """
+    if (alone := unfailing(pointers, steps)) and all_covered(alone, steps, train_max):
+        return WeightedPointers(tuple(alone), np.ones(len(alone)), numbered(at_source(alone, steps))[1])
     for window in sorted({abs(one.value) for one in pointers}):
         chosen = fewest([one for one in pointers if abs(one.value) <= window], up_to(steps, 2 * train_max))
         if chosen is not None and all_covered(chosen[0], steps, train_max):
             return WeightedPointers(tuple(chosen[0]), chosen[1], numbered(at_source(chosen[0], steps))[1])
     return None
+
+
+def unfailing(pointers: Sequence[Pointer], steps: Steps) -> list[Pointer]:
+    """Few pointers that point at the source or at nothing, and of which one does at every step; [] if there are none.
+
+    Each time the one that serves most of the steps that are left.
+    """
+    points = np.stack([pointed_at(one, steps) for one in pointers], 1)  # [step, pointer]
+    right = points == steps.sources[:, :1]
+    right &= (right | (points == NOWHERE)).all(0)
+    chosen, left = [], np.ones(len(steps), dtype=bool)
+    while left.any():
+        best = int(right[left].sum(0).argmax())
+        if not right[left, best].any():
+            return []
+        chosen.append(pointers[best])
+        left &= ~right[:, best]
+    return chosen
 
 
 def all_covered(pointers: Sequence[Pointer], steps: Steps, train_max: int) -> bool:

@@ -3,9 +3,9 @@
 Beside it, for comparison, a relation that is learned freely and is not made to extrapolate.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +13,17 @@ from torch import Tensor, nn
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes.relation import (
     THRESHOLDS,
+    WIDE,
     Code,
     CodedForm,
     LearnedEntry,
     Phi,
     Pointer,
     Relation,
-    marked_keys,
+    key_with,
     read_forms,
 )
-from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys
+from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys, readable
 from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout, Line
 
@@ -31,6 +32,12 @@ from lengthlens.tasks.layout import Layout, Line
 FORMS = "i-j, i-j-n, i-j-2n, j, j-n, j-2n, i+j-n, i+j-2n, i+j-3n"
 
 EVERY = slice(None)
+
+# What a unit of weight costs in the loss while the forms of the wide family compete. The right pointer serves every
+# step of every scale for one price; several that coincide with it at some of them cost more together. Ten times as much
+# keeps heads from becoming sharp: every-second, seed 0, then stays at 0.998 in range with its one pointer at +2.4.
+PRICE = 3e-4
+NEGLIGIBLE = 0.1  # a weight that adds less than this to a score is dropped unasked when training condenses
 
 
 class LearnedRelation(PositionScheme):
@@ -43,7 +50,11 @@ class LearnedRelation(PositionScheme):
     become sharp within the steps in which the rest of the network learns.)
 
     Computed sparsely: at a query each (form, value) marks one key at most, so that a block of queries takes
-    queries · forms · values additions whatever the number of keys.
+    queries · forms · values additions whatever the number of keys; pairs that no head uses any more take none.
+
+    ``forms=wide`` stands for all forms with factors of i and j up to 2 and of n up to 4 in size. Weights are then
+    learned as they are, without gates, at a price in the loss (`PRICE`) until the learning rate begins to fall. There
+    all but those go, once, that answers in range need (`condense`), and training ends with the few that are left.
 
     With ``other=one`` all keys that have no value, but for the first, together weigh as one key: each has log(number of
     them) taken off its score. Attention is then the same function of the keys with a value, and of what the others have
@@ -64,7 +75,7 @@ class LearnedRelation(PositionScheme):
     @dataclass(frozen=True)
     class Options:
         variant: str = "forms"  # the only one; what was "mlp" is scheme lbpe-mlp. Kept: it is part of runs' names
-        forms: str = FORMS
+        forms: str = FORMS  # a list with commas, or "wide"
         window: int = option(3, at_least=0, at_most=64)
         final_temperature: float = option(1.0, at_least=0.01)  # of the gates, reached at the end of training
         hidden: int = option(32, at_least=1, at_most=4096)  # means nothing here; kept for the same reason
@@ -81,74 +92,111 @@ class LearnedRelation(PositionScheme):
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
         super().__init__(sizes, options, task)
         self.forms = read_forms(options.forms)
+        self.wide = options.forms.strip() == WIDE
         shape = (sizes.n_layers, sizes.n_heads, len(self.forms), 2 * options.window + 1)
-        self.gate_logits = nn.Parameter(torch.zeros(shape[:3]))
+        self.gate_logits = None if self.wide else nn.Parameter(torch.zeros(shape[:3]))
         self.bias = nn.Parameter(torch.zeros(shape))
         self.temperature: Tensor
         self.alive: Tensor  # which (form, value) still count, by head; `prune` switches off
         self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("alive", torch.ones(shape, dtype=torch.bool))
+        self.pooling = options.other == "one"
+        self._known: tuple[Tensor, int | None, Hashable, Tensor | None] | None = None  # `alive`, its version, `_used`
 
     def anneal(self, progress: float) -> None:
         """Lower the temperature of the gates geometrically, from 1 to `final_temperature`."""
         self.temperature.fill_(self.options.final_temperature ** min(max(progress, 0.0), 1.0))
 
     def gates(self, layers: slice = EVERY) -> Tensor:
-        """How much each head uses each form; sums to one. [layer, head, form]"""
+        """How much each head uses each form: sums to one; of the wide family 1 or 0. [layer, head, form]"""
+        if self.gate_logits is None:
+            return self.alive[layers].any(-1).to(self.bias.dtype)
         return (self.gate_logits[layers] / self.temperature).softmax(-1)
 
     def weights(self, layers: slice = EVERY) -> Tensor:
         """What each head adds to the score where a form has a value. [layer, head, form, value]"""
+        if self.gate_logits is None:
+            return self.bias[layers] * self.alive[layers]
         return len(self.forms) * self.gates(layers)[..., None] * self.bias[layers] * self.alive[layers]
+
+    @classmethod
+    def condenses(cls, options: Mapping[str, Any]) -> bool:
+        return str(options["forms"]).strip() == WIDE
+
+    def penalty(self) -> Tensor | None:
+        return PRICE * self.bias.abs().sum() if self.wide else None
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         return positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
 
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]"""
-        key, exists = positions.cached((queries.start, queries.stop), lambda: self._marked(queries, scales))
-        every = positions.once("weights", lambda: self.weights().flatten(2)[:, None, :, None].unbind())
-        weights = every[layer]  # [1, head, 1, form·value]
-        added = torch.where(exists, weights, 0)  # [scale, head, query, form·value]
+        kind, used = self._used()
+        marked = positions.cached((queries.start, queries.stop, kind), lambda: self._marked(queries, scales, used))
+        every = positions.once("weights", lambda: chosen(self.weights(), used)[:, None, :, None].unbind())
+        key, exists = marked
+        added = torch.where(exists, every[layer], 0)  # [scale, head, query, pointer]
         empty = added.new_zeros(*added.shape[:3], queries.stop)
         bias = empty.scatter_add(3, key.expand_as(added), added)
-        if self.options.other == "each":
+        if not self.pooling:
             return bias
-        counts = (exists & self.alive[layer].flatten(1)[:, None]).to(added.dtype)
+        counts = (exists & chosen(self.alive, used)[layer][:, None]).to(added.dtype)
         valued = empty.scatter_add(3, key.expand_as(counts), counts) > 0
         return bias - pooled_keys(valued, queries)
 
-    def _marked(self, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
-        """The key of each (form, value) at each query, and whether there is one. [scale, 1, query, form·value]"""
-        query = torch.arange(queries.start, queries.stop, device=scales.device)
-        key = marked_keys(self.forms, self.options.window, query, scales).flatten(2)[:, None]
-        exists = (key >= 0) & (key <= query[:, None])
+    def _marked(self, queries: slice, scales: Tensor, used: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The key of each pointer at each query, and whether there is one. [scale, 1, query, pointer]"""
+        query = torch.arange(queries.start, queries.stop, device=scales.device)[:, None]
+        places = torch.arange(self.bias[0, 0].numel(), device=scales.device) if used is None else used
+        key = self._keys(places, query, scales[:, None, None])[:, None]
+        exists = (key >= 0) & (key <= query)
         return torch.where(exists, key, 0), exists
+
+    def _keys(self, used: Tensor, query: Tensor, scale: Tensor) -> Tensor:
+        """The key that each pointer in use points at; it need not exist. [*, pointer]"""
+        width = self.bias.shape[-1]
+        a, b, c, d = torch.tensor(self.forms, device=query.device)[used // width].unbind(1)
+        keys: Tensor = key_with((a, b, c, d), used % width - self.options.window, query, scale)
+        return keys
+
+    def _used(self) -> tuple[Hashable, Tensor | None]:
+        """The (form, value) that some head may use, as places in [form·value], and a name of that choice.
+
+        None, named "all", is every place: where all are alive, and where the host does not know. Found again when
+        `alive` changes.
+        """
+        if not readable(self.alive):
+            return "all", None
+        version = None if self.alive.is_inference() else self.alive._version  # an inference tensor has none
+        known = self._known
+        if known is None or version is None or known[0] is not self.alive or known[1] != version:
+            places = self.alive.flatten(0, 1).flatten(1).any(0)
+            used = None if bool(places.all()) else places.nonzero()[:, 0]
+            known = self._known = (self.alive, version, "all" if used is None else tuple(used.tolist()), used)
+        return known[2:]
 
     @property
     def pools_others(self) -> bool:  # type: ignore[override]
         return self.options.other == "one"
 
-    def _used(self) -> list[int]:
+    def _named(self) -> Tensor:
         """The (form, value) that make a key one of its own in some head, as places in [form·value]."""
         counts = self.alive if self.pools_others else self.weights().detach() != 0
-        return counts.flatten(0, 1).flatten(1).any(0).nonzero()[:, 0].tolist()
+        return counts.flatten(0, 1).flatten(1).any(0).nonzero()[:, 0]
 
     def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys:
-        used = self._used()
-        lines = torch.tensor(self._lines(used), device=query.device).view(-1, 3)
-        key = query[:, None] * lines[:, 0] + torch.as_tensor(scale).view(-1, 1) * lines[:, 1] + lines[:, 2]
+        used = self._named().to(query.device)
+        key = self._keys(used, query[:, None], torch.as_tensor(scale).view(-1, 1))
         weights, alive = self.weights().detach().flatten(2), self.alive.flatten(2)  # [layer, head, form·value]
         bias, valued = (part[:, :, None, used].expand(-1, -1, len(query), -1) for part in (weights, alive))
         return NamedKeys(key, bias, valued)
 
-    def named_lines(self, layout: Layout) -> list[Line]:
-        return self._lines(self._used())
-
-    def _lines(self, used: list[int]) -> list[Line]:
-        """The key at which a form has a value, as a linear function of query and scale, for each that is used."""
-        window = self.options.window
-        pairs = [(self.forms[place // (2 * window + 1)], place % (2 * window + 1) - window) for place in used]
+    def named_lines(self, layout: Layout) -> list[Line] | None:
+        """None where a form with 2j is in use: its keys lie on a line at queries of one residue only."""
+        width, window = self.bias.shape[-1], self.options.window
+        pairs = [(self.forms[place // width], place % width - window) for place in self._named().tolist()]
+        if any(abs(form.key) != 1 for form, _ in pairs):
+            return None
         return [Line(-b * a, -b * c, b * (value - d)) for (a, b, c, d), value in pairs]
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
@@ -232,6 +280,39 @@ class LearnedRelation(PositionScheme):
         values = {form.form: (form.counts.nonzero()[:, 0] - form.window).tolist() for form in self._coded()}
         left = "; ".join(f"{form}: {' '.join(map(str, own))}" for form, own in values.items()) or "none"
         return replace(self.relation(), words=f"surviving forms (|bias| > {threshold:g}) {left}")
+
+    def condense(self, unchanged: Callable[[], bool]) -> None:
+        """Of the wide family, keep what answers in range need. Keys that are then without a value weigh as one only
+        afterwards, since the network has yet to get used to that."""
+        if not self.wide:
+            return
+        pooling, self.pooling = self.pooling, False
+        with torch.no_grad():
+            strength = self.bias.abs()
+            self.alive &= strength > NEGLIGIBLE
+            order = strength.amax((0, 1)).flatten().argsort()
+            used = self._used()
+            self._drop(order[torch.isin(order, used)].tolist(), unchanged)
+        self.pooling = pooling
+
+    def _drop(self, places: list[int], unchanged: Callable[[], bool]) -> None:
+        """Switch off as many of these (form, value) as can go: all at once, or else of the weaker and stronger half."""
+        alive = self.alive.flatten(2)  # a view
+        kept = alive[:, :, places]  # a copy
+        alive[:, :, places] = False
+        if not places or unchanged():
+            return
+        alive[:, :, places] = kept
+        if len(places) > 1:
+            half = (len(places) + 1) // 2
+            self._drop(places[:half], unchanged)
+            self._drop(places[half:], unchanged)
+
+
+def chosen(values: Tensor, used: Tensor | None) -> Tensor:
+    """[layer, head, form, value] at the places [form·value] in use; None: at all."""
+    flat = values.flatten(2)
+    return flat if used is None else flat[:, :, used]
 
 
 UNIT = 10.0  # positions are told to the network in tens, so that inputs of training are of order one

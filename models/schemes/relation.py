@@ -5,10 +5,12 @@ have more to them: *linear forms* of i, j and n, of which each small value point
 that have learned a *table* with one bias for each value of a component.
 """
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -101,11 +103,16 @@ def numbered(codes: Ints) -> tuple[Ints, Ints]:
 
 LARGEST_FACTOR = 1000  # factor of a form
 MOST_FORMS = 64
+WIDE = "wide"  # stands for the whole family of `wide_forms` where forms are listed
+NOWHERE = -1  # in place of a key that is not there
 TERM = re.compile(r"([+\-−]?)(\d*)([ijn]?)")
 
 
 class Form(NamedTuple):
-    """u = query·i + key·j + scale·n + constant, with key ±1, so that each value of u marks one key at a query."""
+    """u = query·i + key·j + scale·n + constant, with key ±1 or ±2, so that each value of u marks one key at a query.
+
+    With ±2 it marks one at queries and scales of one residue only: i−2j = 0 is about even i.
+    """
 
     query: int
     key: int
@@ -142,11 +149,15 @@ class Form(NamedTuple):
 def key_with(form: tuple[Any, Any, Any, Any], value: Any, query: Any, scale: Any) -> Any:
     """The key at which a form has a value, seen from a query; it need not exist. Numbers, arrays or tensors.
 
-    >>> key_with(Form(1, -1, -1), value=0, query=9, scale=4)
-    5
+    >>> key_with(Form(1, -1, -1), value=0, query=9, scale=4), key_with(Form(1, -2, 0), 0, 8, 4)
+    (5, 4)
+    >>> key_with(Form(1, -2, 0), value=0, query=9, scale=4) == NOWHERE
+    True
     """
     a, b, c, d = form
-    return b * (value - a * query - c * scale - d)  # b is its own inverse
+    times_b = value - a * query - c * scale - d
+    key = times_b // b
+    return (key + 1) * (key * b == times_b) - 1
 
 
 def marked_keys(forms: Sequence[Form], window: int, query: Tensor, scale: Tensor) -> Tensor:
@@ -244,17 +255,34 @@ def read_form(text: str) -> Form:
     if max(map(abs, factors.values()), default=0) > LARGEST_FACTOR:
         raise UserError(f"the form '{text}' has a factor of more than {LARGEST_FACTOR}")
     form = Form(factors["i"], factors["j"], factors["n"], factors[""])
-    if abs(form.key) != 1:
-        raise UserError(f"the form '{text}' must contain +j or -j, so that each of its values marks one key")
+    if abs(form.key) not in (1, 2):
+        raise UserError(f"the form '{text}' must contain j or 2j, so that each of its values marks one key")
     return form
 
 
+@cache
+def wide_forms() -> tuple[Form, ...]:
+    """Every form with factors of i and j up to 2 and of n up to 4 in size, each once, plain ones first.
+
+    A form and its negative mark the same keys, and so do a form with even factors only and its half: one of them is
+    there. Constants are left to the window of values.
+
+    >>> len(wide_forms()), [str(form) for form in wide_forms()[:6]]
+    (75, ['j', 'j−n', 'j+n', 'i+j', 'i−j', 'i+j−n'])
+    """
+    factors = itertools.product(range(3), (1, -1, 2, -2), range(-4, 5))
+    forms = [Form(a, b, c) for a, b, c in factors if (a or b > 0) and any(x % 2 for x in (a, b, c))]
+    return tuple(sorted(forms, key=lambda form: (sum(map(abs, form)), max(map(abs, form)), form.query, form.scale)))
+
+
 def read_forms(text: str) -> tuple[Form, ...]:
-    """The forms of a list with commas, each once.
+    """The forms of a list with commas, each once; all of `wide_forms` for ``wide``.
 
     >>> [str(form) for form in read_forms("i-j, i-j-n")]
     ['i−j', 'i−j−n']
     """
+    if text.strip() == WIDE:
+        return wide_forms()
     parts = text.split(",")
     if len(parts) > MOST_FORMS:
         raise UserError(f"at most {MOST_FORMS} forms can be learned from, and {len(parts)} were given")

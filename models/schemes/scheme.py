@@ -54,7 +54,8 @@ def option(default: Any, at_least: float | None = None, at_most: float | None = 
 def readable(numbers: Tensor) -> bool:
     """Whether the host knows the numbers in a tensor, without waiting for a device, and what is computed may depend on
     them."""
-    return numbers.device.type == "cpu" and not torch.compiler.is_compiling()
+    mapped = torch._C._functorch.is_batchedtensor(numbers)  # of many models at once
+    return numbers.device.type == "cpu" and not mapped and not torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)
@@ -296,6 +297,21 @@ class PositionScheme(nn.Module, ABC):
 
     def anneal(self, progress: float) -> None:
         """Told by a trainer how much of the training is done, from 0 to 1."""
+
+    @classmethod
+    def condenses(cls, options: Mapping[str, Any]) -> bool:
+        """Whether there is a `penalty`, and something to `condense`, under these options."""
+        return False
+
+    def penalty(self) -> Tensor | None:
+        """What a trainer adds to the loss until the learning rate begins to fall, as a price of what is not needed."""
+        return None
+
+    def condense(self, unchanged: Callable[[], bool]) -> None:
+        """Told by a trainer, once, that the learning rate begins to fall: what can go while `unchanged()` holds may go.
+
+        Training goes on with what is left.
+        """
 
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         """Where `tokens` [row, pos] stand; the scale is inferred by the task's own rule where it is not given.

@@ -1,0 +1,10 @@
+"""Tasks that no scheme was made for, as a plug-in: five written by hand, twenty drawn at random.
+
+``lengthlens tasks --plugin examples/learned_relations/tasks.py``
+"""
+
+import lengthlens as ll
+from lengthlens.tasks.unforeseen import BY_HAND, Drawn
+
+for task in (*BY_HAND, *map(Drawn, range(20))):
+    ll.register(task)

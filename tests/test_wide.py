@@ -1,0 +1,191 @@
+"""The wide family of forms: what it holds, how it is thinned out in training, and the tasks that it is tried on."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lengthlens.models.schemes import Sizes, make_scheme
+from lengthlens.models.schemes.lbpe import NEGLIGIBLE, PRICE, LearnedRelation
+from lengthlens.models.schemes.relation import Form, key_with, wide_forms
+from lengthlens.runs.config import RunConfig
+from lengthlens.runs.trainer import Trainer
+from lengthlens.studies.presets import read_preset
+from lengthlens.tasks import TASKS
+from lengthlens.tasks.contract import check_task
+from lengthlens.theory.verdict import verdict
+
+SIZES = Sizes(n_layers=2, n_heads=2, d_head=4, d_model=8, n_ctx=64)
+STUDIES = Path(__file__).resolve().parent.parent / "examples" / "learned_relations"
+
+
+@pytest.fixture(autouse=True)
+def unforeseen() -> Iterator[None]:
+    """The further tasks are known while a test of this file runs, and not afterwards."""
+    from lengthlens.plugins.registry import register
+    from lengthlens.tasks import unforeseen as module
+
+    before = set(TASKS)
+    for each in (*module.BY_HAND, *map(module.Drawn, (0, 1, 3, 5))):
+        register(each)
+    yield
+    for name in set(TASKS) - before:
+        TASKS.remove(name)
+
+
+def wide(task: str = "copy", **options: object) -> LearnedRelation:
+    scheme = make_scheme("lbpe", {"forms": "wide", **options}, TASKS[task], SIZES)
+    assert isinstance(scheme, LearnedRelation)
+    with torch.no_grad():
+        scheme.bias.normal_(generator=torch.Generator().manual_seed(0))
+    return scheme
+
+
+def place(scheme: LearnedRelation, form: Form, value: int) -> int:
+    return scheme.forms.index(form) * (2 * scheme.options.window + 1) + value + scheme.options.window
+
+
+# -- the family ------------------------------------------------------------------------------------------------------
+
+
+def test_the_family_is_every_small_form_once() -> None:
+    """Two forms mark the same keys only if one is a multiple of the other."""
+    factors = np.array(wide_forms())[:, :3]
+    assert len(factors) == 75 and set(np.abs(factors).max(0)) == {2, 4}
+    for a in range(-2, 3):
+        for b in (-2, -1, 1, 2):
+            for c in range(-4, 5):
+                same = (np.cross(factors, [a, b, c]) == 0).all(1)  # a multiple of it
+                assert same.sum() == 1, (a, b, c)
+
+
+def test_scores_are_the_sum_over_all_pairs_that_are_alive() -> None:
+    scheme = wide()
+    scheme.alive.copy_(torch.rand(scheme.alive.shape, generator=torch.Generator().manual_seed(1)) < 0.3)
+    positions = scheme.positions(torch.zeros(1, 12, dtype=torch.long), torch.tensor([4]))
+    empty = torch.zeros(1, 12, 2, 4)
+    found = scheme.score(1, positions, slice(0, 12), empty, empty)
+    assert found is not None
+    by_hand, window = torch.zeros(2, 12, 12), scheme.options.window
+    for f, (a, b, c, _) in enumerate(scheme.forms):
+        for i in range(12):
+            for j in range(i + 1):
+                u = a * i + b * j + 4 * c
+                if abs(u) <= window:
+                    by_hand[:, i, j] += (scheme.bias * scheme.alive)[1, :, f, u + window].detach()
+    torch.testing.assert_close(found[0].detach(), by_hand)
+
+
+def test_what_is_not_alive_costs_nothing() -> None:
+    scheme = wide()
+    scheme.alive.fill_(False)
+    scheme.alive[0, 0, 3, 2] = True
+    positions = scheme.positions(torch.zeros(1, 12, dtype=torch.long), torch.tensor([4]))
+    empty = torch.zeros(1, 12, 2, 4)
+    scheme.score(0, positions, slice(0, 12), empty, empty)
+    key, exists = next(made for at, made in positions.cache.items() if at == (0, 12))
+    assert key.shape == exists.shape == (1, 1, 12, 1)
+
+
+def test_named_keys_are_those_of_the_scores_and_lines_are_only_of_whole_forms() -> None:
+    scheme = wide()
+    scheme.alive.fill_(False)
+    half, back = Form(1, -2, 0), Form(1, -1, -1)
+    scheme.alive.flatten(2)[0, 0, [place(scheme, half, 0), place(scheme, back, 1)]] = True
+    named = scheme.named_keys(torch.tensor([8, 9]), 4)
+    assert sorted(named.key[0].tolist()) == [3, 4] and sorted(named.key[1].tolist()) == [-1, 4]
+    layout = TASKS["copy"].layout()
+    assert layout is not None and scheme.named_lines(layout) is None
+    scheme.alive.flatten(2)[0, 0, place(scheme, half, 0)] = False
+    (line,) = scheme.named_lines(layout) or []
+    assert line.at(9, 4) == key_with(back, 1, 9, 4)
+
+
+def test_ids_of_earlier_runs_are_what_they_were() -> None:
+    config = RunConfig("copy", "lbpe", {"other": "one"}, score_scaling="none")
+    assert config.id == "copy_lbpe_s0_1ce42627"
+    assert replace(config, scheme_options={"other": "one", "forms": "wide"}).id != config.id
+
+
+# -- thinned out in training -----------------------------------------------------------------------------------------
+
+
+def test_condensing_keeps_what_is_needed_and_nothing_else() -> None:
+    scheme = wide(other="one")
+    needed = [place(scheme, Form(1, -1, -1), 0), place(scheme, Form(2, -1, -4), 1), place(scheme, Form(1, -2, 0), -1)]
+    with torch.no_grad():
+        scheme.bias.flatten(2)[:, :, needed] = 2 * NEGLIGIBLE  # weaker than most
+    asked = []
+
+    def unchanged() -> bool:
+        asked.append(scheme.pooling)
+        return bool(scheme.alive.flatten(2)[:, :, needed].all())
+
+    scheme.condense(unchanged)
+    assert scheme._used().tolist() == sorted(needed)
+    assert scheme.pooling and not any(asked), "others weigh each while it is tried, and as one afterwards"
+    assert len(asked) < 80, "not one by one"
+
+
+def test_only_the_wide_family_has_a_price_and_condenses() -> None:
+    scheme, listed = wide(), make_scheme("lbpe", {}, TASKS["copy"], SIZES)
+    price = scheme.penalty()
+    assert price is not None
+    torch.testing.assert_close(price, PRICE * scheme.bias.abs().sum())
+    listed.condense(lambda: pytest.fail("nothing to ask for"))
+    assert listed.penalty() is None
+
+
+def test_training_condenses_once_where_the_rate_begins_to_fall_and_resumes_as_if_nothing_had_happened() -> None:
+    tiny = {"steps": 8, "check_every": 2, "train_max": 2, "batch": 2, "d_model": 8, "n_heads": 2, "warmup": 0}
+    config = RunConfig("copy", "lbpe", {"forms": "wide", "other": "one"}, score_scaling="none", **tiny)
+    whole, other = Trainer(config), Trainer(config)
+    used = []
+    while not whole.done:
+        whole.advance()
+        used.append(len(whole.model.pos_embed._used()))
+        if whole.step == 4:
+            assert whole.condensed
+            other.load(*whole.state())
+    assert used[0] == 525 and used[1] == used[2] == used[3] < 525
+    while not other.done:
+        other.advance()
+    for one, two in zip(whole.model.state_dict().values(), other.model.state_dict().values()):
+        assert torch.equal(one, two)
+
+
+# -- the tasks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["palindrome-completion", "first-difference", "addition-base-7"])
+def test_tasks_that_the_nine_forms_hold(name: str) -> None:
+    assert check_task(TASKS[name]) == []
+    assert verdict(name, "lbpe", 6, 12, helps=False).verdict == "possible"
+
+
+@pytest.mark.parametrize("name", ["every-second", "interleave"])
+def test_tasks_that_only_the_wide_family_holds(name: str) -> None:
+    assert check_task(TASKS[name]) == []
+    assert verdict(name, "lbpe", 6, 12, {"forms": "wide"}, helps=False).verdict == "possible"
+
+
+def test_every_second_is_none_of_the_nine() -> None:
+    assert verdict("every-second", "lbpe", 6, 12, helps=False).verdict == "impossible"
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3, 5])
+def test_random_tasks_are_tasks_and_possible(seed: int) -> None:
+    task = TASKS[f"drawn-{seed}"]
+    assert check_task(task) == []
+    assert verdict(task, "lbpe", 8, 16, {"forms": "wide"}, helps=False).verdict == "possible"
+
+
+def test_the_studies_are_the_runs_that_were_promised() -> None:
+    """Only this one needs no task of its own: to read the others would load their plug-in for all tests to come."""
+    plans = read_preset(STUDIES / "seeds.toml").plans()
+    assert len(plans) == 80
+    at_10000 = [plan for plan in plans if 10_000 in plan.samples]
+    assert len(at_10000) == 24 and {plan.samples[10_000] for plan in at_10000} == {10}
