@@ -1,7 +1,8 @@
 """Tasks that no scheme and no recipe was made for: five written by hand, and any number drawn at random.
 
 They are not in `TASKS` until they are registered, as examples/learned_relations/tasks.py does with the five and twenty
-drawn ones; it is a plug-in. All are position-addressed, with sources on which some form a·i + b·j + c·n + d is constant, |a|, |b| ≤ 2 and |c| ≤ 4.
+drawn ones; it is a plug-in. All are position-addressed; on their sources some form a·i + b·j + c·n + d is constant,
+with |a|, |b| ≤ 2 and |c| ≤ 4.
 """
 
 import itertools
