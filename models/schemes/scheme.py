@@ -3,7 +3,7 @@
 import operator
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import reduce
