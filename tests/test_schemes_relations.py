@@ -151,8 +151,9 @@ def test_forms_are_listed_once():
 @given(form=forms, i=st.integers(0, 40), n=st.integers(1, 20), window=st.integers(0, 4))
 def test_marked_keys_are_where_the_form_has_the_value(form, i, n, window):
     keys = marked_keys([form], window, torch.tensor([i]), torch.tensor([n]))[0, 0, 0]
-    here = [value for value in range(-window, window + 1) if (value - form.value(i, 0, n)) % form.key == 0]
-    assert [form.value(i, key, n) for key in keys.tolist() if key != NOWHERE] == here
+    for value, key in zip(range(-window, window + 1), keys.tolist(), strict=True):
+        whole = (value - form.value(i, 0, n)) % form.key == 0
+        assert form.value(i, key, n) == value if whole else key == NOWHERE
 
 
 @pytest.mark.parametrize("task", ADDRESSED)

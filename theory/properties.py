@@ -338,6 +338,8 @@ def unfailing(pointers: Sequence[Pointer], steps: Steps) -> list[Pointer]:
 
     Each time the one that serves most of the steps that are left.
     """
+    if not pointers:
+        return []
     points = np.stack([pointed_at(one, steps) for one in pointers], 1)  # [step, pointer]
     right = points == steps.sources[:, :1]
     right &= (right | (points == NOWHERE)).all(0)
