@@ -118,7 +118,7 @@ class Interleave(Task):
         return 2 * scale + 1
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
-        return inputs.unflatten(1, (2, scale)).mT.flatten(1)
+        return torch.stack([inputs[:, :scale], inputs[:, scale:]], 2).flatten(1)
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         query = 2 * scale + 2 + np.arange(2 * scale + 1)
@@ -187,7 +187,8 @@ PATTERNS = (
 
 def sources_at(operand: Operand, query: Ints, scale: int) -> Ints:
     """The position that an operand reads at each query, −1 where there is none. [query]"""
-    return np.max([source.at(query, scale) for source in operand], axis=0)
+    found: Ints = np.max([source.at(query, scale) for source in operand], axis=0)
+    return found
 
 
 @cache
@@ -295,7 +296,7 @@ class Drawn(Task):
         if first is None:
             return END
         place = tuple(self.symbols.index(t) if t in self.symbols else len(self.symbols) for t in tokens)
-        return self.symbols[self.table[place]]
+        return self.symbols[int(self.table[place])]
 
     def layout(self) -> Layout | None:
         if any(len(operand) > 1 for operand in self.operands):
