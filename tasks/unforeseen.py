@@ -209,7 +209,7 @@ def operands_of(pattern: Pattern) -> tuple[tuple[Operand, ...], tuple[Operand, .
     return alone, tuple((sources[one], sources[other]) for one, other in pairs)
 
 
-class Drawn(Task):
+class DrawnTask(Task):
     """A random function of one to three tokens that stand at random places: all follows from the seed.
 
     The layout and the first operand are one of `PATTERNS`; further operands are forms, or pairs of forms with 2j, that
@@ -217,7 +217,7 @@ class Drawn(Task):
     that the answer ends where the first operand reads one. Drawn again until every operand matters, and until no row of
     the function's table occurs at n = 40 that is not common at n = 10: else the task could not be learned from there.
 
-    >>> task = Drawn(3)
+    >>> task = DrawnTask(3)
     >>> task.name, task.render(task.sample(2, 1, torch.Generator().manual_seed(0)).tokens[0])
     ('drawn-3', '^ c a = c c $')
     """

@@ -29,7 +29,7 @@ def unforeseen() -> Iterator[None]:
     from lengthlens.tasks import unforeseen as module
 
     before = set(TASKS)
-    for each in (*module.BY_HAND, *map(module.Drawn, (0, 1, 3, 5))):
+    for each in (*module.BY_HAND, *map(module.DrawnTask, (0, 1, 3, 5))):
         register(each)
     yield
     for name in set(TASKS) - before:

@@ -4,7 +4,7 @@
 """
 
 import lengthlens as ll
-from lengthlens.tasks.unforeseen import BY_HAND, Drawn
+from lengthlens.tasks.unforeseen import BY_HAND, DrawnTask
 
-for task in (*BY_HAND, *map(Drawn, range(20))):
+for task in (*BY_HAND, *map(DrawnTask, range(20))):
     ll.register(task)
