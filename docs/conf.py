@@ -44,7 +44,7 @@ default_role = "code"  # a single backtick in a docstring is a name
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autosummary_generate = True
-templates_path = ["templates"]
+templates_path = [str(Path(__file__).parent / "templates")]  # absolute: parts of Sphinx differ in where it begins
 autosummary_ignore_module_all = False
 napoleon_google_docstring, napoleon_numpy_docstring = True, False
 napoleon_custom_sections = [("Result", "returns_style"), ("Errors", "returns_style")]
@@ -90,9 +90,16 @@ def plain_docstring(app, what, name, obj, options, lines):
     lines[:] = found
 
 
+def titled(app, name, source):
+    """A committed table has no title of its own: it gets that of its file."""
+    if "/tables/" in name:
+        source[0] = f"# {name.split('/')[1]}: {name.rpartition('/')[2]}\n\n{source[0]}"
+
+
 def setup(app):
     """Makes the generated pages before any page is read."""
     app.add_lexer("mermaid", TextLexer)  # GitHub draws it, the site shows its text
+    app.connect("source-read", titled)
     app.connect("autodoc-process-docstring", plain_docstring, 400)  # before the sections of napoleon
     app.add_config_value("pictures", True, "env", bool)  # a quick build leaves them out
     app.connect("builder-inited", lambda app: generate.write(Path(app.confdir) / "generated", app.config.pictures), 1)

@@ -382,7 +382,7 @@ ELSEWHERE = {
 def test_every_decimal_in_the_findings_is_in_a_table_that_its_section_names(number: int) -> None:
     """As it is there, or rounded; a number that nobody measured, or an old one, is noticed."""
     text = finding(number)
-    folders = set(re.findall(r"\.\./figures/(\w+)", text)) | ({"study", "unscaled"} if number == 3 else set())
+    folders = set(re.findall(r"figures/(\w+)", text)) | ({"study", "unscaled"} if number == 3 else set())
     tables = [path for folder in folders for path in (ROOT / "figures" / folder).glob("tables/*.md")]
     known = set().union(*(decimals(path.read_text("utf-8")) for path in tables)) if tables else set()
     rounded = {f"{float(each.replace('−', '-')):.{digits}f}".replace("-", "−") for each in known for digits in (1, 2)}
