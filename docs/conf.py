@@ -81,7 +81,7 @@ def plain_docstring(app, what, name, obj, options, lines):
     """What docstrings leave to the eye: a star in a shape is no emphasis, a block that is set in is code."""
     found, above = [], ""
     for line in lines:
-        text = line.replace("[*", r"[\*")
+        text = line.replace("[*", r"[\*").replace("*]", r"\*]")
         begins = line.startswith("    ") and found and not found[-1] and not above.startswith("    ")
         if begins and not above.endswith("::"):
             found += ["::", ""]
