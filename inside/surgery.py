@@ -231,7 +231,7 @@ class _Inputs:
 
     def _replaced(self, attention: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Queries, keys and values of the chosen heads made from the stream with other vectors in it."""
-        query, key, value, placement = args
+        query, key, value, placement, *further = args  # further: the queries that are wanted, if not all
         operated, positions = self.operated, placement.positions
         if operated.at.whole:
             return None
@@ -250,7 +250,7 @@ class _Inputs:
             changed = changed[0] + added_qk, changed[1] + added_qk, changed[2]
         pairs = ((new[:, :, None], own[:, :, None]) for new, own in zip(changed, args))
         mixed = [operated.at.mixed(self.layer, new, own, 1) for new, own in pairs]
-        return (*(x.expand(-1, -1, heads, -1) for x in mixed), placement)
+        return (*(x.expand(-1, -1, heads, -1) for x in mixed), placement, *further)
 
 
 @contextmanager
