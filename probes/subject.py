@@ -66,7 +66,10 @@ class Subject:
         if scheme is None:
             return False
         tokens, scale = (torch.ones(1, size, dtype=torch.long, device=self.device) for size in (PREFIX, 1))
-        place = scheme.positions(tokens, scale[0]).position
+        try:
+            place = scheme.positions(tokens, scale[0]).position
+        except UserError:  # a scheme under surgery may take inputs of its task alone
+            return False
         return torch.equal(place, torch.arange(PREFIX, device=place.device)[None])
 
     def activations(
