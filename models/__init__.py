@@ -1,5 +1,5 @@
 """Networks with any position embedding, with HookedTransformer's hooks, shapes and weight names."""
 
-from lengthlens.models.lightly import lightly
+from lengthlens.models.lightly import import_lightly
 
-lightly()
+import_lightly()

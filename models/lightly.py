@@ -1,8 +1,8 @@
 """TransformerLens, as little of it as is needed: its packages are there at once, what they collect when asked for.
 
 TransformerLens' packages import all that is in them, and with it `transformers` and `datasets`, which takes longer than
-everything else here together. `lightly` puts a package in the place of each that looks a name up in the submodule
-that it would come from; for any other name, and for whoever wants the whole package, it runs the package as it is.
+everything else here together. `import_lightly` puts a package in the place of each that looks a name up in the
+submodule that it would come from; for any other name, and for whoever wants it whole, it runs the package as it is.
 """
 
 import ast
@@ -55,7 +55,7 @@ class LightPackage(ModuleType):
             raise
 
 
-def lightly() -> None:
+def import_lightly() -> None:
     """Put light packages in place; one that is imported already stays as it is, and so do all inside it."""
     for name in PACKAGES:
         if name in sys.modules:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lengthlens.models.schemes.relation import Relation
 from lengthlens.tasks import TASKS, Operator
 from lengthlens.tasks.arithmetic import ADD, MULTIPLY
-from lengthlens.theory.content import BEHIND, OWN, Places, alike_slots, labels, needed, serving_code
+from lengthlens.theory.content import BEHIND, OWN, SlotSteps, alike_slots, labels, needed, serving_code
 from lengthlens.theory.steps import Steps, program_of
 from lengthlens.theory.verdict import verdict
 
@@ -60,7 +60,7 @@ def test_a_serving_code_is_one_by_the_definition_and_none_is_overlooked(name, fo
     relation = Relation(phi)
     for steps, slot in ((s, k) for s in program_of(task, 4, 7).operators for k in range(s.arity)):
         own = steps.only(slot)
-        code = serving_code(relation, Places(own, task, 4))
+        code = serving_code(relation, SlotSteps(own, task, 4))
         if code == OWN:
             assert (own.sources[:, 0] == own.query).all()
         elif code is not None:
@@ -100,14 +100,14 @@ def test_a_slot_that_makes_no_difference_is_not_needed():
 def test_a_code_that_two_keys_have_serves_no_single_slot():
     both = Relation(lambda i, j, n: (i - j - n).abs())
     (steps,) = program_of(TASKS["shift"], 6, 8).operators
-    assert serving_code(both, Places(steps, TASKS["shift"], 6)) is None
+    assert serving_code(both, SlotSteps(steps, TASKS["shift"], 6)) is None
     one_way = Relation(lambda i, j, n: i - j - n)
-    assert serving_code(one_way, Places(steps, TASKS["shift"], 6)) == (-1,)
+    assert serving_code(one_way, SlotSteps(steps, TASKS["shift"], 6)) == (-1,)
 
 
 def test_a_source_that_is_the_query_itself_needs_no_code():
     steps = Steps("same", np.array([1, 2]), np.array([3, 5]), np.array([[3], [5]]), (1,))
-    assert serving_code(Relation(lambda i, j, n: 0 * (i + j)), Places(steps, TASKS["copy"], 1)) == OWN
+    assert serving_code(Relation(lambda i, j, n: 0 * (i + j)), SlotSteps(steps, TASKS["copy"], 1)) == OWN
 
 
 # -- verdicts --------------------------------------------------------------------------------------------------------

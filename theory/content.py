@@ -100,7 +100,7 @@ def _differs(pattern: list[int], slots: Sequence[int], operator: Operator, task:
     return False
 
 
-class Places:
+class SlotSteps:
     """The steps of some slots of an operator, by blocks of steps, those of training first, with every key they see.
 
     What does not depend on the relation is here, and serves all of them.
@@ -127,14 +127,14 @@ def _blocks(query: Ints) -> Iterator[slice]:
         start += size
 
 
-def serving_code(relation: Relation, places: Places) -> Code | None:
+def serving_code(relation: Relation, places: SlotSteps) -> Code | None:
     """A code by which the slots are served together, or `OWN`; None if none of the most frequent ones does it.
 
     >>> from lengthlens.tasks import TASKS
     >>> from lengthlens.theory.steps import program_of
     >>> anchored = Relation(lambda i, j, n: (i - j - n).clamp(-12, 12), "clip(i−j−n, ±12)")
     >>> steps, = program_of(TASKS["shift"], 10, 20).operators
-    >>> serving_code(anchored, Places(steps, TASKS["shift"], 10))
+    >>> serving_code(anchored, SlotSteps(steps, TASKS["shift"], 10))
     (-1,)
     """
     if places.own:

@@ -69,7 +69,7 @@ from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
-from lengthlens.theory.content import Places, alike_slots, needed, serving_code
+from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code
 from lengthlens.theory.properties import Choice, Findings, examine, examine_family, sources_only
 from lengthlens.theory.steps import Counterexample, Program, program_of, up_to
 
@@ -307,7 +307,7 @@ class Case:
         return found
 
     @cached_property
-    def slots(self) -> dict[str, Places]:
+    def slots(self) -> dict[str, SlotSteps]:
         """The slots of each operator by name, exchangeable ones together: their steps up to the scale of trials."""
         assert self.program is not None
         found = {}
@@ -316,7 +316,7 @@ class Case:
             for slots in alike_slots(operator, self.task.symbols):
                 own = steps[needed(steps, slots, operator, self.task)].only(*slots)
                 name = f"slot {' and '.join(map(str, own.slot_names))} of '{steps.operator}'"
-                found[name] = Places(own, self.task, self.train_max)
+                found[name] = SlotSteps(own, self.task, self.train_max)
         return found
 
     @cached_property
