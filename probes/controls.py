@@ -27,8 +27,8 @@ def untrained(config: ModelConfig) -> HookedModel:
 class ShuffledTrainer(Trainer):
     """Trains as usual, on answers that have nothing to do with their prompts."""
 
-    def _draw(self) -> Batch:
-        return shuffled_answers(super()._draw(), self.data)
+    def draw(self) -> Batch:
+        return shuffled_answers(super().draw(), self.data)
 
 
 def shuffled_answers(batch: Batch, generator: torch.Generator | None) -> Batch:

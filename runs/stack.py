@@ -7,6 +7,7 @@ it would have become alone, but for the order of sums.
 
 import json
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,7 +63,9 @@ def loss_inputs(trainer: Trainer, batch: Batch, first: int, length: int) -> tupl
     """A batch and where its tokens stand, padded to a length, on the CPU; and the limit of their positions."""
     missing, scheme = length - batch.tokens.shape[1], trainer.model.pos_embed
     tokens = F.pad(batch.tokens, (0, missing), value=trainer.task.pad_id)
-    positions = scheme.positions(tokens, batch.scale)
+    drawn = scheme.positions(batch.tokens, batch.scale)  # by its own length, as it is alone
+    position = torch.cat([drawn.position, drawn.position[:, -1:].expand(-1, missing)], 1)  # padding is never looked at
+    positions = replace(drawn, tokens=tokens, position=position, cache={})
     shares = answer_shares(batch, first, trainer.model.cfg.d_vocab_out, trainer.config.label_smoothing)
     inputs = {"tokens": tokens, "shares": F.pad(shares, (0, 0, 0, missing))}
     inputs |= {"position": positions.position, "offset": torch.as_tensor(positions.offset)}

@@ -58,8 +58,8 @@ class Cope(PositionScheme):
         position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=last)
         products = torch.einsum("bqhd,pd->bhqp", q, self.vectors[layer].to(q.dtype)).float()
         below = position.detach().long()
-        both = products.gather(-1, torch.cat([below, (below + 1).clamp(max=last)], -1)).chunk(2, -1)
-        return torch.lerp(*both, position - below)  # between the vectors of the two whole positions
+        low, high = products.gather(-1, torch.cat([below, (below + 1).clamp(max=last)], -1)).chunk(2, -1)
+        return torch.lerp(low, high, position - below)  # between the vectors of the two whole positions
 
 
 class RpeSquare(PositionScheme):

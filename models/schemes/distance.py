@@ -456,7 +456,8 @@ class TransformerXL(Distanced):
 
     def _shared(self, name: str, positions: Positions) -> Tensor:
         """A query that all positions and layers share, over the root. [head, d_head]"""
-        return positions.once((self, name), lambda: getattr(self, name) / self.root)
+        shared: Tensor = positions.once((self, name), lambda: getattr(self, name) / self.root)
+        return shared
 
 
 class Urpe(DistanceTable):

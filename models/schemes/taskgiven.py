@@ -55,7 +55,6 @@ class _TaskGiven(PositionScheme):
     no_hint = "its position ids are given by the task, which knows the scale"
     ids_of: "staticmethod[[Task, int], Tensor]"
     options: Any  # have `max_id`, the largest id that has a vector
-    furthest: int  # how far ids are moved up at most, in training
 
     def __init__(self, sizes: Sizes, options: Any, task: Task | None) -> None:
         if task is None:
@@ -82,6 +81,11 @@ class _TaskGiven(PositionScheme):
 
     def trained_as(self) -> Relation:
         return self.shared_relation()
+
+    @property
+    def furthest(self) -> int:
+        """How far ids are moved up at most, in training."""
+        raise NotImplementedError
 
     def offset(self, length: int) -> int:
         """In training, ids above 0 are moved up by a random number up to `furthest`."""
