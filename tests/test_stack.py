@@ -43,9 +43,7 @@ def test_a_stacked_run_learns_what_it_learns_alone(scheme: str, lengths: str) ->
             torch.tensor([m.loss for m in other.history]), torch.tensor([m.loss for m in one.history])
         )
         for (name, own), found in zip(one.model.named_parameters(), other.parameters):
-            if not name.endswith(
-                ("b_K", "inner.b_in", "anchored.b_in", "pos_embed.b_in")
-            ):  # moved by rounding
+            if not name.endswith(("b_K", "inner.b_in", "anchored.b_in", "pos_embed.b_in")):  # moved by rounding
                 torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-4, msg=name)
 
 

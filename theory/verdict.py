@@ -366,7 +366,7 @@ class Case:
         codes = relation.codes(query[:, None], key, scale[:, None])
         seen = np.where((key <= query[:, None])[..., None], codes, 0)
         about = (relation.uses_scale, relation.listed is None, relation.background, largest, seen.shape)
-        return about, hashlib.blake2b(seen).digest()
+        return about, hashlib.blake2b(seen.tobytes()).digest()
 
     def _rows(self, largest: int) -> tuple[Ints, Ints]:
         """Scale and query of all steps up to a scale, each once."""

@@ -291,8 +291,8 @@ class LearnedRelation(PositionScheme):
             strength = self.bias.abs()
             self.alive &= strength > NEGLIGIBLE
             order = strength.amax((0, 1)).flatten().argsort()
-            used = self._used()
-            self._drop(order[torch.isin(order, used)].tolist(), unchanged)
+            used = self.alive.flatten(0, 1).flatten(1).any(0)  # [form·value]
+            self._drop(order[used[order]].tolist(), unchanged)
         self.pooling = pooling
 
     def _drop(self, places: list[int], unchanged: Callable[[], bool]) -> None:
