@@ -114,7 +114,8 @@ class Grid:
             raise UserError(f"{name} differs between the runs of a sweep: give it by tasks, schemes or seeds")
         for task in map(TASKS.__getitem__, self.tasks):
             task.checked_scale(min(self.lengths, default=task.min_scale))  # before any training
-            refuse_too_many(task, max(self.lengths, default=task.min_scale), self.samples)
+            there = [n for n in self.lengths if task.max_scale is None or n <= task.max_scale]
+            refuse_too_many(task, max(there, default=task.min_scale), self.samples)
         cells = [
             RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": self.seeds[0]})
             for task, scheme in product(self.tasks, map(SchemeSpec.from_entry, self.schemes))
@@ -294,7 +295,8 @@ def in_parallel(
     left, deaths, worn = dict(items), 0, outfit()
     most = max(2, len(items))  # two at least, so that the death of a worker is not this process's
     gpus = gpus_for(device) if engine == "local" else 0
-    with _engine(engine, workers or gpus or None, address, resources, most), TemporaryDirectory() as places:
+    number = gpus or None if workers is None else workers
+    with _engine(engine, number, address, resources, most), TemporaryDirectory() as places:
         spread = places if gpus > 1 else None
         while left:
             try:

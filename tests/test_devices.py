@@ -22,11 +22,12 @@ from lengthlens.runs.training import decode_checkpoint, encode_checkpoint
 from lengthlens.tasks import TASKS
 from lengthlens.tests.pretended import Gpus, pretended_gpus
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Long, since not yet seen whole beside other tests: the backend has to be there before the first gradient of a process.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.long]
 TINY = {"train_max": 3, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 40}
 FEW = ["none", "ideal", "lbpe", "hinted:fire", "rope", "randomized:relative", "coupled", "abacus", "rpe-square", "cope"]
 MOST = [name for name in scheme_names() if name not in FEW]
-EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in MOST)]
+EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.long) for name in MOST)]
 
 
 def small(scheme: str, **changes: object) -> ll.RunConfig:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # a wheel, and processes that import everything and train
+pytestmark = pytest.mark.long  # a wheel, and processes that import everything and train
 ROOT = Path(__file__).resolve().parent.parent
 CODE = "from lengthlens.cli import main; main()"
 
@@ -55,7 +55,7 @@ def test_listings_need_no_torch_once_they_are_warm(installed: Path, tmp_path: Pa
 # -- a study, by two workers and on a cluster ----------------------------------------------------------------------
 
 
-@pytest.mark.slow  # a study from nothing to its page
+@pytest.mark.long  # a study from nothing to its page
 def test_an_own_study_up_to_page_and_figures(installed: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples/own_study", tmp_path / "own_study")
     words = ["reproduce", "own_study/study.toml", "--workers", "2", "--quiet", "--json"]
@@ -99,7 +99,7 @@ def cluster(here: Path, environment: dict[str, str]) -> Iterator[str]:
         process.stdin.close()
 
 
-@pytest.mark.slow  # processes that import everything
+@pytest.mark.long  # processes that import everything
 def test_an_own_study_through_dask_with_plugins_of_every_kind(installed: Path, tmp_path: Path) -> None:
     """A file, a module beside the user, and an entry point of an installed package; then the example itself."""
     pytest.importorskip("distributed")

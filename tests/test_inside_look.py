@@ -290,7 +290,7 @@ def test_names_that_do_not_exist_are_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="there is no role 'simbol': the nearest are symbol"):
         roles.keys_of("simbol")
     short = build(ModelConfig("copy", "learned", n_ctx=40))
-    with pytest.raises(UserError, match=r"cannot process a sequence of 103 \(the largest n that fits is 18\)"):
+    with pytest.raises(UserError, match=r"cannot process a sequence of 102 \(the largest n that fits is 19\)"):
         heads(short, scales=[50])
     with pytest.raises(UserError, match="there is no layer 5: the model has layers 0 to 1"):
         score_parts(INDUCTION, "^ c a b = a", layer=5)

@@ -28,7 +28,7 @@ def test_the_workflow_runs_what_everybody_runs() -> None:
     assert "run: make test\n" in workflow
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_source_distribution_and_wheel_install_and_run(tmp_path: Path) -> None:
     source = tmp_path / "source"
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -222,7 +222,7 @@ def test_a_model_needs_neither_transformers_nor_datasets_and_a_listing_not_even_
     assert loaded(listing, "torch", "pandas") == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_transformer_lens_is_whole_for_whoever_wants_it():
     code = """
 from transformer_lens import FactoredMatrix as same, SVDInterpreter, patching, head_detector

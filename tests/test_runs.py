@@ -81,7 +81,7 @@ def test_every_choice_that_changes_the_result_changes_the_name() -> None:
         value = getattr(config, field.name)
         changed = other.get(field.name, value)
         if changed == value:
-            changed = value / 2 if isinstance(value, float) else value + 2
+            changed = not value if isinstance(value, bool) else value / 2 if isinstance(value, float) else value + 2
         options = {} if field.name == "scheme" else config.scheme_options
         values = {**config.to_dict(), "scheme_options": options, field.name: changed}
         assert (RunConfig.from_dict(values).id == config.id) == (field.name in EXECUTION), field.name

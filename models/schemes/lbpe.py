@@ -100,7 +100,7 @@ class LearnedRelation(PositionScheme):
         self.alive: Tensor  # which (form, value) still count, by head; `prune` switches off
         self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("alive", torch.ones(shape, dtype=torch.bool))
-        self.pooling = options.other == "one"
+        self.trying = False  # what can go; keys without a value then weigh each
         self._known: tuple[Tensor, int | None, Hashable, Tensor | None] | None = None  # `alive`, its version, `_used`
 
     def anneal(self, progress: float) -> None:
@@ -138,7 +138,7 @@ class LearnedRelation(PositionScheme):
         added = torch.where(exists, every[layer], 0)  # [scale, head, query, pointer]
         empty = added.new_zeros(*added.shape[:3], queries.stop)
         bias = empty.scatter_add(3, key.expand_as(added), added)
-        if not self.pooling:
+        if self.trying or not self.pools_others:
             return bias
         counts = (exists & chosen(self.alive, used)[layer][:, None]).to(added.dtype)
         valued = empty.scatter_add(3, key.expand_as(counts), counts) > 0
@@ -286,14 +286,14 @@ class LearnedRelation(PositionScheme):
         afterwards, since the network has yet to get used to that."""
         if not self.wide:
             return
-        pooling, self.pooling = self.pooling, False
+        self.trying = True
         with torch.no_grad():
             strength = self.bias.abs()
             self.alive &= strength > NEGLIGIBLE
             order = strength.amax((0, 1)).flatten().argsort()
             used = self.alive.flatten(0, 1).flatten(1).any(0)  # [form·value]
             self._drop(order[used[order]].tolist(), unchanged)
-        self.pooling = pooling
+        self.trying = False
 
     def _drop(self, places: list[int], unchanged: Callable[[], bool]) -> None:
         """Switch off as many of these (form, value) as can go: all at once, or else of the weaker and stronger half."""
