@@ -19,7 +19,7 @@ Rows = list[dict[str, Any]]
 
 def listed(kind: str, make: Callable[[], Rows]) -> Rows:
     """The rows of a listing, made anew if the code has changed since they were kept, or if there are plug-ins."""
-    if named_anywhere() or "lengthlens.models.schemes.spec" in sys.modules:  # quick then, and may have been added to
+    if named_anywhere():
         return make()
     path = cache_directory() / f"{kind}-{state_of_code()}.json"
     with suppress(OSError, ValueError):

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from click.testing import CliRunner
 from torch import Tensor
 
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import SCHEMES, SchemeSpec, Sizes, make_scheme, scheme_names
@@ -468,8 +466,7 @@ def test_a_scheme_from_outside_is_one_class_and_one_line(outside):
     assert f"hinted:{outside}" not in scheme_names()
     with pytest.raises(UserError, match="it has no form that counts from the scale"):
         make_scheme(f"hinted:{outside}")
-    listed = json.loads(CliRunner().invoke(main, ["schemes", "--json"]).stdout)
-    assert {row["name"]: row["relation"] for row in listed}[outside] == "(i−j) mod 2"
+    assert {row["name"]: row["relation"] for row in scheme_rows()}[outside] == "(i−j) mod 2"
     table = verdict_grid(["copy", "parity"], None, 4, 9).set_index(["task", "scheme"])
     assert table.loc[("copy", outside), "verdict"] == "impossible"
     assert table.loc[("parity", outside), "verdict"] == "task-limited"
