@@ -91,7 +91,7 @@ class Gpus(TorchDispatchMode):
     def __init__(self, count: int) -> None:
         super().__init__()
         self.count, self.pinned = count, set[int]()  # storages
-        self.alive = self.most_alive = self.current = 0
+        self.alive = self.most_alive = self.current = self.last = 0
         self.devices: Counter[int] = Counter()  # kernels by device
         self.reset()
 
@@ -105,6 +105,8 @@ class Gpus(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         asked = kwargs.get("device")
         index = _index(asked)
+        if asked is not None and asked.type == BACKEND:
+            index = self.last  # torch's own code, which knows no number: as what was computed before
         if index is not None and index >= self.count:
             raise RuntimeError(f"CUDA error: invalid device ordinal ({asked})")
         if func is aten._to_copy.default or func is aten.copy_.default or func is aten._pin_memory.default:
@@ -123,6 +125,7 @@ class Gpus(TorchDispatchMode):
             kwargs["device"] = torch.device("cpu")
             if index is None:
                 raise RuntimeError(f"{func} from {there} to {asked}")
+        self.last = at
         self._count(func, args, given, at)
         out = func(*tree_map(_host, args), **tree_map(_host, kwargs))
         return self._wrapped(func, out, args, at)
@@ -238,6 +241,11 @@ class Numbered(TorchFunctionMode):
             return func(*args, **kwargs).to(_numbered(device))  # as torch does, but outside of any dispatch
         if func is scaled_dot_product_attention and isinstance(args[0], Pretended) and not kwargs.get("attn_mask"):
             return aten._scaled_dot_product_flash_attention_for_cpu(*args, **kwargs)[0]  # fused, as on a GPU
+        if func in (Tensor.__getitem__, Tensor.__setitem__) and isinstance(args[0], Pretended):
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)  # lists would go around us
+            args = (args[0], tuple(torch.tensor(x) if isinstance(x, list) else x for x in index), *args[2:])
+        if func is Tensor.tolist and isinstance(args[0], Pretended):
+            return args[0].cpu().tolist()
         if func is Tensor.cuda:
             return args[0].to(_numbered(args[1] if len(args) > 1 else torch.device("cuda")))
         return func(*map(_numbered, args), **{name: _numbered(value) for name, value in (kwargs or {}).items()})
@@ -288,5 +296,7 @@ def pretended_gpus(count: int = 1) -> Iterator[Gpus]:
     }
     cuda |= {"get_device_name": lambda device=None: "pretended", "synchronize": lambda device=None: None}
     gpus = Gpus(count)
-    with mock.patch.multiple(torch.cuda, **cuda), Numbered(), gpus:
+    # Inference mode and tensors that are written in Python do not go together.
+    plain = mock.patch.object(torch, "inference_mode", torch.no_grad)
+    with mock.patch.multiple(torch.cuda, **cuda), plain, Numbered(), gpus:
         yield gpus
