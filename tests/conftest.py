@@ -28,6 +28,9 @@ from lengthlens.models.transformer import HookedModel, build  # noqa: E402
 from lengthlens.plugins.registry import registries  # noqa: E402
 from lengthlens.runs.store import RunStore  # noqa: E402
 from lengthlens.tasks import TASKS  # noqa: E402
+from lengthlens.tests.pretended import prepare  # noqa: E402
+
+prepare()  # before any gradient: torch counts its devices at the first
 
 torch.set_num_threads(1)  # tensors here are so small that threads cost more than they give
 

@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -272,21 +273,16 @@ def _device_of(x: Tensor) -> torch.device:
     return x.device if isinstance(x, Pretended) else torch.device("cpu")
 
 
-_ready = False
-
-
-class _Guard(torch._C._acc.DeviceGuard):
-    def type_(self) -> Any:
-        return torch._C._autograd.DeviceType.PrivateUse1
+@cache
+def prepare() -> None:
+    """Make the backend known to torch, once in a process, before anything has a gradient."""
+    _setup_privateuseone_for_python_backend(BACKEND)
 
 
 @contextmanager
 def pretended_gpus(count: int = 1) -> Iterator[Gpus]:
     """Meanwhile there are so many GPUs; what they are asked to do is counted."""
-    global _ready
-    if not _ready:
-        _setup_privateuseone_for_python_backend(BACKEND)
-        _ready = True
+    prepare()
     cuda: dict[str, Any] = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,

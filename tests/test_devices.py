@@ -1,6 +1,8 @@
 """On a GPU, as far as that can be seen without one: on devices that are pretended (tests/pretended.py)."""
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -178,3 +180,18 @@ def test_a_certificate_of_a_model_on_a_gpu(gpus: Gpus, trained: Callable[[str], 
 
 def test_where_the_answer_starts() -> None:
     assert answer_start(TASKS["copy"].sample(3, 2, torch.Generator())) == 5
+
+
+@pytest.mark.slow
+def test_a_sweep_uses_all_gpus(tmp_path: Path) -> None:
+    """Two workers, each with a pretended GPU of its own, which every process has by a plug-in."""
+    plugin = tmp_path / "pretending.py"
+    plugin.write_text(
+        "from lengthlens.tests.pretended import pretended_gpus\nkept = pretended_gpus(2)\nkept.__enter__()\n"
+    )
+    words = "sweep --tasks copy --schemes rope --seeds 0-5 --steps 3 --train-max 2 --device cuda --set batch=2"
+    code = "from lengthlens.cli import main; main()"
+    call = [sys.executable, "-c", code, "--plugin", str(plugin), *words.split(), "--store", str(tmp_path / "runs")]
+    subprocess.run(call, check=True, stdout=subprocess.PIPE)
+    used = [event["device"] for run in ll.RunStore(tmp_path / "runs").runs() for event in run.events()[:1]]
+    assert len(used) == 6 and set(used) == {"cuda:0", "cuda:1"}
