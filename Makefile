@@ -9,6 +9,9 @@ PRESET ?= quick
 FUZZ_JOBS ?= 2
 CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py analyses/*.py)
 
+# Compiled modules are kept: without them each of the processes that tests start compiles the package anew.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: reproduce test test-slow test-gpu lint types check bench fuzz faults docs docs-serve notebooks dist clean
 
 # From nothing to the page, in ten minutes on two cores: train, evaluate, probe, judge, draw. Results go to out/; what is

@@ -216,10 +216,8 @@ def test_a_figure_on_axes_of_ones_own() -> None:
     assert alone.get_title() == "copy" and alone.get_legend() is None
 
 
-@pytest.mark.parametrize("name", list(findings(Study(table()))))
+@pytest.mark.parametrize("name", sorted(findings().keys() - {"records", "forecast"}))  # of these it has nothing
 def test_every_figure_takes_axes(name: str) -> None:
-    if name in ("records", "forecast"):
-        return  # the study has nothing for them
     study, mine = Study(table()), Figure(figsize=(7, 7))
     whole = study.drawing(findings()[name])
     panels = {each: mine.add_subplot(4, 4, k + 1) for k, each in enumerate(whole._axes)}
