@@ -14,6 +14,9 @@ from pygments.lexers.special import TextLexer
 sys.path.insert(0, str(Path(__file__).parent))
 import generate
 
+# Before Sphinx looks for pages: stubs of the reference are made for those that it finds. A quick build draws nothing.
+generate.write(Path(__file__).parent / "generated", not tags.has("quick"))  # noqa: F821
+
 project, author, copyright = "lengthlens", "the lengthlens authors", "the lengthlens authors; MIT licence"
 version = release = installed("lengthlens")
 
@@ -97,9 +100,7 @@ def titled(app, name, source):
 
 
 def setup(app):
-    """Makes the generated pages before any page is read."""
+    """What Sphinx calls when it begins."""
     app.add_lexer("mermaid", TextLexer)  # GitHub draws it, the site shows its text
     app.connect("source-read", titled)
     app.connect("autodoc-process-docstring", plain_docstring, 400)  # before the sections of napoleon
-    app.add_config_value("pictures", True, "env", bool)  # a quick build leaves them out
-    app.connect("builder-inited", lambda app: generate.write(Path(app.confdir) / "generated", app.config.pictures), 1)
