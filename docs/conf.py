@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import generate
 
 # Before Sphinx looks for pages: stubs of the reference are made for those that it finds. A quick build draws nothing.
-generate.write(Path(__file__).parent / "generated", not tags.has("quick"))  # noqa: F821
+generate.write(Path(__file__).parent / "generated", not tags.has("quick"))
 
 project, author, copyright = "lengthlens", "the lengthlens authors", "the lengthlens authors; MIT licence"
 version = release = installed("lengthlens")
