@@ -15,6 +15,7 @@ from lengthlens.analyses.records import GOAL_SCHEME
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import THRESHOLDS, MissingError, as_study, indices, joined
 from lengthlens.analyses.tables import Table
+from lengthlens.tests.parameters import few
 from lengthlens.tests.synthetic import synthetic_study
 
 SCHEMES = ("ideal", "lbpe", "hinted:relative/max_distance=3", "hinted:relative/max_distance=12", "rope")
@@ -80,7 +81,7 @@ def test_many_options_of_one_scheme_are_still_all_there():
 # -- every figure ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(findings()))
+@pytest.mark.parametrize("name", few(findings(), "growth-src", "records"))
 def test_every_figure_is_drawn_at_the_width_of_a_paper(name):
     figure = drawn(complete(), name)
     assert name not in complete().missing
@@ -90,7 +91,7 @@ def test_every_figure_is_drawn_at_the_width_of_a_paper(name):
     assert figure.get_figheight() <= theme.PAGE_HEIGHT
 
 
-@pytest.mark.parametrize("name", list(findings()))
+@pytest.mark.parametrize("name", few(findings(), "growth-src", "learned"))
 def test_every_figure_fits_a_column_without_cut_text(name):
     figure = complete().figure(findings()[name], width=3.3)
     figure.draw_without_rendering()
@@ -106,7 +107,7 @@ def test_nothing_to_show_is_said_in_the_figure(name):
     assert empty.missing[name] in said
 
 
-@pytest.mark.parametrize("name", ["front", "extrapolation", "transfer", "learned"])
+@pytest.mark.parametrize("name", few(["front", "extrapolation", "transfer", "learned"], "learned"))
 def test_names_from_the_data_are_shown_as_they_are(name):
     """A dollar would start a formula, and a broken formula stops a drawing."""
     task, scheme = r"<b>$\frac$", "$x_{$ & co"
@@ -121,6 +122,7 @@ def test_names_from_the_data_are_shown_as_they_are(name):
         assert scheme in said
 
 
+@pytest.mark.slow
 def test_the_front_figure_names_every_predictor_with_its_numbers():
     said = texts(drawn(study(), "front"))
     for row in study().once(prediction).predictors.query("factor == 2").itertuples():
@@ -129,6 +131,7 @@ def test_the_front_figure_names_every_predictor_with_its_numbers():
     assert any("held-out" in text for text in said)
 
 
+@pytest.mark.slow
 def test_one_class_leaves_a_sentence_in_the_front_figure():
     flat = table().assign(
         value=table()["value"].mask((table()["measure"] == "exact_match") & (table()["scale"] > 10), 0.0)
@@ -346,6 +349,7 @@ def test_latex_has_no_letter_that_it_would_misread():
     assert r"100 \% of a\_b" in text and r"$\iota$ \& $\varphi$" in text and r"\{x\} $\le$ 3" in text
 
 
+@pytest.mark.slow
 def test_a_table_by_hand_gives_what_it_can():
     few = without("transfer", "cover", "iota_cover", "lrc", "iota_lrc", "relation", "margin", "verdict")
     found = Study(as_study(few[["task", "scheme", "seed", "train_max", "measure", "scale", "value", *THRESHOLDS]]))

@@ -336,7 +336,7 @@ def assert_none_exceeded(found: list[tuple[int, Certificate, int | None]], prove
 
 
 def test_no_certificate_exceeds_a_failure() -> None:
-    assert_none_exceeded(list(exceeded(range(40), constants=300, most=350, tries=3)), proven=0.3)
+    assert_none_exceeded(list(exceeded(range(15), constants=300, most=350, tries=3)), proven=0.3)
 
 
 @pytest.mark.slow
@@ -367,6 +367,7 @@ def believed(cuts: Cuts, start: int, limit: int) -> Witnesses:
     return Witnesses(query, scale, min(100, limit))
 
 
+@pytest.mark.slow
 def test_the_rule_that_looked_at_some_scales_fails_these_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control: what is tested for is there to be found."""
     monkeypatch.setattr(Cuts, "witnesses", believed)

@@ -12,6 +12,7 @@ from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import read_study
 from lengthlens.models.schemes import scheme_names
 from lengthlens.runs.config import RunConfig
+from lengthlens.tests.parameters import few
 from lengthlens.theory.verdict import verdict_grid
 
 FIGURES = Path(__file__).resolve().parent.parent / "figures"
@@ -19,7 +20,7 @@ FIXTURES = Path(__file__).resolve().parent / "fixtures"
 STUDIES = ("study", "unscaled", "schemes")
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", few(STUDIES, "unscaled"))
 def test_tables_of_a_committed_study(name: str) -> None:
     made = all_tables(Study(*read_study(FIGURES / name / "study.parquet")))
     kept = {path.stem: path.read_text() for path in (FIGURES / name / "tables").glob("*.md")}

@@ -44,7 +44,7 @@ def served_slowly(task, relation, steps, slot, code, train_max):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from(["copy", "reverse", "shift", "duplicate", "parity-cot"]),
     st.tuples(st.integers(-1, 1), st.integers(-2, 2), st.integers(0, 6)),

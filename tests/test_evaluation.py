@@ -53,7 +53,11 @@ def generated(model: HookedModel, task_name: str, length: int, samples: int) -> 
 
 @pytest.mark.parametrize(
     ("task", "scheme", "steps", "length"),
-    [("parity-cot", "ideal", 60, 6), ("copy", "rope", 250, 3), ("addition", "learned", 250, 1)],
+    [
+        ("parity-cot", "ideal", 60, 6),
+        pytest.param("copy", "rope", 250, 3, marks=pytest.mark.slow),
+        pytest.param("addition", "learned", 250, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_one_pass_gives_the_verdict_of_generation_on_every_instance(
     task: str, scheme: str, steps: int, length: int

@@ -203,6 +203,7 @@ def test_every_figure_fits_a_column_without_cut_text_and_draws_on_axes(seen: Ins
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_inspect_writes_a_page_and_prints_a_summary(tmp_path: Path) -> None:
     small = {"n_heads": 2, "d_model": 16, "steps": 3, "train_max": 3}
     run = train(RunConfig(task="copy", scheme="rope", **small), RunStore(tmp_path / "runs")).run

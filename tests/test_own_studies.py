@@ -21,11 +21,13 @@ from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import scheme_names
 from lengthlens.studies.presets import PRESETS, preset_of
+from lengthlens.tests.parameters import few
 from lengthlens.tests.synthetic import synthetic_study
 
 PLANS = Path(__file__).resolve().parent / "fixtures/plans.json"
 TINY = {"d_model": 8, "n_heads": 2, "batch": 2, "steps": 2, "check_every": 2, "n_ctx": 64}
 SCHEMES = ("ideal", "lbpe", "relative", "rope")
+DRAWN = sorted(findings().keys() - {"records", "forecast"})  # of these two the study below has nothing
 
 
 @cache
@@ -54,6 +56,7 @@ def test_a_preset_is_the_plans_that_it_was_before_it_was_a_file(name: str) -> No
     assert preset.probed == kept["probed"] and preset.checked() is preset
 
 
+@pytest.mark.slow
 def test_the_full_preset_has_every_task_and_scheme() -> None:
     plans = PRESETS["full"].plans()
     assert len(plans) == 5 * len(ll.TASKS) * len(scheme_names())
@@ -216,7 +219,9 @@ def test_a_figure_on_axes_of_ones_own() -> None:
     assert alone.get_title() == "copy" and alone.get_legend() is None
 
 
-@pytest.mark.parametrize("name", sorted(findings().keys() - {"records", "forecast"}))  # of these it has nothing
+@pytest.mark.parametrize(
+    "name", few(sorted(findings().keys() - {"records", "forecast"}), "growth-src", "pruning")
+)  # of these it has nothing
 def test_every_figure_takes_axes(name: str) -> None:
     study, mine = Study(table()), Figure(figsize=(7, 7))
     whole = study.drawing(findings()[name])

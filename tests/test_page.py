@@ -15,7 +15,7 @@ from lengthlens.analyses.study import Study
 from lengthlens.tests.browsing import DESKTOP, NEEDS_BROWSER, PHONE, Browser, browser, events, opened
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
-pytestmark = NEEDS_BROWSER
+pytestmark = [NEEDS_BROWSER, pytest.mark.slow]
 __all__ = ["browser"]  # a fixture
 
 HOSTILE = "<script>alert(1)</script>"

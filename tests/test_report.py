@@ -18,6 +18,7 @@ from lengthlens.analyses.page.cells import all_cells
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import as_study, write_study
 from lengthlens.cli import main
+from lengthlens.tests.parameters import few
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
 HOSTILE = "<script>alert(1)</script>"
@@ -104,6 +105,7 @@ def test_what_did_not_work_is_shown(table: pd.DataFrame) -> None:
     assert "1 of 13 runs: 1 failed, 1 not accurate in range" in text
 
 
+@pytest.mark.slow
 def test_the_same_table_gives_the_same_bytes(table: pd.DataFrame, text: str) -> None:
     shuffled = dict(reversed(synthetic_provenance(table).items()))
     assert page(Study(table.copy(), shuffled)) == text
@@ -163,7 +165,7 @@ def spoilt(table: pd.DataFrame, how: str) -> pd.DataFrame:
 LACKS = "empty, no values, none accurate, one scheme, no verdicts, only verdicts, no probes, four columns"
 
 
-@pytest.mark.parametrize("how", LACKS.split(", "))
+@pytest.mark.parametrize("how", few(LACKS.split(", "), "empty", "only verdicts", "four columns"))
 def test_what_is_missing_is_a_sentence(table: pd.DataFrame, how: str) -> None:
     text = page(Study(spoilt(table, how)))
     found = re.search(r'id="finding">(.*?)</p>', text)
