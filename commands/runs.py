@@ -217,6 +217,8 @@ def print_outcome(outcome: "RunOutcome") -> None:
     note = "" if outcome.trained else " (finished before)"
     reason = f": {outcome.reason}" if outcome.reason else ""
     click.echo(f"{outcome.run}  {outcome.status}{note}{reason}")
+    if outcome.alone:
+        click.echo(f"its stack was trained one by one, since stacking failed: {outcome.alone}", err=True)
 
 
 @click.group(cls=terminal.Group, invoke_without_command=True)

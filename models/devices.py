@@ -1,5 +1,6 @@
 """Devices: which are there, and how tensors get to them without anybody waiting."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ def arithmetic(deterministic: bool, tf32: bool) -> Iterator[None]:
     matmul = torch.backends.cuda.matmul
     before = torch.are_deterministic_algorithms_enabled(), matmul.allow_tf32
     if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
         torch.use_deterministic_algorithms(True)
     if tf32:
         matmul.allow_tf32 = True

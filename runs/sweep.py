@@ -5,7 +5,7 @@ import os
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -145,12 +145,14 @@ def read_grid(path: Path) -> Grid:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What became of one run of a sweep. `trained` is false if there was nothing left to train."""
+    """What became of one run of a sweep. `trained` is false if there was nothing left to train; `alone` says
+    why a stack that this run was the first of was trained one by one."""
 
     run: str
     status: str
     reason: str | None = None
     trained: bool = True
+    alone: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -181,12 +183,16 @@ def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float
 def train_and_evaluate_all(
     plans: Sequence[Planned], store: RunStore, checkpoint_seconds: float, wait: bool
 ) -> list[RunOutcome]:
-    """The same for runs that are trained as one. What goes wrong with that is left to training them one by one."""
+    """The same for runs that are trained as one. If that fails they are trained one by one, and the first says so."""
     before = {plan.config.id for plan in plans if store.run(plan.config).status().finished}
+    alone = None
     if len(plans) > 1:
-        with suppress(Exception):
+        try:
             train_stacked([plan.config for plan in plans], store, checkpoint_seconds)
-    outcomes = [train_and_evaluate(plan, store, checkpoint_seconds, wait) for plan in plans]
+        except Exception as error:
+            alone = f"{type(error).__name__}: {error}".splitlines()[0]
+    first, *outcomes = [train_and_evaluate(plan, store, checkpoint_seconds, wait) for plan in plans]
+    outcomes = [replace(first, alone=alone), *outcomes]
     return [outcome if outcome.run in before else replace(outcome, trained=True) for outcome in outcomes]
 
 

@@ -169,19 +169,6 @@ def test_meta_device(name, training):
     assert all(parameter.grad is not None for parameter in scheme.parameters())
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("name", NAMES)
-def test_cuda_gives_the_same(name):
-    scheme = made(name)
-    tokens = COPY.sample([4, 9], generator=torch.Generator()).tokens
-    q, k = content(2, 21)
-    here = parts(scheme, scheme.positions(tokens), q, k, slice(0, 21))
-    there = parts(scheme.cuda(), scheme.positions(tokens.cuda()), q.cuda(), k.cuda(), slice(0, 21))
-    for place, value in here.items():
-        torch.testing.assert_close(there[place].cpu(), value, atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_bfloat16_autocast(name):
     scheme = made(name)

@@ -9,14 +9,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lengthlens as ll
+from lengthlens.commands.runs import print_outcome
 from lengthlens.models.schemes import scheme_names
 from lengthlens.runs.stack import Stack, stacks
-from lengthlens.runs.sweep import Grid, sweep
+from lengthlens.runs.sweep import Grid, sweep, train_and_evaluate_all
 from lengthlens.runs.trainer import Trainer
 
 TINY = {"train_max": 4, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 7, "device": "cpu"}
-FEW = ["lbpe", "ideal", "hinted:fire", "randomized:learned", "coupled"]
-EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.long) for name in scheme_names() if name not in FEW)]
+FEW = ["lbpe", "randomized:learned"]
+EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in scheme_names() if name not in FEW)]
 
 
 def configs(scheme: str, count: int, **changes: Any) -> list[ll.RunConfig]:
@@ -28,11 +29,12 @@ def configs(scheme: str, count: int, **changes: Any) -> list[ll.RunConfig]:
 @pytest.mark.parametrize("lengths", ["one", "mixed"])
 @pytest.mark.parametrize("scheme", EVERY)
 def test_a_stacked_run_learns_what_it_learns_alone(scheme: str, lengths: str) -> None:
-    alone = [Trainer(config) for config in configs(scheme, 3, lengths=lengths)]
+    count = 8 if (scheme, lengths) == ("lbpe", "one") else 3
+    alone = [Trainer(config) for config in configs(scheme, count, lengths=lengths)]
     for trainer in alone:
         while not trainer.done:
             trainer.advance()
-    together = [Trainer(config) for config in configs(scheme, 3, lengths=lengths)]
+    together = [Trainer(config) for config in configs(scheme, count, lengths=lengths)]
     stack = Stack(together)
     while stack.trainers:
         stack.advance()
@@ -55,7 +57,7 @@ class Operations(TorchDispatchMode):
         self.number = Counter[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.number[str(func)] += not func.is_view
+        self.number[str(func)] += not (func.is_view or func is torch.ops.aten._unsafe_view.default)
         return func(*args, **(kwargs or {}))
 
 
@@ -72,11 +74,10 @@ def operations(trainers: list[Trainer]) -> int:
     return counted.number.total()
 
 
-@pytest.mark.long  # 299 and 301 operations: to be looked into
 def test_operations_do_not_depend_on_how_many_runs_there_are() -> None:
-    """Eight seeds of lbpe: as many as two, and but for copies of what is contiguous anyway, as one."""
+    """Eight seeds of lbpe: as many as two. One has a copy less, since its embeddings alone are contiguous."""
     one, two, eight = (operations([Trainer(c) for c in configs("lbpe", count, steps=4)]) for count in (1, 2, 8))
-    assert two == eight and 0 <= eight - one <= 4
+    assert one + 1 == two == eight
 
 
 def test_runs_of_a_stack_stop_by_themselves_and_go_on_from_their_own_checkpoints() -> None:
@@ -114,3 +115,18 @@ def test_a_sweep_of_stacks_keeps_every_run_by_itself(tmp_path: Path) -> None:
         assert [e["event"] for e in other.events()] == [e["event"] for e in one.events()]
         assert not other.has("checkpoint.safetensors")
     assert not any(outcome.trained for outcome in sweep(grid, stacked, workers=1, stack=2))
+
+
+def test_a_sweep_whose_stacking_fails_says_so_and_trains_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no rule for aten::own\nmore lines")
+
+    monkeypatch.setattr("lengthlens.runs.sweep.train_stacked", fails)
+    plans = Grid(["copy"], ["rope"], seeds=[0, 1], settings=TINY).planned()
+    outcomes = train_and_evaluate_all(plans, ll.RunStore(tmp_path), 10, wait=True)
+    assert [outcome.alone for outcome in outcomes] == ["RuntimeError: no rule for aten::own", None]
+    assert all(outcome.trained and not outcome.failed for outcome in outcomes)
+    print_outcome(outcomes[0])
+    assert "since stacking failed: RuntimeError: no rule for aten::own" in capsys.readouterr().err

@@ -185,13 +185,6 @@ def test_what_the_machine_cannot_do_is_refused(changes: dict[str, object], words
         train(small(**changes))
 
 
-@pytest.mark.cuda
-def test_bfloat16_on_cuda() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    assert train(small(device="cuda", precision="bfloat16")).status.steps == 12
-
-
 # -- recipe ------------------------------------------------------------------------------------------------------
 
 

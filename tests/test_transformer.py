@@ -102,19 +102,6 @@ def test_bfloat16_autocast(name: str, small_model: Small, mixed_batch: Mixed) ->
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("name", NAMES)
-def test_cuda(name: str, small_model: Small, mixed_batch: Mixed) -> None:
-    model = small_model(name)
-    tokens, _ = mixed_batch(22)
-    expected = model(tokens)
-    model.cuda()
-    logits = model(tokens.cuda())
-    logits.sum().backward()
-    torch.testing.assert_close(logits.cpu(), expected, atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["none", "relative", "shaw"])
 def test_gradients_in_double_precision(name: str, small_model: Small, mixed_batch: Mixed) -> None:
     """The backward pass, rounding aside, against finite differences."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import UserError, unknown
+from lengthlens.models.devices import sent
 from lengthlens.models.schemes.relation import (
     THRESHOLDS,
     WIDE,
@@ -105,7 +106,8 @@ class LearnedRelation(PositionScheme):
 
     def anneal(self, progress: float) -> None:
         """Lower the temperature of the gates geometrically, from 1 to `final_temperature`."""
-        self.temperature.fill_(self.options.final_temperature ** min(max(progress, 0.0), 1.0))
+        if self.options.final_temperature != 1:
+            self.temperature.fill_(self.options.final_temperature ** min(max(progress, 0.0), 1.0))
 
     def gates(self, layers: slice = EVERY) -> Tensor:
         """How much each head uses each form: sums to one; of the wide family 1 or 0. [layer, head, form]"""
@@ -155,7 +157,8 @@ class LearnedRelation(PositionScheme):
     def _keys(self, used: Tensor, query: Tensor, scale: Tensor) -> Tensor:
         """The key that each pointer in use points at; it need not exist. [*, pointer]"""
         width = self.bias.shape[-1]
-        a, b, c, d = torch.tensor(self.forms, device=query.device)[used // width].unbind(1)
+        forms = sent(torch.tensor(self.forms, device="cpu"), query.device)
+        a, b, c, d = forms[used // width].unbind(1)
         keys: Tensor = key_with((a, b, c, d), used % width - self.options.window, query, scale)
         return keys
 
