@@ -313,12 +313,14 @@ class _Attention:
         self.scale, config = network.cfg.attn_scale, network.config
         self.scaled = config.train_ctx if config.score_scaling == "log" else None
         self.bias: Tensor | None = None
-        self.moved: dict[int, Tensor] = {}  # by the first query of a block: what the heads give, by the rules
+        # By the first query of a block: what the heads give, by the rules. None once that is joined: blocks are then
+        # repeated for the gradient, and what was kept of them would keep them all.
+        self.moved: dict[int, Tensor] | None = None
 
     def hooks(self) -> dict[str, Callable[..., Any]]:
         watched: dict[str, Callable[..., Any]] = {"hook_pos_score": self.gate_bias}
         if self.rotates or self.rules:
-            watched |= {"hook_q": self._keep("q"), "hook_k": self._keep("k")}
+            watched |= {"hook_q": self.begin, "hook_k": self._keep("k")}
         if self.rotates or self.rules or self.factors:
             watched["hook_attn_scores"] = self.gate_rotation
         if self.factors or self.rules:
@@ -327,6 +329,9 @@ class _Attention:
 
     def _keep(self, name: str) -> Callable[[Tensor], None]:
         return lambda value: setattr(self, name, value)
+
+    def begin(self, q: Tensor) -> None:
+        self.q, self.moved = q, {}
 
     def over_keys(self, values: Tensor) -> Tensor:
         """Values [row, head, query, key] times the gate of each key's position."""
@@ -366,13 +371,16 @@ class _Attention:
             self.factor = torch.where(here, pattern / torch.where(here, self.plain, 1), 1)
             pattern = self.plain * (1 + self.over_keys(self.factor - 1))
         if self.rules:
-            self.moved[self.block.start] = self.mixed(pattern.detach())
+            moved = self.mixed(pattern.detach())
+            if self.moved is not None:
+                self.moved[self.block.start] = moved
         return pattern
 
     def joined(self, z: Tensor) -> Tensor:
         """What the heads give at all queries, in place of what they would give. [row, query, head, d_head]"""
+        assert self.moved is not None
         whole = torch.cat([self.moved[start] for start in sorted(self.moved)], 2).transpose(1, 2)
-        self.moved.clear()
+        self.moved = None
         return whole
 
     def mixed(self, weights: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Attention has one way that is fast, and one that shows scores and pattern.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -32,6 +33,10 @@ class Placement:
         self.temperature = temperature  # [query] or None: what every score of a query is multiplied by
         acts = scheme.acts()
         self.rotates, self.scores, self.factors = (act in acts for act in ("rotate", "score", "factor"))
+
+    def alone(self) -> "Placement":
+        """The same, with nothing made yet by `Positions.once`."""
+        return Placement(self.scheme, replace(self.positions, made={}), self.temperature)
 
 
 def log_temperature(length: int, train_ctx: int, device: torch.device) -> Tensor:
@@ -111,13 +116,11 @@ class Attention(nn.Module):
         if placement.rotates:
             q = self.hook_rot_q(placement.scheme.rotate_in(self.layer, q, placement.positions))
             k = self.hook_rot_k(placement.scheme.rotate_in(self.layer, k, placement.positions))
-        looked_at = self.explicit or self._watched()
-        if queries is not None:
-            z = self._mixed(q, k[:, : queries.stop], v[:, : queries.stop], placement, queries)
-        elif looked_at and not self.blocked:
-            z = self._mixed(q, k, v, placement, slice(0, q.shape[1]))
-        elif looked_at or placement.scores or placement.factors:
-            z = self._in_blocks(q, k, v, placement)
+        looked_at, wanted = self.explicit or self._watched(), queries or slice(0, q.shape[1])
+        if looked_at and not self.blocked:
+            z = self._mixed(q, k[:, : wanted.stop], v[:, : wanted.stop], placement, wanted)
+        elif looked_at or placement.scores or placement.factors or queries is not None:
+            z = self._in_blocks(q, k, v, placement, wanted)
         else:
             z = self._kernel(q, k, v, placement)
         z = self.hook_z(z)
@@ -134,17 +137,21 @@ class Attention(nn.Module):
         """The hook point of what the scheme adds to scores, if it does."""
         return [self.hook_pos_score] if hasattr(self, "hook_pos_score") else []
 
-    def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
-        length = q.shape[1]
-        step = max(1, self.block_elements // max(1, q.shape[0] * q.shape[2] * length))
+    def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, wanted: slice) -> Tensor:
+        first, end = wanted.start, wanted.stop
+        step = max(1, self.block_elements // max(1, q.shape[0] * q.shape[2] * end))
         # The last block first: it is the largest, and what it frees fits all others. The other way round the
         # allocator finds no freed piece large enough for the next block, and memory grows without need.
-        blocks = [slice(start, min(start + step, length)) for start in reversed(range(0, length, step))]
+        blocks = [slice(start, min(start + step, end)) for start in reversed(range(first, end, step))]
         mixed: Callable[..., Tensor] = self._mixed
         if self.blocked and len(blocks) > 1 and torch.is_grad_enabled():  # a gradient would keep all blocks
-            mixed = partial(checkpoint, self._mixed, use_reentrant=False, preserve_rng_state=False)
+            mixed = partial(checkpoint, self._alone, use_reentrant=False, preserve_rng_state=False)
         parts = [mixed(q, k[:, : block.stop], v[:, : block.stop], placement, block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
+
+    def _alone(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
+        """`_mixed` that shares nothing with other blocks and layers, so that it does the same when it is repeated."""
+        return self._mixed(q, k, v, placement.alone(), queries)
 
     def _kernel(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
         """The scheme does not touch the scores: fused causal attention, linear in memory by itself."""

@@ -277,6 +277,7 @@ def _device_of(x: Tensor) -> torch.device:
 def prepare() -> None:
     """Make the backend known to torch, once in a process, before anything has a gradient."""
     _setup_privateuseone_for_python_backend(BACKEND)
+    getattr(torch, BACKEND).get_amp_supported_dtype = lambda: [torch.bfloat16]  # torch asks when it repeats a block
 
 
 @contextmanager

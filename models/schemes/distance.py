@@ -85,7 +85,7 @@ class Distanced(Anchorable):
         def spread(layers: slice) -> Tensor:
             if positions.limit is not None:
                 return values(layers, self.distances(positions, queries)).transpose(1, 2)
-            own = positions.cached(("line", queries.start, queries.stop), line)
+            own = positions.cached_if_short(("line", queries.start, queries.stop), line)
             if not self.anchored:
                 return along_diagonals(values(layers, own), size)[:, None]
             return positions.per_scale(
@@ -438,12 +438,11 @@ class TransformerXL(Distanced):
         return distance[..., None]
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        last = positions.limit or queries.stop
-        least = -positions.tokens.shape[1] if self.anchored else 0  # a scale larger than the sequence is none
-        waves = positions.cached(
-            (self, last), lambda: sinusoid(torch.arange(least, last, device=q.device), self.sizes.d_model)
-        )
-        r = torch.einsum("tm,hmd->thd", waves, self.W_R[layer]).to(q.dtype)
+        last, length = positions.limit or queries.stop, positions.tokens.shape[1]
+        least = -length if self.anchored else 0  # a scale larger than the sequence is none
+        every = (least, positions.limit or length)
+        waves = positions.cached(self, lambda: sinusoid(torch.arange(*every, device=q.device), self.sizes.d_model))
+        r = torch.einsum("tm,hmd->thd", waves[: last - least], self.W_R[layer]).to(q.dtype)
         products = torch.einsum("bqhd,thd->bhqt", q + self._shared("v", positions).to(q.dtype), r)
         place = positions.cached_if_short(
             (self, queries.start, queries.stop),
