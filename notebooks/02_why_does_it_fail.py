@@ -16,9 +16,9 @@ import lengthlens as ll
 task = ll.TASKS["copy"]
 models = {name: ll.load(f"copy/{name}") for name in ("lbpe", "hinted:relative/max_distance=12", "learned")}
 figure, axes = plt.subplots(figsize=(6, 2.6), layout="constrained")
-for name, model in models.items():
+for (name, model), style in zip(models.items(), ("o-", "x:", "s-")):  # where two coincide, both are seen
     scores = ll.exact_match(model, task, [2, 5, 8, 10, 12, 15, 20, 30], samples=50)
-    axes.plot([score.length for score in scores], [score.exact_match for score in scores], "o-", label=name)
+    axes.plot([score.length for score in scores], [score.exact_match for score in scores], style, label=name)
 axes.axvspan(0, 10, color="0.92")
 axes.set(xlabel="n (training: up to 10)", ylabel="exact match")
 axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

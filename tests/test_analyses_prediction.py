@@ -177,6 +177,7 @@ def test_what_is_added_to_a_verdict_that_is_right_half_of_the_time():
     assert len(found.both_ways) == 16 and (found.both_ways["iota_src_yes"] < found.both_ways["iota_src_no"]).all()
 
 
+@pytest.mark.slow
 def test_held_out_tasks_stand_apart():
     held = finding().held_out
     assert set(held["tasks"]) == {"held out", "others"}

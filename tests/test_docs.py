@@ -29,6 +29,7 @@ from lengthlens.cli import main
 from lengthlens.models.schemes import scheme_names
 from lengthlens.probes.probe import PROBES
 from lengthlens.studies.presets import PRESETS
+from lengthlens.tests.parameters import few
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -70,7 +71,9 @@ def code_spans(page: Path) -> list[str]:
 # -- code --------------------------------------------------------------------------------------------------------
 
 
-with_code = pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda page: page.name)
+QUICK = [page for page in PAGES if page.name in ("README.md", "getting-started.md", "concepts.md")]
+CODED = [page for page in PAGES if blocks(page, "python")]
+with_code = pytest.mark.parametrize("page", few(CODED, *QUICK), ids=lambda page: page.name)
 
 
 @with_code

@@ -96,6 +96,7 @@ def test_a_probe_is_a_predictor_a_column_and_a_growth_figure(study: Study) -> No
     assert "tokens seen" in [axes.get_ylabel() for axes in figure.axes]
 
 
+@pytest.mark.slow
 def test_both_are_drawn_written_and_on_the_page(study: Study, tmp_path: Path) -> None:
     drawn = draw(study, ["my-steps", "growth-tokens", "tables"], tmp_path, ["png"])
     assert not {"my-steps", "growth-tokens"} & set(drawn.missing)
@@ -108,6 +109,7 @@ def test_both_are_drawn_written_and_on_the_page(study: Study, tmp_path: Path) ->
     assert "ι of tokens" in text
 
 
+@pytest.mark.slow
 def test_a_probe_that_a_study_has_nothing_of_leaves_its_tables_and_page_alone(tmp_path: Path) -> None:
     """Each new probe with an index put an empty column, row or figure into every earlier study."""
     study = Study(synthetic_study(["copy", "parity-cot"], ["ideal", "relative"], 2, pola_targets=()))
