@@ -48,8 +48,8 @@ def draw(
     `seeds` that are named count, all if none are. Tasks `held_out` are reported on their own, too. `report` is told
     each name.
 
-    A figure for which the study lacks something says so in its place, and in `missing`. A name or a format that does
-    not exist is a `UserError`.
+    A figure for which the study lacks something is left out, and drawn as a sentence if it was asked for by name; the
+    sentence is in `missing`, too. A name or a format that does not exist is a `UserError`.
 
         table = ll.study(ll.RunStore("out/runs"))
         ll.draw(table, ["front", "tables"], out="figures", formats=["png"]).missing
@@ -63,7 +63,7 @@ def draw(
         tell(name)
         if not names or name in names:
             drawing = study.drawing(finding, width, height)
-            for kind in formats:
+            for kind in formats if names or name not in study.missing else ():
                 files.append(Path(out) / f"{finding.name}.{kind}")
                 theme.save(drawing.figure, files[-1])
             for part, numbers in drawing.data.items() if csv else ():
