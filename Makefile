@@ -7,6 +7,7 @@ INSTALLED = $(VENV)/.installed
 JOBS ?= auto
 PRESET ?= quick
 FUZZ_JOBS ?= 2
+APART = tests/test_devices.py
 CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py analyses/*.py)
 
 # Compiled modules are kept: without them each of the processes that tests start compiles the package anew.
@@ -37,17 +38,20 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
-# One thread for each worker: two single-threaded workers are quicker than one with two threads.
+# One thread for each worker: two single-threaded workers are quicker than one with two threads. Tests on pretended GPUs
+# have a process of their own (tests/conftest.py).
 check: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m "not slow and not long" --doctest-modules --ignore tests/fixtures tests tasks models theory runs probes analyses studies commands plugins errors.py values.py files.py processes.py notebook.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m "not slow and not long" --doctest-modules --ignore tests/fixtures --ignore $(APART) --ignore tests/pretended.py tests tasks models theory runs probes analyses studies commands plugins errors.py values.py files.py processes.py notebook.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not slow and not long" $(APART)
 
 # Stress: many kills, every verdict. Minutes.
 test-slow: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m slow tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m slow --ignore $(APART) tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m slow $(APART)
 
 # For who has a GPU: what only a GPU can show, and the same tests as on the pretended ones. Nobody has run it yet.
 test-gpu: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m cuda tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m cuda $(APART)
 	$(BIN)/lengthlens train --task copy --scheme lbpe --device cuda --steps 200 --set deterministic=true --store out/gpu
 
 # 20,000 damaged files and 2,000 argument lists, in a sandbox without root's rights; minutes. See tests/fuzz/.

@@ -27,7 +27,7 @@ RULES = {
     "warmup": whole(0),
     "threads": whole(1, 256),  # more than any processor here has; with 100,000 the system ends the process
     "device": DEVICE,
-    **dict.fromkeys(("deterministic", "tf32"), truth()),
+    **dict.fromkeys(("deterministic", "tf32", "graphs"), truth()),
     "precision": one_of("float32", "bfloat16"),
     "lengths": one_of("one", "mixed"),
     "compile": truth(),
@@ -38,7 +38,7 @@ RULES = {
 
 # How and where the numbers are computed, not which numbers: they do not enter a run's name. On another device or with
 # another number of threads sums are taken in another order, so results then agree up to rounding, not bit for bit.
-EXECUTION = ("device", "threads", "compile", "deterministic", "tf32")
+EXECUTION = ("device", "threads", "compile", "deterministic", "tf32", "graphs")
 
 MODEL_FIELDS = {f.name for f in dataclasses.fields(ModelConfig)}  # what a run says of them is passed on to its model
 
@@ -92,6 +92,7 @@ class RunConfig(JsonConfig):
     threads: int = 1  # of the CPU; these matrices are too small for more, and one gives the same bits everywhere
     compile: bool = False  # compiling takes longer than most runs here
     deterministic: bool = later(False)  # on CUDA, only kernels that give the same bits every time, which are slower
+    graphs: bool = later(False)  # on CUDA, a step's kernels are captured for each scale, and launched as one
     tf32: bool = later(False)  # on CUDA, products with ten bits of mantissa, which are quicker
     imported: Mapping[str, Any] = later(factory=dict)  # where the model comes from, if it was not trained here
     plugins: Mapping[str, Any] = later(factory=dict)  # filled in: where a task or scheme from outside is from

@@ -6,22 +6,16 @@ it would have become alone, but for the order of sums.
 """
 
 import json
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, vmap
-from torch.nn import functional as F
 
 from lengthlens.models.devices import sent
 from lengthlens.models.schemes import PositionScheme
-from lengthlens.models.schemes.scheme import Positions
-from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.trainer import Trainer, answer_shares, answer_start, loss_of
-from lengthlens.tasks import Batch
+from lengthlens.runs.trainer import AnswerLoss, Trainer, answer_start, loss_inputs
 
 OWN = ("seed", "lr", "initializer_range")  # in what runs of a stack may differ
 EPS = 1e-8  # AdamW's usual one
@@ -42,37 +36,6 @@ def stacks(configs: Sequence[RunConfig], most: int) -> list[list[RunConfig]]:
         common = {name: value for name, value in config.to_dict().items() if name not in own}
         alike.setdefault(json.dumps(common, sort_keys=True), []).append(config)
     return [group[k : k + most] for group in alike.values() for k in range(0, len(group), most)]
-
-
-class AnswerLoss(nn.Module):
-    """A model and the loss of a batch, as a function of tensors alone: what is stacked, compiled or captured."""
-
-    def __init__(self, model: HookedModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: dict[str, Tensor], first: int, limit: int | None) -> Tensor:
-        """`inputs` are what `loss_inputs` gives; answers begin at `first` or later."""
-        host: dict[Hashable, Any] = {name[5:]: value for name, value in inputs.items() if name.startswith("host.")}
-        own = inputs["tokens"], inputs["position"], inputs.get("scale")
-        positions = Positions(*own, limit, host, offset=inputs["offset"])
-        return loss_of(self.model.at(positions)[:, first - 1 : -1], inputs["shares"])
-
-
-def loss_inputs(trainer: Trainer, batch: Batch, first: int, length: int) -> tuple[dict[str, Tensor], int | None]:
-    """A batch and where its tokens stand, padded to a length, on the CPU; and the limit of their positions."""
-    missing, scheme = length - batch.tokens.shape[1], trainer.model.pos_embed
-    tokens = F.pad(batch.tokens, (0, missing), value=trainer.task.pad_id)
-    drawn = scheme.positions(batch.tokens, batch.scale)  # by its own length, as it is alone
-    position = torch.cat([drawn.position, drawn.position[:, -1:].expand(-1, missing)], 1)  # padding is never looked at
-    positions = replace(drawn, tokens=tokens, position=position, cache={})
-    shares = answer_shares(batch, first, trainer.model.cfg.d_vocab_out, trainer.config.label_smoothing)
-    inputs = {"tokens": tokens, "shares": F.pad(shares, (0, 0, 0, missing))}
-    inputs |= {"position": positions.position, "offset": torch.as_tensor(positions.offset)}
-    if positions.scale is not None:
-        inputs["scale"] = positions.scale
-    host = {f"host.{name}": value for name, value in scheme.on_the_host(positions).items()}
-    return inputs | host, positions.limit
 
 
 class Stack:

@@ -1,8 +1,9 @@
 """Training that can be put down after any evaluation step and taken up again as if nothing had happened."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from lengthlens.errors import UserError
 from lengthlens.models.devices import present_device, sent
 from lengthlens.models.schemes import PositionScheme, schemes_in
+from lengthlens.models.schemes.scheme import Positions
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import FLOAT, device_of, evaluating, numbers_a_token
@@ -72,7 +74,7 @@ class Trainer:
         self.draws = torch.Generator().manual_seed(config.seed)  # of schemes that draw positions
         for scheme in schemes_in(self.model):
             scheme.generator = self.draws
-        self.compiled: Any = torch.compile(self.model) if config.compile else self.model
+        self.compiled = compiled_loss(self.model, config, self.device) if config.compile or config.graphs else None
         self.history: list[Metrics] = []
         self.losses: list[Tensor] = []  # since the last evaluation
         self.step = self.tokens = 0
@@ -125,7 +127,7 @@ class Trainer:
         self.model.pos_embed.anneal(self.step / self.end)
         lower = self.config.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if lower else nullcontext():
-            loss = answer_loss(self.compiled(batch.tokens, scale_of(batch)), batch, self.config.label_smoothing)
+            loss = self._loss(batch)
         price = None if self.condensed else self.model.pos_embed.penalty()
         found = torch.autograd.grad(loss if price is None else loss + price, self.parameters, allow_unused=True)
         gradients = [None if each is None else each.contiguous() for each in found]  # the fused AdamW ignores strides
@@ -133,7 +135,15 @@ class Trainer:
             parameter.grad = gradient
         self.optimizer.step()
         self.step += 1
-        return loss.detach()
+        return loss.detach().clone() if self.config.graphs else loss.detach()  # what was captured is written anew
+
+    def _loss(self, batch: Batch) -> Tensor:
+        if self.compiled is None:
+            return answer_loss(self.model(batch.tokens, scale_of(batch)), batch, self.config.label_smoothing)
+        first = answer_start(batch)
+        inputs, limit = loss_inputs(self, batch, first, batch.tokens.shape[1])
+        loss: Tensor = self.compiled({n: sent(value, self.device) for n, value in inputs.items()}, first, limit)
+        return loss
 
     def draw(self) -> Batch:
         """Instances of one scale, or of one for each row, drawn on the CPU so that every device sees the same."""
@@ -172,6 +182,19 @@ class Trainer:
         self.step, self.end, self.tokens = facts["step"], facts["end"], facts["tokens"]
         self.condensed = facts.get("condensed", False)  # no part of checkpoints from before there was any such scheme
         self.history = [Metrics(*values) for values in facts["looks"]]
+
+
+def compiled_loss(model: HookedModel, config: RunConfig, device: torch.device) -> Callable[..., Tensor]:
+    """A compiled twin of `AnswerLoss`, for each scale one; with `graphs` its kernels are captured and launched as one.
+
+    It ignores hooks: evaluation and analysis use the model itself.
+    """
+    if config.graphs and device.type != "cuda":
+        raise UserError(f"graphs=true is for cuda, and this run is on {device.type}: leave it out")
+    how: dict[str, Any] = {"mode": "reduce-overhead"} if config.compile else {"backend": "cudagraphs"}
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 2 * config.train_max)
+    made: Callable[..., Tensor] = torch.compile(AnswerLoss(model), dynamic=False, **how if config.graphs else {})
+    return made
 
 
 def make_optimizer(model: HookedModel, config: RunConfig) -> torch.optim.AdamW:
@@ -219,6 +242,37 @@ def answer_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
     first = answer_start(batch)
     shares = answer_shares(batch, first, logits.shape[-1], label_smoothing)
     return loss_of(logits[:, first - 1 : -1], sent(shares, logits.device))
+
+
+class AnswerLoss(nn.Module):
+    """A model and the loss of a batch, as a function of tensors alone: what is stacked, compiled or captured."""
+
+    def __init__(self, model: HookedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: dict[str, Tensor], first: int, limit: int | None) -> Tensor:
+        """`inputs` are what `loss_inputs` gives; answers begin at `first` or later."""
+        host: dict[Hashable, Any] = {name[5:]: value for name, value in inputs.items() if name.startswith("host.")}
+        own = inputs["tokens"], inputs["position"], inputs.get("scale")
+        positions = Positions(*own, limit, host, offset=inputs["offset"])
+        return loss_of(self.model.at(positions)[:, first - 1 : -1], inputs["shares"])
+
+
+def loss_inputs(trainer: Trainer, batch: Batch, first: int, length: int) -> tuple[dict[str, Tensor], int | None]:
+    """A batch and where its tokens stand, padded to a length, on the CPU; and the limit of their positions."""
+    missing, scheme = length - batch.tokens.shape[1], trainer.model.pos_embed
+    tokens = F.pad(batch.tokens, (0, missing), value=trainer.task.pad_id)
+    drawn = scheme.positions(batch.tokens, batch.scale)  # by its own length, as it is alone
+    position = torch.cat([drawn.position, drawn.position[:, -1:].expand(-1, missing)], 1)  # padding is never looked at
+    positions = replace(drawn, tokens=tokens, position=position, cache={})
+    shares = answer_shares(batch, first, trainer.model.cfg.d_vocab_out, trainer.config.label_smoothing)
+    inputs = {"tokens": tokens, "shares": F.pad(shares, (0, 0, 0, missing))}
+    inputs |= {"position": positions.position, "offset": torch.as_tensor(positions.offset)}
+    if positions.scale is not None:
+        inputs["scale"] = positions.scale
+    host = {f"host.{name}": value for name, value in scheme.on_the_host(positions).items()}
+    return inputs | host, positions.limit
 
 
 def loss_of(logits: Tensor, shares: Tensor) -> Tensor:

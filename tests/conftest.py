@@ -30,9 +30,15 @@ from lengthlens.runs.store import RunStore  # noqa: E402
 from lengthlens.tasks import TASKS  # noqa: E402
 from lengthlens.tests.pretended import prepare  # noqa: E402
 
-prepare()  # before any gradient: torch counts its devices at the first
-
 torch.set_num_threads(1)  # tensors here are so small that threads cost more than they give
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Pretended GPUs are known before any gradient, since torch counts its devices at the first; and only where nothing
+    else is tested, since a process with devices cannot be forked after its first gradient."""
+    if all(Path(each.split("::")[0]).name == "test_devices.py" for each in config.args):
+        prepare()
+
 
 TRAINED = Path(__file__).parent / "fixtures" / "trained"  # by the recipes of test_probes_growth
 

@@ -1,5 +1,6 @@
 """On a GPU; where there is none, on devices that are pretended (tests/pretended.py), on which work can be counted."""
 
+import doctest
 import io
 import subprocess
 import sys
@@ -23,7 +24,11 @@ from lengthlens.runs.evaluation import exact_match
 from lengthlens.runs.trainer import Trainer, answer_loss, answer_start
 from lengthlens.runs.training import decode_checkpoint, encode_checkpoint
 from lengthlens.tasks import TASKS
-from lengthlens.tests.pretended import Gpus, pretended_gpus
+from lengthlens.tests import pretended
+from lengthlens.tests.pretended import Gpus, prepare, pretended_gpus
+
+if not prepare.cache_info().currsize:
+    pytest.skip("needs a process of its own: pytest tests/test_devices.py", allow_module_level=True)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TINY = {"train_max": 3, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 40}
@@ -118,6 +123,11 @@ def test_training_resumes_on_a_gpu_bit_by_bit(scheme: str, cuda: torch.device) -
         taken_up.advance()
     assert taken_up.history == whole.history
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(taken_up.parameters, whole.parameters))
+
+
+def test_the_example_of_pretended_gpus() -> None:
+    found = doctest.testmod(pretended)
+    assert found.attempted and not found.failed
 
 
 def test_what_is_left_on_the_cpu_is_found(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,22 +161,13 @@ def test_mixed_lengths_train_too() -> None:
     assert train(small(lengths="mixed")).status.steps == 12
 
 
-def test_a_compiled_twin_leaves_the_original_for_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    twins = []
-
-    def twin(model: nn.Module) -> nn.Module:
-        twins.append(model)
-        return model
-
-    monkeypatch.setattr(torch, "compile", twin)
-    trainer = Trainer(small(compile=True))
-    trainer.advance()
-    assert twins == [trainer.model]
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"device": "cuda"}, "no device 'cuda'"), ({"precision": "bfloat16", "device": "cpu"}, "bfloat16")],
+    [
+        ({"device": "cuda"}, "no device 'cuda'"),
+        ({"precision": "bfloat16", "device": "cpu"}, "bfloat16"),
+        ({"graphs": True, "device": "cpu"}, "graphs=true is for cuda, and this run is on cpu: leave it out"),
+    ],
 )
 def test_what_the_machine_cannot_do_is_refused(changes: dict[str, object], words: str) -> None:
     if torch.cuda.is_available() and changes["device"] == "cuda":
