@@ -6,6 +6,7 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 LONGEST = 200  # characters of a name in a message
+MOST_LISTED = 40  # choices that a sentence names
 MOST = 2000  # characters of a message, whatever value it names
 
 
@@ -35,7 +36,11 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UnknownNameError:
     choices, name = list(choices), name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
     nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f" did you mean '{nearest[0]}'?" if nearest else ""
-    return UnknownNameError(f"unknown {kind} '{name}':{hint} The choices are: {', '.join(choices)}")
+    listed = f"The choices are: {', '.join(choices)}"
+    if len(choices) > MOST_LISTED:
+        near = difflib.get_close_matches(name, choices, n=8, cutoff=0.0)
+        listed = f"The nearest of {len(choices)} choices are: {', '.join(near)}"
+    return UnknownNameError(f"unknown {kind} '{name}':{hint} {listed}")
 
 
 class Registry(Mapping[str, Value]):

@@ -96,6 +96,9 @@ def replaceable(path: Path) -> Path:
     if kind := kind_of(path):
         hint = f" to '{printable(path.readlink())}': name its target" if kind == "a link" else ""
         raise StorageError(f"cannot write '{printable(path)}': it is {kind}{hint or ', and only files are replaced'}")
+    above = next((each for each in path.parents if os.path.lexists(each)), path)
+    if above != path and not above.is_dir():
+        raise StorageError(f"cannot write '{printable(path)}': '{printable(above)}' is no directory")
     return path
 
 

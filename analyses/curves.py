@@ -25,7 +25,8 @@ from lengthlens.probes.invariance import over_seeds
 DECLARED: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
 TRAINED, BAND = Patch(color="0.93", label="training range"), "0.75"
 SAME = 0.03  # exact match, within which marks hide each other
-STEP = 0.8  # of a mark, between marks of one place, which stand side by side
+STEP = 0.8  # of a mark, between marks of one place, which stand side by side …
+MOST_ASIDE = 5  # … over so many steps at most: more of them stand closer, and all at their length still
 
 
 def mean_curves(rows: pd.DataFrame) -> pd.DataFrame:
@@ -124,7 +125,8 @@ def side_by_side(found: pd.DataFrame) -> pd.DataFrame:
     order = {label: k for k, label in enumerate(theme.in_order(found["label"]))}
     placed = found.assign(place=(found["mean"] / SAME).round(), order=found["label"].map(order)).sort_values("order")
     groups = placed.groupby(["row", "scale", "place"])["order"]
-    aside = groups.cumcount() - (groups.transform("size") - 1) / 2
+    size = groups.transform("size")
+    aside = (groups.cumcount() - (size - 1) / 2) * (MOST_ASIDE / (size - 1)).clip(upper=1)
     return found.assign(aside=aside.reindex(found.index))
 
 

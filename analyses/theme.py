@@ -55,10 +55,13 @@ GOLDEN = np.pi * (3 - np.sqrt(5))  # the angle at which seeds of a sunflower fol
 SPREAD = 0.018  # of the width of the axes, between neighbours at one place whose marks are of one run
 PLACE = 0.025  # of the width and height: marks nearer than that hide each other
 MARK = 11.0  # area of the mark of one run, in square points; that of more grows as the root of their number
-LINES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 3)))
+LINES = (
+    *("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 3))),
+    *((0, (8, 2)), (0, (1, 3)), (0, (6, 1, 1, 1)), (0, (2, 2))),
+)
 REFERENCE = "circuit"  # the family of `ideal`, which is given what others have to learn
 RANGE = " (n ≤ "  # between a task and its training range
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 
 # What a verdict looks like: colour of the cell, colour of its letters, its sign. All differ in lightness as well.
 VERDICTS = {

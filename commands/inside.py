@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lengthlens.commands import options
-from lengthlens.commands.options import as_json, store_option
+from lengthlens.commands.options import OutFile, as_json, store_option
 from lengthlens.commands.terminal import print_json, print_table, progress, stoppable
 from lengthlens.errors import UserError
 
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     callback=options.numbers,
     help="Scales n at which heads are measured, such as 10,20.  [default: 1/2, 1, 2 and 5 times train_max]",
 )
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="The page to write.  [default: inspect-RUN.html]"
-)
+@click.option("--out", type=OutFile(), help="The page to write.  [default: inspect-RUN.html]")
 @click.option("--step", type=options.Whole(0), help="Look at the checkpoint of this training step (`train --keep`).")
 @store_option
 @as_json
@@ -51,7 +49,7 @@ def inspect_command(
 
     found = store.find(run)
     config = found.config
-    with stoppable("the inspection"), progress("looking inside") as report:
+    with stoppable("the inspection", kept=False), progress("looking inside") as report:
         seen = inspect(
             found.model(step=step),
             train_max=config.train_max,
@@ -118,7 +116,7 @@ def surgery_command(
     scales = lengths or list(SCALES)
     if run is not None:
         found = store.find(run)
-        with stoppable("the surgery"), progress("operating"):
+        with stoppable("the surgery", kept=False), progress("operating"):
             rows = healing(found.model(), scales=scales, train_max=found.config.train_max)
         print_json(rows.to_dict("records")) if as_json else print_table(rows.to_dict("records"))  # type: ignore[arg-type]
         return
@@ -161,7 +159,7 @@ def patch_command(
     from lengthlens.inside.patching import patch_by_role
 
     found = store.find(run)
-    with stoppable("patching"), progress("patching"):
+    with stoppable("patching", kept=False), progress("patching"):
         table = patch_by_role(found.model().eval(), None, length or found.config.train_max, onto, roles=roles or None)
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     print_json(rows) if as_json else print_table(rows)

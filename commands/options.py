@@ -79,7 +79,7 @@ def read_numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        low = read_whole_number(first, f"{values.shown(part)} (a number, or a range such as 0-4)")
+        low = read_whole_number(first, f"each of {values.shown(text)} (numbers and ranges such as 5,10-12)")
         high = read_whole_number(last, f"the end of the range {values.shown(part)}") if dash else low
         if high < low:
             raise UserError(f"the range {values.shown(part)} is empty: its end comes before its beginning")

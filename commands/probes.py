@@ -140,7 +140,7 @@ def certify_command(run: str, max_length: int, store: "RunStore", as_json: bool)
     from lengthlens.probes.certificate.certify import certify
 
     found = store.find(run)
-    with stoppable("the certificate"), progress("certifying") as report:
+    with stoppable("the certificate", kept=False), progress("certifying") as report:
         certificate = certify(found, max_length, report=report)
     if as_json:
         print_json({"run": found.id, **certificate.to_dict()})

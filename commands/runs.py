@@ -8,7 +8,7 @@ import click
 
 from lengthlens.commands import options, terminal
 from lengthlens.commands.options import Whole, as_json, config_options, given_fields, own_store, plot_file, store_option
-from lengthlens.commands.terminal import print_json, print_table, progress, stoppable
+from lengthlens.commands.terminal import in_range_words, print_json, print_table, progress, stoppable
 from lengthlens.errors import UserError
 from lengthlens.values import anything, map_of
 
@@ -67,7 +67,7 @@ def train_command(
         return
     click.echo(f"{config.id}: {trained.status.status} after {trained.status.steps} steps")
     if trained.status.in_range_exact_match is not None:
-        click.echo(f"exact match up to n = {config.train_max}: {trained.status.in_range_exact_match:.4f}")
+        click.echo(in_range_words(config.train_max, trained.status.in_range_exact_match, trained.run))
     if trained.status.reason:
         click.echo(f"reason: {trained.status.reason}")
     if trained.run is not None and trained.run.checkpoints:

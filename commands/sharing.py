@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lengthlens.commands.options import Whole, as_json, store_option
-from lengthlens.commands.terminal import print_json, progress, stoppable
+from lengthlens.commands.terminal import in_range_words, print_json, progress, stoppable
 from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def import_command(
     if task is None:
         raise UserError(f"'{source}' is a model of others: say with --task what it is to be asked")
     how["name"] = how["name"] or Path(source).resolve().name
-    with stoppable("the import"), progress("importing") as report:
+    with stoppable("the import", kept=False), progress("importing") as report:
         run = import_checkpoint(folder, task, store, report=report, **how)
     print_json(summary(run)) if as_json else show(run)
 
@@ -124,7 +124,7 @@ def show(run: "Run") -> None:
     tokens = "  ".join(f"{token} {number}" for token, number in source["tokens"].items())
     click.echo(f"{run.id}: {source['kind']} model '{source['name']}' with scheme {config.spec.label}")
     click.echo(f"ids of the task's tokens: {tokens}")
-    click.echo(f"exact match up to n = {config.train_max}: {facts['in_range_exact_match']:.4f}")
+    click.echo(in_range_words(config.train_max, facts["in_range_exact_match"], run))
     if source["outside"]:
         share = f"{source['outside']:.1%} of the answer tokens at n = {config.train_max}"
         click.echo(f"answers are the likeliest of the task's tokens; the source prefers another token at {share}")

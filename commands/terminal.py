@@ -20,6 +20,7 @@ from lengthlens.values import text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from lengthlens.runs.run import Run
     from lengthlens.runs.training import Report, TrainingProgress
     from lengthlens.studies.reproduce import Progress
 
@@ -96,14 +97,24 @@ class Group(click.Group):
         raise click.exceptions.Exit(2)
 
 
+def in_range_words(train_max: int, mean: float, run: "Run | None") -> str:
+    """Exact match over the training range: its mean, and where it is least."""
+    rows = [row for row in run.evaluation() if row["length"] <= train_max] if run else []
+    least = min(
+        (row for row in rows if row.get("exact_match") is not None), key=lambda row: row["exact_match"], default=None
+    )
+    where = f"; least {least['exact_match']:.4f}, at n = {least['length']}" if least else ""
+    return f"exact match, mean over n up to {train_max}: {mean:.4f}{where}"
+
+
 @contextmanager
-def stoppable(what: str) -> Iterator[None]:
-    """Ctrl-C, and the terminate signal of batch systems, end with a sentence; work done so far is kept."""
+def stoppable(what: str, kept: bool = True) -> Iterator[None]:
+    """Ctrl-C, and the terminate signal of batch systems, end with a sentence; it says whether work so far is kept."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\ninterrupted: the same command continues {what}", err=True)
+        click.echo(f"\ninterrupted: the same command {'continues' if kept else 'begins again with'} {what}", err=True)
         sys.exit(130)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -13,6 +13,7 @@ import torch
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes import SCHEMES, SchemeSpec
+from lengthlens.models.schemes.spec import named
 from lengthlens.plugins.registry import Origin
 from lengthlens.tasks import TASKS, Task
 from lengthlens.values import anything, map_of, one_of, parse_json, parsed, real, record, text, truth, whole
@@ -63,12 +64,16 @@ class JsonConfig:
         made = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
         return bool(each.metadata.get("later")) and getattr(self, each.name) == made
 
-    def note_plugins(self) -> None:
-        """Fill `plugins` in: where the task and the scheme come from, if from outside.
+    def note_names(self) -> None:
+        """Take options that stand behind the scheme's name apart from it, and fill `plugins` in: where the task and the
+        scheme come from, if from outside.
 
         What is there already was stored. If the same definition is not loaded now, `PluginError` says what to load.
         """
         own: Any = self
+        if isinstance(own.scheme, str) and "/" in own.scheme:
+            for name, value in zip(("scheme", "scheme_options"), named(own.scheme, own.scheme_options)):
+                object.__setattr__(self, name, value)
         bare = own.scheme.rpartition(":")[2] if isinstance(own.scheme, str) else None
         noted = {}
         for kind, registry, name in (("task", TASKS, own.task), ("scheme", SCHEMES, bare)):
@@ -151,7 +156,7 @@ class ModelConfig(JsonConfig):
     parallel_attn_mlp: bool = later(False)  # the MLP reads what attention reads, as in GPT-NeoX
 
     def __post_init__(self) -> None:
-        self.note_plugins()
+        self.note_names()
         # As JSON will give them back (tuples become lists), so that a saved config equals the original.
         options = map_of(anything())(self.scheme_options, "scheme_options")
         plain = parsed(lambda: json.loads(json.dumps(dict(options))), "scheme_options", "plain values by name")

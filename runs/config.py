@@ -100,7 +100,7 @@ class RunConfig(JsonConfig):
     def __post_init__(self) -> None:
         for name, rule in RULES.items():
             rule(getattr(self, name), name)
-        self.note_plugins()
+        self.note_names()
         object.__setattr__(self, "scheme_options", dict(self.spec.options))
         for each in dataclasses.fields(self):
             if each.type is float:

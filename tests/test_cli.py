@@ -103,5 +103,22 @@ def test_a_figure_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     result = run("src", "copy", "--max-scale", "3", "--plot", str(tmp_path / "file" / "figure.png"))
     assert result.exit_code == 2
-    assert "cannot make the directory" in result.stderr and "file" in result.stderr
+    assert "is no directory" in result.stderr and "file" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("words", ["verdict --task copy", "train --task copy --steps 2 --set batch=2 --train-max 2"])
+def test_options_may_stand_behind_the_name_of_a_scheme(words: str, tmp_path: Path) -> None:
+    store = ["--store", str(tmp_path)] if words.startswith("train") else []
+    done = CliRunner().invoke(main, [*words.split(), "--scheme", "relative/max_distance=3", *store])
+    assert done.exit_code == 0, done.output
+    apart = ["--scheme", "relative", "--scheme-option", "max_distance=3"]
+    assert CliRunner().invoke(main, [*words.split(), *apart, *store]).stdout == done.stdout  # training: the same run
+    twice = CliRunner().invoke(main, [*words.split(), *apart[2:], "--scheme", "relative/max_distance=3", *store])
+    assert twice.exit_code == 2 and "is given twice" in twice.output
+
+
+def test_a_directory_that_cannot_be_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(main, ["inspect", "copy/lbpe", "--out", str(tmp_path / "file/page.html")])
+    assert done.exit_code == 2 and "is no directory" in done.output

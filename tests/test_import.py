@@ -435,7 +435,7 @@ def test_the_command(tmp_path: Path) -> None:
     words += ["--vocab", str(tmp_path / "vocab.json"), "--train-max", "3", "--name", "tiny llama"]
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     assert done.exit_code == 0 and "llama model 'tiny llama' with scheme rope" in done.output
-    assert "0 5  1 11  = 3  ^ 19  $ 7  _ 7" in done.output and "exact match up to n = 3: 0.0000" in done.output
+    assert "0 5  1 11  = 3  ^ 19  $ 7  _ 7" in done.output and "exact match, mean over n up to 3: 0.0000" in done.output
     assert json.loads(CliRunner().invoke(main, [*words, "--json"]).output)["source"]["kind"] == "llama"
 
 

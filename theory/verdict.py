@@ -63,7 +63,7 @@ import torch
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
 from lengthlens.models.schemes.relation import Code, Ints
-from lengthlens.models.schemes.spec import scheme_for
+from lengthlens.models.schemes.spec import named, scheme_for
 from lengthlens.notebook import card
 from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
@@ -183,7 +183,7 @@ def verdict(
     Arguments:
         task, scheme: names, or a task and a scheme (class or object) of your own.
         train_max, test_max: the largest scale of training, and the largest that is to be right.
-        scheme_options: by name; the scheme's own defaults otherwise.
+        scheme_options: by name, or behind the name (``relative/max_distance=3``); the scheme's own defaults otherwise.
         helps: without it, nothing else is tried to see what would help.
 
     Returns a `Verdict`: its `verdict` in one word, `reasons`, `helps`, and the three properties, each with a
@@ -228,6 +228,8 @@ class Case:
             self.declared = self.program.declared_train, self.program.declared_test
 
     def verdict(self, scheme: Scheme, options: Mapping[str, Any], helps: bool = True) -> Verdict:
+        if isinstance(scheme, str):
+            scheme, options = named(scheme, options)
         built, refusal = scheme_for(self.task, scheme, options)
         if self.program is None:
             about = f"the sources of '{self.task.name}' follow from its tokens"
@@ -244,13 +246,15 @@ class Case:
         reasons = [f"not {name}: {why}" for name, why in words.items()]
         answer: Answer = "possible"
         if found.possible:
-            number = "one signature serves" if found.src_test == 1 else f"{found.src_test} signatures serve"
+            number = "one combination of codes serves"
+            if found.src_test != 1:
+                number = f"{found.src_test} combinations of codes serve"
             reasons = [f"{number} every step up to n={self.test_max}, and all of it occurs up to n={self.train_max}"]
         else:
             answer, why = self.beyond_codes(built)
             reasons = [*why, *reasons]
         served = [choice for choice in choices if choice.findings.possible]
-        reasons += [f"slot {choice.slot} of '{choice.operator}' can be read by {choice.name}" for choice in served]
+        reasons += [f"slot {each.slot} of operator '{each.operator}' can be read by {each.name}" for each in served]
         found_to_help = self._what_helps(scheme, options) if helps and answer != "possible" else []
         more = {name: Property(name not in words, words.get(name), examples.get(name)) for name in PROPERTIES}
         src = {"src_train": found.src_train, "src_test": found.src_test}

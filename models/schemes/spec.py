@@ -60,6 +60,27 @@ def scheme_names() -> list[str]:
     return [*SCHEMES, *(f"{outer.prefix}:{name}" for outer, (name, inner) in pairs if outer.refusal(inner) is None)]
 
 
+def named(scheme: str, options: object = None) -> tuple[str, Mapping[str, Any]]:
+    """The name of a scheme and its options, some of which may stand behind the name.
+
+    >>> named("relative/max_distance=3"), named("relative", {"max_distance": 3})
+    (('relative', {'max_distance': '3'}), ('relative', {'max_distance': 3}))
+    """
+    given = {} if options is None else options
+    if not isinstance(given, Mapping):
+        raise UserError(f"scheme_options must map names to values, not {given!r}")
+    name, *parts = scheme.split("/")
+    behind = dict[str, Any]()
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise UserError(f"'{part}' in '{scheme}' is no option: write scheme/option=value")
+        if key in given:
+            raise UserError(f"option '{key}' of scheme '{name}' is given twice, in '{scheme}' and as {given[key]!r}")
+        behind[key] = value
+    return name, {**given, **behind}
+
+
 @dataclass(frozen=True)
 class SchemeSpec:
     """A scheme, possibly inside a wrapper, with all its options.
@@ -79,10 +100,8 @@ class SchemeSpec:
 
     @classmethod
     def of(cls, name: str, options: object = None) -> "SchemeSpec":
-        """A scheme by name, with options by name (as texts, if need be); those not given have their defaults."""
-        given = {} if options is None else options
-        if not isinstance(given, Mapping):
-            raise UserError(f"scheme_options must map names to values, not {given!r}")
+        """A scheme by name, with options (texts, if need be) by name or behind its own; others have their defaults."""
+        name, given = named(name, options)
         read = [dataclasses.asdict(own).items() for own in _filled(name, _kinds(name), given)]
         return cls(
             name, json.loads(json.dumps(dict(itertools.chain(*read))))
@@ -91,14 +110,7 @@ class SchemeSpec:
     @classmethod
     def parse(cls, text: str) -> "SchemeSpec":
         """A scheme with its options in one word: ``relative`` or ``relative/max_distance=3``."""
-        name, *parts = text.split("/")
-        options = {}
-        for part in parts:
-            key, equals, value = part.partition("=")
-            if not equals:
-                raise UserError(f"'{part}' in '{text}' is no option: write scheme/option=value")
-            options[key] = value
-        return cls.of(name, options)
+        return cls.of(text)
 
     @classmethod
     def from_entry(cls, entry: object) -> "SchemeSpec":
