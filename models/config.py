@@ -72,8 +72,8 @@ class JsonConfig:
         """
         own: Any = self
         if isinstance(own.scheme, str) and "/" in own.scheme:
-            for name, value in zip(("scheme", "scheme_options"), named(own.scheme, own.scheme_options)):
-                object.__setattr__(self, name, value)
+            for field_name, value in zip(("scheme", "scheme_options"), named(own.scheme, own.scheme_options)):
+                object.__setattr__(self, field_name, value)
         bare = own.scheme.rpartition(":")[2] if isinstance(own.scheme, str) else None
         noted = {}
         for kind, registry, name in (("task", TASKS, own.task), ("scheme", SCHEMES, bare)):
