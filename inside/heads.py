@@ -347,7 +347,9 @@ class HeadRelation(NamedTuple):
             least = f"{min(weights):.2f}"
             return f"attends to {self.relation}, weight {least} at every length up to {scales[-1]}"
         course = ", ".join(f"{weight:.2f}" for weight in weights)
-        return f"attends to {self.relation}, weight {course} at n = {', '.join(map(str, scales))}"
+        held = [str(scale) for scale, weight in self.weights.items() if weight >= EXPLAINS]
+        only = f" at n = {', '.join(held)} only" if len(held) < len(scales) else ""
+        return f"attends to {self.relation}{only}, weight {course} at n = {', '.join(map(str, scales))}"
 
 
 def head_relations(found: Sequence[Glance]) -> list[HeadRelation]:
