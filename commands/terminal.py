@@ -179,7 +179,8 @@ def study_progress(
         def report(now: "Progress") -> None:
             nonlocal last
             new, last = last != now[:2], now[:2]
-            left = minutes((clock() - start) * (1 - now.share) / now.share) if now.share > 0 else ""
+            # Of runs that end early the pace so far says little, and of the first ones nothing.
+            left = minutes((clock() - start) * (1 - now.share) / now.share) if now.share >= 0.2 else ""
             line = f"{now}, about {left} left" if left else str(now)
             if show and not now.failed:
                 show(line)
