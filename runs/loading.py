@@ -44,6 +44,10 @@ def load(
     """
     if isinstance(source, Run):
         return source.model(device, step)
+    if not isinstance(source, str | Path):
+        raise UserError(
+            f"ll.load takes a run, a path or a name, not {type(source).__name__}; what ll.train gives has a .model"
+        )
     folder = Path(source)
     if (folder / MANIFEST).exists():
         return Run(folder.resolve()).model(device, step)
