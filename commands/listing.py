@@ -1,4 +1,4 @@
-"""What a listing shows, kept between calls: it follows from the code alone, and torch takes seconds to import."""
+"""What a listing, or verdicts on all, show is kept between calls: it follows from the code alone and takes seconds."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from lengthlens.files import cache_directory, make_directory, write_whole
 from lengthlens.plugins.registry import named_anywhere
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("tasks", "models", "plugins")  # the code that listings follow from
+ROOMS = ("tasks", "models", "plugins", "theory")  # the code that listings follow from
 Rows = list[dict[str, Any]]
 
 

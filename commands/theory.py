@@ -188,18 +188,25 @@ def verdict_command(
 
 def show_grid(jobs: int, plot: Path | None, as_json: bool, task: str | None, scheme: str | None, **scales: int) -> None:
     """Verdicts on every task under every scheme, or on those of one task or scheme."""
-    from lengthlens.theory.verdict import verdict_grid
 
-    chosen, under = ([name] if name else None for name in (task, scheme))
-    with progress("verdicts") as report:
-        table = verdict_grid(chosen, under, **scales, progress=lambda done, of: report(f"{done} of {of}"), jobs=jobs)
-    rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
+    def make() -> Rows:
+        from lengthlens.theory.verdict import verdict_grid
+
+        chosen, under = ([name] if name else None for name in (task, scheme))
+        with progress("verdicts") as report:
+            told = lambda done, of: report(f"{done} of {of}")  # noqa: E731
+            found = verdict_grid(chosen, under, **scales, progress=told, jobs=jobs)
+        return found.to_dict("records")  # type: ignore[return-value]
+
+    rows = make() if task or scheme else listed("verdicts-{train_max}-{test_max}".format(**scales), make)
     cells = [{name: row[name] for name in ("task", "scheme", "verdict")} for row in rows]
     print_json(rows) if as_json else print_table(cells)
     if plot:
+        from pandas import DataFrame
+
         from lengthlens.analyses.outcome import plot_verdicts as draw
 
-        save_figure(draw(table), plot)
+        save_figure(draw(DataFrame(rows)), plot)
 
 
 @click.command("check")

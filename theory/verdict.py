@@ -368,9 +368,9 @@ class Case:
         if len(query) * len(key) > MOST_COMPARED:
             return object()
         codes = relation.codes(query[:, None], key, scale[:, None])
-        seen = np.where((key <= query[:, None])[..., None], codes, 0)
-        about = (relation.uses_scale, relation.listed is None, relation.background, largest, seen.shape)
-        return about, hashlib.blake2b(seen.tobytes()).digest()
+        about = (relation.uses_scale, relation.listed is None, relation.background, largest, codes.shape)
+        seen = codes[np.nonzero(key <= query[:, None])]
+        return about, hashlib.blake2b(seen).digest()
 
     def _rows(self, largest: int) -> tuple[Ints, Ints]:
         """Scale and query of all steps up to a scale, each once."""

@@ -6,6 +6,7 @@ that have learned a *table* with one bias for each value of a component.
 """
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ Code: TypeAlias = tuple[int, ...]
 Head: TypeAlias = tuple[int, int]  # (layer, head)
 Phi: TypeAlias = Callable[[Tensor, Tensor, Tensor], Any]  # (i, j, n) that broadcast to codes [*] or [*, component]
 
-MOST_FOLDED = 12
+FOLDED, MOST_RANKED = 1 << 62, 12  # rows of codes are folded into numbers below this; columns that may be ranked first
 # What an entry must add to a score to count, from hardly felt to what only a strong head adds.
 THRESHOLDS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
 
@@ -82,22 +83,28 @@ DISTANCE = Relation(lambda i, j, n: i - j, "i−j", lambda code: f"distance {cod
 def numbered(codes: Ints) -> tuple[Ints, Ints]:
     """The distinct rows of `codes` [row, component], and for each row which of them it is.
 
-    Exact, and faster than sorting whole rows: columns are folded into one number one after the other, unless there
-    are more of them than that is worth.
+    Exact, and faster than sorting whole rows: columns are folded into one number, by their values if that is less than
+    2⁶², or else by their ranks, unless there are more columns than that is worth.
 
     >>> distinct, which = numbered(np.array([[5, 0], [7, 1], [5, 0]]))
     >>> distinct.tolist(), which.tolist()
     ([[5, 0], [7, 1]], [0, 1, 0])
     """
-    if codes.shape[1] > MOST_FOLDED:
-        rows = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.itemsize * codes.shape[1])))
-        _, first, which = np.unique(rows.ravel(), return_index=True, return_inverse=True)
-        return codes[first], which
-    which = np.zeros(len(codes), dtype=np.int64)
-    for column in codes.T:
-        values, place = np.unique(column, return_inverse=True)
-        which = np.unique(which * len(values) + place, return_inverse=True)[1]
-    first = np.unique(which, return_index=True)[1]
+    if not codes.size:
+        return codes[: min(1, len(codes))], np.zeros(len(codes), dtype=np.int64)
+    low, high = codes.min(0), codes.max(0)
+    columns = list(codes.T - low[:, None])
+    spans = [int(b) - int(a) + 1 for a, b in zip(low, high)]
+    if math.prod(spans) >= FOLDED and len(spans) <= MOST_RANKED:
+        columns = [np.unique(column, return_inverse=True)[1] for column in codes.T]
+        spans = [int(column.max()) + 1 for column in columns]
+    if math.prod(spans) < FOLDED:
+        rows = columns[0]
+        for column, span in zip(columns[1:], spans[1:]):
+            rows = rows * span + column
+    else:
+        rows = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.itemsize * codes.shape[1]))).ravel()
+    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
     return codes[first], which
 
 
