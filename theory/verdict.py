@@ -370,7 +370,7 @@ class Case:
         codes = relation.codes(query[:, None], key, scale[:, None])
         about = (relation.uses_scale, relation.listed is None, relation.background, largest, codes.shape)
         seen = codes[np.nonzero(key <= query[:, None])]
-        return about, hashlib.blake2b(seen).digest()
+        return about, hashlib.blake2b(seen.data).digest()
 
     def _rows(self, largest: int) -> tuple[Ints, Ints]:
         """Scale and query of all steps up to a scale, each once."""
