@@ -60,7 +60,7 @@ fuzz: $(INSTALLED)
 
 # Kills, full disks, dying workers and schedulers; minutes.
 faults: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m long tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m long tests/test_faults.py
 
 # Side by side with peers; prints ratios and peak memory. See the head of each file for its options.
 bench: $(INSTALLED)

@@ -147,11 +147,22 @@ def read_whole(path: Path, most: int = LARGEST_FILE, follow: bool = True) -> byt
         os.fdopen(os.open(path, os.O_RDONLY | SAFE | (0 if follow else NO_FOLLOW)), "rb") as file,
     ):
         about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise StorageError(f"cannot read '{printable(path)}': it is {KINDS.get(stat.S_IFMT(about.st_mode))}")
+        refuse_special(about.st_mode, path)
         if about.st_size > most:
             raise StorageError(f"cannot read '{printable(path)}': it has {about.st_size} bytes, more than {most}")
         return file.read(about.st_size)  # not `most`: room for so much would be asked for
+
+
+def regular(path: Path) -> Path:
+    """The path itself, if a regular file is there, links followed: for libraries that open files themselves."""
+    with attempt("read", path):
+        refuse_special(path.stat().st_mode, path)
+    return path
+
+
+def refuse_special(mode: int, path: Path) -> None:
+    if not stat.S_ISREG(mode):
+        raise StorageError(f"cannot read '{printable(path)}': it is {KINDS.get(stat.S_IFMT(mode))}")
 
 
 def set_aside(path: Path, folder: Path) -> Path:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.files import read_whole
+from lengthlens.files import read_whole, regular
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.huggingface import ARCHITECTURES, read_huggingface
 from lengthlens.models.interop import is_hooked_config, read_hooked
@@ -85,7 +85,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     kind, read = _reader(config, folder)
     files = weight_files(folder)
     loaded: dict[str, Tensor] = {}
-    for file in files:
+    for file in map(regular, files):
         loaded |= parsed(lambda file=file: load_file(file), f"'{file}'", "a safetensors file")  # type: ignore[misc]
     weights = {name: value.float() if value.is_floating_point() else value for name, value in loaded.items()}
     try:

@@ -9,15 +9,17 @@ import pandas as pd
 from lengthlens.analyses import theme
 from lengthlens.analyses.mechanism import healing_tables, plot_healing
 from lengthlens.errors import UserError
-from lengthlens.files import make_directory, read_whole, write_whole
+from lengthlens.files import make_directory, printable, read_whole, write_whole
 from lengthlens.inside.surgery import ROWS, healing
 from lengthlens.probes.stretch import stretched_match
 from lengthlens.runs.evaluation import is_accurate
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
 from lengthlens.studies.drawing import TABLES, write_tables
+from lengthlens.values import parsed
 
 TABLE = "surgery.csv"
+COLUMNS = ["run", "task", "scheme", "seed", "surgery", "scale", "exact_match", "cause", "reason"]
 SCALES = (20, 40)  # twice and four times the training range of the studies
 
 
@@ -54,9 +56,13 @@ def healing_study(
 
 def read_healing(path: str | Path) -> pd.DataFrame:
     """The table of a study, from its file."""
-    missing = {"exact_match": [""], "scale": [""]}
-    table = pd.read_csv(io.BytesIO(read_whole(Path(path))), keep_default_na=False, na_values=missing)
-    return table.astype({"seed": "Int64", "scale": "Int64"})
+    data, missing = io.BytesIO(read_whole(Path(path))), {"exact_match": [""], "scale": [""]}
+
+    def parse() -> pd.DataFrame:
+        table = pd.read_csv(data, keep_default_na=False, na_values=missing)
+        return table[COLUMNS].astype({"seed": "Int64", "scale": "Int64", "exact_match": float})
+
+    return parsed(parse, f"'{printable(path)}'", "a table of surgery")
 
 
 def draw_healing(table: pd.DataFrame, out: str | Path, width: float | None = None) -> list[str]:

@@ -8,7 +8,6 @@ machines. Reading executes nothing, and takes in nothing that is not what was wr
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -26,7 +25,19 @@ from lengthlens.runs.evaluation import best_rows
 from lengthlens.runs.importing import SOURCE
 from lengthlens.runs.run import EVALUATION, METRICS, MODEL, OF_STEP, STATUS, VERSIONS, Run, step_file
 from lengthlens.runs.store import RunStore
-from lengthlens.values import anything, map_of, one_of, parse_json, record, text, whole
+from lengthlens.values import (
+    list_of,
+    map_of,
+    one_of,
+    optional,
+    parse_json,
+    read_whole_number,
+    real,
+    record,
+    text,
+    truth,
+    whole,
+)
 
 FORMAT, VERSION = "lengthlens export", 1
 LISTING, CARD, STUDY, CERTIFICATE = "lengthlens.json", "README.md", "study.parquet", "certificate.json"
@@ -37,6 +48,15 @@ LISTING_RULE = record(
     "export",
     {"format": one_of(FORMAT), "version": whole(1), "kind": one_of("run", "study", "certificate"), "name": text()},
     {"files": map_of(text())},
+)
+
+
+CERTIFICATE_RULE = record(
+    "certificate",
+    {"length": whole(), "kind": one_of("proven", "conditional", "none"), "limit": truth(), "reason": text()}
+    | {"settled": whole(), "worst": map_of(real()), "leak": map_of(list_of(list_of(real())))}
+    | {"weakest_step": text(), "weakest_head": text()},
+    {"assumes": text(), "margin": optional(real()), "run": text()},
 )
 
 
@@ -163,16 +183,10 @@ def of_run(run: Run, certificate: Certificate | None = None) -> Export:
 
 def read_certificate(data: bytes, what: str) -> Certificate:
     """A certificate from the JSON that `lengthlens certify --json` prints."""
-    found = parse_json(data, what, map_of(anything()))
-    names = {f.name for f in fields(Certificate)}
-    for name in found:
-        if name not in names and name != "run":
-            raise unknown("entry of a certificate", name, names)
-    try:
-        by_length = {key: {int(n): value for n, value in found[key].items()} for key in ("worst", "leak")}
-        return Certificate(**{**{name: found[name] for name in names if name in found}, **by_length})
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise UserError(f"{what} holds no certificate") from None
+    found = parse_json(data, what, CERTIFICATE_RULE)
+    for key in ("worst", "leak"):
+        found[key] = {read_whole_number(n, f"a length under {key} of {what}"): value for n, value in found[key].items()}
+    return Certificate(**{name: value for name, value in found.items() if name != "run"})
 
 
 def _take_run(name: str, data: Mapping[str, bytes], store: RunStore, source: str) -> Run:

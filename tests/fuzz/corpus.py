@@ -1,19 +1,23 @@
-"""What is attacked: a small store, a study, a saved model, a sweep file, a config of TransformerLens."""
+"""What is attacked: a store, studies and their files, a model saved, exported and imported, configs of others."""
 
 import json
 from pathlib import Path
 
 import pandas as pd
 import torch
+from safetensors.torch import save_file
 
 from lengthlens.analyses.table import write_study
 from lengthlens.models.pretrained import save
+from lengthlens.probes.certificate.certify import certify
+from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.table import probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import Session, train
 from lengthlens.studies.build import study
 from lengthlens.studies.reproduce import write_stamp
+from lengthlens.studies.sharing import export
 
 TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
 GRID = """tasks = ["copy", "parity-cot"]
@@ -25,6 +29,25 @@ samples = 10
 steps = 2
 train_max = 2
 """
+STUDY = """title = "Which?"
+tasks = ["copy", "parity-cot"]
+schemes = ["rope", { name = "relative", max_distance = 3 }]
+held_out = ["copy"]
+probes = ["lrc"]
+figures = ["tables"]
+[instances]
+100 = 20
+[more_lengths]
+copy = [1000]
+[[grids]]
+seeds = 2
+settings = { score_scaling = "none" }
+"""
+HEALING = """run,task,scheme,seed,surgery,scale,exact_match,cause,reason
+a,copy,rope,0,ideal,40,0.5,codes,
+b,copy,rope,1,,,,,no relation
+"""
+GPT2 = {"model_type": "gpt2", "n_embd": 6, "n_layer": 1, "n_head": 2, "n_positions": 16, "vocab_size": 11}
 HOOKED = {
     "n_layers": 1, "n_heads": 2, "d_model": 8, "d_head": 4, "d_vocab": 11, "n_ctx": 16, "d_mlp": 16, "act_fn": "gelu",
     "positional_embedding_type": "rotary", "rotary_base": 10000, "rotary_dim": 4, "normalization_type": "LN",
@@ -47,7 +70,25 @@ def make(folder: Path) -> None:
     pd.DataFrame(table).to_csv(folder / "study.csv", index=False)
     (folder / "grid.toml").write_text(GRID)
     (folder / "hooked.json").write_text(json.dumps(HOOKED))
+    (folder / "study.toml").write_text(STUDY)
+    (folder / "surgery.csv").write_text(HEALING)
+    export(finished.run, folder / "exported", certificate=certify(copy_by_hand("lbpe"), max_length=20))
+    import_of_others(folder / "imported")
     write_stamp(folder, "made of this", [folder / "study.parquet"])
+
+
+def import_of_others(folder: Path) -> None:
+    """A checkpoint as Hugging Face writes it: config, weights, tokenizer."""
+    shapes = {"wte.weight": (11, 6), "wpe.weight": (16, 6), "h.0.attn.c_attn.weight": (6, 18)}
+    shapes |= {"h.0.attn.c_attn.bias": (18,), "h.0.attn.c_proj.weight": (6, 6), "h.0.attn.c_proj.bias": (6,)}
+    shapes |= {"h.0.mlp.c_fc.weight": (6, 24), "h.0.mlp.c_fc.bias": (24,), "h.0.mlp.c_proj.weight": (24, 6)}
+    norms = {f"{name}.{part}": (6,) for name in ("h.0.ln_1", "h.0.ln_2", "ln_f") for part in ("weight", "bias")}
+    folder.mkdir()
+    every = {**shapes, **norms, "h.0.mlp.c_proj.bias": (6,)}
+    save_file({name: torch.ones(shape) for name, shape in every.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(GPT2))
+    vocabulary = {"model": {"vocab": {str(k): k for k in range(9)}}, "added_tokens": [{"content": "^", "id": 9}]}
+    (folder / "tokenizer.json").write_text(json.dumps(vocabulary))
 
 
 def interrupt(config: RunConfig, store: RunStore) -> None:

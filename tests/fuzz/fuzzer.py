@@ -27,6 +27,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # no Hub: nobody listens there
 
 import corpus  # noqa: E402
 import mutations  # noqa: E402
@@ -40,6 +41,7 @@ from lengthlens.analyses.table import BLANK, SIGNATURE, read_study, signed  # no
 from lengthlens.cli import main as lengthlens_command  # noqa: E402
 from lengthlens.errors import UserError  # noqa: E402
 from lengthlens.models import pretrained  # noqa: E402
+from lengthlens.models.checkpoints import read_checkpoint, token_ids  # noqa: E402
 from lengthlens.models.config import ModelConfig  # noqa: E402
 from lengthlens.models.interop import hooked_fields  # noqa: E402
 from lengthlens.probes.table import earlier_relation, stored  # noqa: E402
@@ -48,12 +50,18 @@ from lengthlens.runs.run import CONFIG, LOG, MANIFEST, MODEL, Run  # noqa: E402
 from lengthlens.runs.store import RunStore  # noqa: E402
 from lengthlens.runs.sweep import read_grid  # noqa: E402
 from lengthlens.runs.training import decode_checkpoint  # noqa: E402
+from lengthlens.studies.healing import read_healing  # noqa: E402
+from lengthlens.studies.presets import preset_of  # noqa: E402
 from lengthlens.studies.reproduce import is_shown  # noqa: E402
+from lengthlens.studies.sharing import LISTING, fetch, read_certificate  # noqa: E402
+from lengthlens.tasks import TASKS  # noqa: E402
 from lengthlens.values import parse_json, parsed  # noqa: E402
 
 CPU_SECONDS = 20.0  # of one case; the slowest takes about one
 WALL_SECONDS = 300.0  # for a case that waits for something that never comes
 BATCH = {"files": 100, "arguments": 20}  # cases of one process
+OWN_PROCESS = 10  # every tenth argument list is a command in a process of its own
+BLIND = "not tried: the sandbox may not read the libraries"
 SPECIAL = ("directory", "fifo", "link", "device", "huge", "missing")
 
 
@@ -123,7 +131,12 @@ class Attack:
             manifest.write_text(json.dumps(listed))
         elif self.path.suffix == ".parquet" and (place := SIGNATURE.search(data := self.path.read_bytes())):
             self.path.write_bytes(signed(data[: place.start(1)] + BLANK + data[place.end(1) :]))
-        elif self.path.name == "model.safetensors":
+        elif self.path.parent.name == "exported" and self.path.name != LISTING:
+            listing = self.path.parent / LISTING
+            listed = json.loads(listing.read_bytes())
+            listed["files"][self.path.name] = files.sha256(self.path.read_bytes())
+            listing.write_text(json.dumps(listed))
+        elif self.path.name == "model.safetensors" and self.path.parent.name == "model":
             self.sign_model()
 
     def sign_model(self) -> None:
@@ -150,6 +163,16 @@ class Attack:
             return self.run_readers(Run(path.parent))
         if path.parent.name == "model":
             return [lambda: pretrained.load_saved(path.parent)]
+        if path.parent.name == "imported":
+            return [lambda: token_ids(found := read_checkpoint(path.parent), TASKS["copy"]) and found.model()]
+        if path.parent.name == "exported":
+            certificate = lambda: read_certificate(files.read_whole(path), "it")  # noqa: E731
+            own = [certificate] if name == "certificate.json" else []
+            return [lambda: fetch(path.parent, RunStore(self.folder / "fetched")), *own]
+        if name == "study.toml":
+            return [lambda: preset_of(path)]
+        if name == "surgery.csv":
+            return [lambda: read_healing(path)]
         if name == "grid.toml":
             return [lambda: read_grid(path).configs()]
         if name == "hooked.json":
@@ -193,7 +216,8 @@ class Attack:
             return self.path.name != MANIFEST
         if self.path.name == "study.parquet":
             return True
-        return self.path.parent.name == "model"
+        unlisted = ("README.md", "lengthlens.json")  # words, and the list itself
+        return self.path.parent.name in ("model", "exported") and self.path.name not in unlisted
 
 
 def attack_files(folder: Path, fresh: Path, numbers: range, seed: int, tell: Callable[..., None]) -> None:
@@ -210,6 +234,7 @@ def attack_files(folder: Path, fresh: Path, numbers: range, seed: int, tell: Cal
         source = fresh / place.relative_to(case)
         shutil.copytree(source, place) if source.is_dir() else shutil.copy(source, place)
         (case / "elsewhere").unlink(missing_ok=True)
+        shutil.rmtree(case / "fetched", ignore_errors=True)
 
 
 def judged(case: Callable[[], str], what: str) -> tuple[str, str]:
@@ -221,7 +246,7 @@ def judged(case: Callable[[], str], what: str) -> tuple[str, str]:
         return "FAILED hang", what
     except BaseException as error:
         if is_blind(error):
-            return "not tried: the sandbox may not read the libraries", what
+            return BLIND, f"{what}: {error}"
         trace = "".join(traceback.format_exception(error)[-3:])
         return f"FAILED {type(error).__name__}", f"{what}: {trace[-900:]}"
     finally:
@@ -243,7 +268,8 @@ def attack_command(folder: Path, fresh: Path, numbers: range, seed: int, tell: C
         shutil.copytree(fresh, folder / "case")
         os.chdir(folder / "case")
         asked = words.command_line(random.Random(f"{seed} words {number}"))
-        tell("end", number, *judged(lambda asked=asked: invoke(asked), repr(asked)[:600]))  # type: ignore[misc]
+        run = as_process if number % OWN_PROCESS == 0 else invoke
+        tell("end", number, *judged(lambda asked=asked, run=run: run(asked), repr(asked)[:600]))  # type: ignore[misc]
         os.chdir(folder)
 
 
@@ -256,6 +282,37 @@ def invoke(asked: list[str]) -> str:
     if result.exit_code == 2:
         assert "Error" in result.stderr or "Usage" in result.stderr, result.stderr
     return f"exit {result.exit_code}"
+
+
+def as_process(asked: list[str]) -> str:
+    """The same in a process of its own: streams and exit code as a shell sees them, Python's as they come."""
+    said = Path("said").open("wb+")  # noqa: SIM115 - the child writes, too
+    child = os.fork()
+    if child == 0:
+        code: Any = 3
+        try:
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS / 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(said.fileno(), 2)
+            sys.argv = ["lengthlens", *asked]
+            lengthlens_command()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            sys.stdout.flush()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    said.seek(0)
+    text = said.read().decode("utf-8", "replace")
+    if code in (-signal.SIGPROF, -signal.SIGALRM):
+        raise HangError
+    assert code in (0, 1, 2) and "Traceback" not in text, f"exit code {code}: {text[-700:]}"
+    return f"exit {code}, in a process of its own"
 
 
 # -- processes ---------------------------------------------------------------------------------------------------
@@ -340,9 +397,11 @@ def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[
     import_everything()
     place, start = sandbox.make_directory(), time.monotonic()
     counts: dict[str, Counter[str]] = {"files": Counter(), "arguments": Counter()}
-    failures, memory = [], 0
+    failures, not_tried, memory = [], list[str](), 0
     try:
         corpus.make(place / "made")
+        here = ["export", "copy_relative", str(place / "shared"), "--hub", "me/x", "--store", str(place / "made/runs")]
+        CliRunner().invoke(lengthlens_command, here)  # what the Hub needs is read before the sandbox is entered
         words.DRAWING = len(of_arguments) > 200
         if words.DRAWING:  # fonts, too, are read before the sandbox is entered
             for name in ("report", "figures"):
@@ -357,6 +416,7 @@ def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[
                     if "outcome" in found:
                         counts[kind][found["outcome"]] += 1
                         failures += [{"kind": kind, **found}] if found["outcome"].startswith("FAILED") else []
+                        not_tried += [found["what"]] if found["outcome"] == BLIND else []
                 if report:
                     report(f"{kind} {numbers.stop} of {cases.stop}, {len(failures)} failures")
     finally:
@@ -366,6 +426,7 @@ def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[
         "files": {"cases": len(of_files), **counts["files"]},
         "arguments": {"cases": len(of_arguments), **counts["arguments"]},
         "failures": failures,
+        "not_tried": not_tried,
         "largest_resident_MiB": memory // 1024,
         "limit_MiB": sandbox.MEMORY >> 20,
         "seconds": round(time.monotonic() - start),
@@ -383,7 +444,8 @@ def shared_out(files: int, arguments: int, seed: int, jobs: int) -> Found:
     merged: Found = {"seed": seed}
     for kind in ("files", "arguments"):
         merged[kind] = dict(sum((Counter(each[kind]) for each in found), Counter()))
-    merged["failures"] = [failure for each in found for failure in each["failures"]]
+    for name in ("failures", "not_tried"):
+        merged[name] = [one for each in found for one in each[name]]
     for name in ("largest_resident_MiB", "limit_MiB", "seconds"):
         merged[name] = max(each[name] for each in found)
     return merged

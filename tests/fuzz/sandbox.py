@@ -46,6 +46,7 @@ def enter(folder: Path, memory: int = MEMORY) -> None:
     """Become harmless, for good. To be called in a child process, before anything else is done."""
     os.chdir(folder)
     os.umask(0o022)
+    tempfile.tempdir = str(folder)
     was_root = os.getuid() == 0
     if was_root:
         os.setgroups([])
