@@ -11,9 +11,13 @@ MOST = 2000  # characters of a message, whatever value it names
 
 
 class UserError(ValueError):
-    """What was asked for cannot be done; the message is one sentence that names the value and the choices."""
+    """What was asked for cannot be done; the message is one sentence that names the value and the choices.
+
+    Whatever value it names, it is one line that can be printed, and not endless.
+    """
 
     def __init__(self, message: str = "") -> None:
+        message = " ".join(message.splitlines()).encode("utf-8", "backslashreplace").decode()
         super().__init__(message if len(message) <= MOST else f"{message[: MOST - 1]}…")
 
 

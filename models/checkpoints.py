@@ -147,17 +147,22 @@ def digest(paths: Sequence[Path]) -> str:
 
 def read_vocabulary(folder: Path) -> dict[str, int]:
     """The ids of a tokenizer's tokens, from tokenizer.json or vocab.json; empty without one."""
-    if (folder / "tokenizer.json").exists():
-        described = read_json(folder / "tokenizer.json")
+    path = next((folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).exists()), None)
+    if path is None:
+        return {}
+    described = read_json(path)
+
+    def tokens() -> dict[str, int]:
+        if path.name == "vocab.json":
+            return described
         listed: Any = (described.get("model") or {}).get("vocab") or {}
-        added = described.get("added_tokens") or []
+        pieces = {piece[0]: k for k, piece in enumerate(listed)} if isinstance(listed, list) else listed
+        return {**pieces, **{token["content"]: token["id"] for token in described.get("added_tokens") or []}}
 
-        def tokens() -> dict[str, int]:
-            pieces = {piece[0]: k for k, piece in enumerate(listed)} if isinstance(listed, list) else listed
-            return {**pieces, **{token["content"]: int(token["id"]) for token in added}}
-
-        return parsed(tokens, f"'{folder / 'tokenizer.json'}'", "a tokenizer")
-    return read_json(folder / "vocab.json") if (folder / "vocab.json").exists() else {}
+    found = parsed(tokens, f"'{path}'", "a tokenizer")
+    if any(type(token) is not str or type(number) is not int for token, number in found.items()):
+        raise UserError(f"'{path}' is not a tokenizer: it maps something else than texts to whole numbers")
+    return found
 
 
 def token_ids(checkpoint: Checkpoint, task: Task, given: Mapping[str, Any] | None = None) -> dict[str, int]:

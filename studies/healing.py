@@ -60,7 +60,10 @@ def read_healing(path: str | Path) -> pd.DataFrame:
 
     def parse() -> pd.DataFrame:
         table = pd.read_csv(data, keep_default_na=False, na_values=missing)
-        return table[COLUMNS].astype({"seed": "Int64", "scale": "Int64", "exact_match": float})
+        table = table[COLUMNS].astype({"seed": "Int64", "scale": "Int64", "exact_match": float})
+        if not table["exact_match"].dropna().between(0, 1).all():
+            raise ValueError("exact match is a share, from 0 to 1")
+        return table
 
     return parsed(parse, f"'{printable(path)}'", "a table of surgery")
 

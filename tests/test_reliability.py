@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner, Result
+from safetensors.torch import save_file
 
 from lengthlens import files, values
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.analyses.tables import Table
 from lengthlens.cli import main
 from lengthlens.errors import UserError
+from lengthlens.models.checkpoints import read_checkpoint
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
 from lengthlens.probes.table import FILE, probe_run
@@ -30,6 +33,7 @@ from lengthlens.runs.store import RunStore, harmless
 from lengthlens.runs.sweep import Grid, read_grid, sweep
 from lengthlens.runs.training import train
 from lengthlens.studies.build import study
+from lengthlens.studies.healing import read_healing
 from lengthlens.studies.reproduce import is_shown, write_stamp
 from lengthlens.theory.verdict import verdict
 
@@ -487,8 +491,30 @@ def test_a_damaged_csv_is_a_sentence(tmp_path: Path, cell: str) -> None:
     assert len(str(refusal.value)) < 500
 
 
+@pytest.mark.parametrize("change", [b"", b"\xff\xfe", b"x\n", b"run,seed\na,b\n", b"1e400"])
+def test_a_damaged_table_of_surgery_is_a_sentence(tmp_path: Path, change: bytes) -> None:
+    whole = (Path(__file__).parents[1] / "figures/surgery/surgery.csv").read_bytes()
+    (tmp_path / "a.csv").write_bytes(whole.replace(b"0.40625", change) if change == b"1e400" else change)
+    with pytest.raises(UserError, match="is not a table of surgery"):
+        read_healing(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_an_imported_model_is_made_of_files(tmp_path: Path, name: str) -> None:
+    """A fifo would be waited for."""
+    about = {"model_type": "gpt2", "n_embd": 4, "n_layer": 0, "n_head": 1, "n_positions": 3, "vocab_size": 2}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    sizes = {"wte.weight": (2, 4), "wpe.weight": (3, 4), "ln_f.weight": (4,), "ln_f.bias": (4,)}
+    save_file({key: torch.ones(size) for key, size in sizes.items()}, tmp_path / "model.safetensors")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=f"cannot read '.*{name}': it is a named pipe"):
+        read_checkpoint(tmp_path)
+
+
 def test_no_message_is_endless() -> None:
     assert len(str(UserError("x" * 10_000))) == 2000
+    assert str(UserError("a\nb\ud800")) == "a b\\ud800"
 
 
 # -- 14: memory is bounded beforehand ------------------------------------------------------------------------------
@@ -504,6 +530,7 @@ def test_no_message_is_endless() -> None:
         ("train --task copy --scheme rope --set batch=2147483647", "batches of 2147483647 would take"),
         ("train --task copy --scheme rope --set d_model=65536", "d_model 65536 and batches of 32 would take"),
         ("verdict --task copy --scheme relative --test-max 20000", "up to n = 20000 would take 32 GiB"),
+        ("verdict --all --test-max 20000", "task 'sort' has no scale 20000: the largest is 128"),
         ("pola --target prefix-sum --scheme relative --test-max 20000", "more than the 20,000,000 this can hold"),
     ],
 )

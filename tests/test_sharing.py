@@ -89,10 +89,15 @@ def test_a_certificate_comes_with_its_run(run: Any, tmp_path: Path) -> None:
     found = ll.fetch(folder, ll.RunStore(tmp_path / "there"))
     assert found.kind == "certificate" and found.certificate == certificate
     assert found.run is not None and found.run.has("certificate.json")
-    with pytest.raises(UserError, match="'a file' holds no certificate"):
-        read_certificate(b'{"length": 3}', "'a file'")
-    with pytest.raises(UserError, match="unknown entry of a certificate 'lenght': did you mean 'length'"):
+    with pytest.raises(UserError, match="unknown entry of certificate 'lenght': did you mean 'length'"):
         read_certificate(b'{"lenght": 3}', "'a file'")
+    said = json.loads((folder / "certificate.json").read_bytes())
+    for name, value in {"length": "1", "kind": "sure", "limit": 1, "worst": {"x": 1.0}, "leak": {"10": 3}}.items():
+        with pytest.raises(UserError, match=name):
+            read_certificate(json.dumps({**said, name: value}).encode(), "'a file'")
+    del said["kind"]
+    with pytest.raises(UserError, match="a certificate needs a kind"):
+        read_certificate(json.dumps(said).encode(), "'a file'")
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------

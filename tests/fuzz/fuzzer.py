@@ -397,7 +397,7 @@ def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[
     import_everything()
     place, start = sandbox.make_directory(), time.monotonic()
     counts: dict[str, Counter[str]] = {"files": Counter(), "arguments": Counter()}
-    failures, not_tried, memory = [], list[str](), 0
+    failures, not_tried, memory, told = [], list[str](), 0, 0
     try:
         corpus.make(place / "made")
         here = ["export", "copy_relative", str(place / "shared"), "--hub", "me/x", "--store", str(place / "made/runs")]
@@ -417,6 +417,9 @@ def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[
                         counts[kind][found["outcome"]] += 1
                         failures += [{"kind": kind, **found}] if found["outcome"].startswith("FAILED") else []
                         not_tried += [found["what"]] if found["outcome"] == BLIND else []
+                if report and failures[told:]:
+                    report(f"{failures[told:]}")
+                    told = len(failures)
                 if report:
                     report(f"{kind} {numbers.stop} of {cases.stop}, {len(failures)} failures")
     finally:
