@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ def real(low: float = -math.inf, high: float = math.inf, *, above: float = -math
     words = " and ".join(f"{name} {value:g}" for name, value in bounds.items() if math.isfinite(value))
 
     def holds(value: Any) -> bool:
-        if type(value) not in (int, float) or not -1.8e308 < value < 1.8e308:
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # neither NaN nor 10**400
             return False
         return bool(low <= value <= high and above < value < below)
 

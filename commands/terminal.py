@@ -87,7 +87,9 @@ class Group(click.Group):
             return super().invoke(ctx)
         except UserError as error:
             said = str(error)
-        except MemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "allocate" not in str(error):  # which is how torch says it
+                raise
             said = "there is not enough memory for this"
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever reads the output has seen enough

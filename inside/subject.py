@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UnknownNameError, UserError
+from lengthlens.models.config import ModelConfig
 from lengthlens.probes.subject import AnyModel, Subject, answer_queries, exact_by_scale, subject_of, task_of
-from lengthlens.runs.evaluation import evaluating
+from lengthlens.runs.evaluation import FLOAT, evaluating, numbers_a_token
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.task import UNUSED
+from lengthlens.values import within_memory
 
 Head: TypeAlias = tuple[int, int]  # (layer, head)
 NEAREST = 5  # names offered for one that does not exist: a model has a hundred hook points
@@ -99,6 +101,10 @@ def fitting_scales(model: AnyModel, task: Task, scales: Sequence[int]) -> list[i
         bound = min(max(scale, task.min_scale), task.max_scale or max(scale, task.min_scale))
         if bound != scale:
             raise UserError(f"task '{task.name}' has no instances of n = {scale}: the nearest is n = {bound}")
+        config = getattr(subject_of(model).model, "config", None)
+        if isinstance(config, ModelConfig):
+            needed = ROWS * task.length(scale) * numbers_a_token(config) * FLOAT
+            within_memory(needed, f"{ROWS} inputs of n = {scale}")
         try:
             exact_by_scale(model, task, [scale], rows=1)
         except UserError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, read_whole, remove_quietly, write_whole
@@ -184,6 +184,14 @@ def _check_shapes(config: ModelConfig, task: Task | None, state: dict[str, Tenso
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise UserError(f"'{source}' has a config that describes no model: {type(error).__name__}") from None
     check_weights(state, wanted, f"'{source}'")
+
+
+def refuse_not_finite(model: object) -> None:
+    """Refuse a model with NaN or infinity among its weights: what it answers would mean nothing."""
+    state = model.state_dict() if isinstance(model, nn.Module) else {}
+    bad = [name for name, part in state.items() if part.is_floating_point() and not bool(part.isfinite().all())]
+    if bad:
+        raise UserError(f"weights of the model are not finite: {', '.join(bad)}")
 
 
 def check_weights(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], source: str) -> None:

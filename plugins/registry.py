@@ -271,7 +271,8 @@ def _import(module: str) -> None:
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 (a text is compared)
         sys.path.append(os.getcwd())  # noqa: PTH109
     importlib.invalidate_caches()
-    importlib.import_module(module)
+    if getattr(importlib.import_module(module).__spec__, "origin", None) is None:
+        raise UserError(f"plug-in '{module}' is a directory without code")
 
 
 def _where(error: BaseException) -> str:

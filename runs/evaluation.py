@@ -22,6 +22,7 @@ from lengthlens.errors import TooLongError, UserError
 from lengthlens.files import StorageError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.devices import present_device
+from lengthlens.models.pretrained import refuse_not_finite
 from lengthlens.models.schemes.scheme import schemes_in
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import EVALUATION, Run
@@ -108,14 +109,6 @@ def refuse_too_many(task: Task, length: int, samples: int, memory: int = MEMORY)
     """Refuse, before any is drawn, instances that do not fit into `memory` bytes."""
     drawn = samples * task.length(task.checked_scale(length)) * TOKEN
     within_memory(drawn, f"{samples} instances of n = {length}", max(memory, LEAST_MEMORY))
-
-
-def refuse_not_finite(model: Model) -> None:
-    """Refuse a model with NaN or infinity among its weights: what it answers would mean nothing."""
-    state = model.state_dict() if isinstance(model, nn.Module) else {}
-    bad = [name for name, part in state.items() if part.is_floating_point() and not bool(part.isfinite().all())]
-    if bad:
-        raise UserError(f"weights of the model are not finite: {', '.join(bad)}")
 
 
 def right_tokens(logits: Float[Tensor, "row pos token"], batch: Batch) -> Bool[Tensor, "row answer"]:

@@ -322,7 +322,7 @@ class Run:
 
     def model(self, device: str = "cpu", step: int | None = None) -> "HookedModel":
         """The trained model, ready for evaluation; with `step` as it was after that training step, if that was kept."""
-        from lengthlens.models.pretrained import with_weights
+        from lengthlens.models.pretrained import refuse_not_finite, with_weights
 
         if step is not None and step not in self.checkpoints:
             kept = ", ".join(map(str, self.checkpoints)) or "none"
@@ -334,6 +334,7 @@ class Run:
         if not self.has(name):
             raise UserError(f"run '{self.id}' has no model: it is {self.status().status}")
         model: HookedModel = with_weights(self.config.model, self.read(name), self.id).to(device).eval()
+        refuse_not_finite(model)
         return model
 
     def facts(self) -> dict[str, Any]:

@@ -44,6 +44,8 @@ def healing_study(
     make_directory(path.parent)
     table = read_healing(path) if path.exists() else pd.DataFrame({"run": pd.Series(dtype=str)})
     ready = [run for run in store.runs() if run.status().finished and is_accurate(run.config, run.evaluation())]
+    if not ready and table.empty:
+        raise UserError(f"no run in '{store.path}' is trained and accurate in range: there is none to operate on")
     missing = sorted((run for run in ready if run.id not in set(table["run"])), key=_beyond)  # those that fail first
     for place, run in enumerate(missing):
         tell(f"{run.id} ({place + 1} of {len(missing)})")

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from safetensors.torch import save_file
+from safetensors.torch import load, save, save_file
 
 from lengthlens import files, values
 from lengthlens.analyses.table import read_study, write_study
@@ -410,6 +410,8 @@ def test_a_sweep_file_is_checked(tmp_path: Path, text: str) -> None:
         ["sweep", "fifo"],
         ["sample", "copy", "--seed", "1\0"],
         ["sample", "caf\udce9"],
+        ["tasks", "--plugin", "runs"],
+        ["surgery", "--all", "--out", "new"],
     ],
     ids=lambda words: " ".join(words)[:60].encode("ascii", "replace").decode().replace("\0", "0"),
 )
@@ -499,7 +501,7 @@ def test_a_damaged_table_of_surgery_is_a_sentence(tmp_path: Path, change: bytes)
         read_healing(tmp_path / "a.csv")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_an_imported_model_is_made_of_files(tmp_path: Path, name: str) -> None:
     """A fifo would be waited for."""
     about = {"model_type": "gpt2", "n_embd": 4, "n_layer": 0, "n_head": 1, "n_positions": 3, "vocab_size": 2}
@@ -514,6 +516,8 @@ def test_an_imported_model_is_made_of_files(tmp_path: Path, name: str) -> None:
 
 def test_no_message_is_endless() -> None:
     assert len(str(UserError("x" * 10_000))) == 2000
+    with pytest.raises(UserError, match="finite number"):
+        values.real()(10**400, "lr")
     assert str(UserError("a\nb\ud800")) == "a b\\ud800"
 
 
@@ -531,6 +535,7 @@ def test_no_message_is_endless() -> None:
         ("train --task copy --scheme rope --set d_model=65536", "d_model 65536 and batches of 32 would take"),
         ("verdict --task copy --scheme relative --test-max 20000", "up to n = 20000 would take 32 GiB"),
         ("verdict --all --test-max 20000", "task 'sort' has no scale 20000: the largest is 128"),
+        ("inspect copy_relative_s0 --lengths 10000000", "32 inputs of n = 10000000 would take"),
         ("pola --target prefix-sum --scheme relative --test-max 20000", "more than the 20,000,000 this can hold"),
     ],
 )
@@ -548,6 +553,20 @@ def test_weights_that_do_not_fit_into_memory_are_not_made(monkeypatch: pytest.Mo
 def test_a_task_that_is_limited_needs_no_long_circuits() -> None:
     """Of as many scales as are asked for: operators are counted until it is clear that they grow."""
     assert verdict("parity", "relative", 10, 20_000).verdict == "task-limited"
+
+
+# -- 15: weights that are not finite -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["evaluate"], ["probe", "--measure", "lrc", "--force"], ["inspect"], ["surgery"]])
+def test_weights_that_are_not_finite_are_named(store: RunStore, words: list[str]) -> None:
+    run = store.find("copy_relative_s0")
+    weights = load(run.read(MODEL))
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    with run.locked():
+        run.write(MODEL, save(weights))
+    result = command(words[0], run.id, *words[1:], "--store", str(store.path))
+    assert result.exit_code == 2 and "weights of the model are not finite" in result.stderr
 
 
 # -- 16: workers end with their parent -----------------------------------------------------------------------------

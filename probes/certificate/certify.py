@@ -29,13 +29,14 @@ import numpy as np
 import torch
 
 from lengthlens.errors import UserError
+from lengthlens.models.pretrained import refuse_not_finite
 from lengthlens.models.transformer import HookedModel
 from lengthlens.notebook import card
 from lengthlens.probes.certificate.kinds import Cuts, named_places
 from lengthlens.probes.certificate.places import NamedSteps, checked_layout
 from lengthlens.probes.certificate.proof import leak_bound, proof
 from lengthlens.probes.certificate.search import RESERVE, Climb
-from lengthlens.runs.evaluation import exact_match, refuse_not_finite
+from lengthlens.runs.evaluation import exact_match
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout, Line

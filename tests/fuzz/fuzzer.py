@@ -379,6 +379,8 @@ def import_everything() -> None:
     for module in pkgutil.walk_packages(pandas.core.__path__, "pandas.core."):
         if "numba" not in module.name:  # which is not needed
             importlib.import_module(module.name)
+    for name in ("utf_16", "utf_16_le", "utf_16_be", "utf_32", "utf_32_le", "utf_32_be", "idna"):
+        importlib.import_module(f"encodings.{name}")
     for name in ("dask", "distributed", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"):
         importlib.import_module(name)
     for asked in (
