@@ -429,8 +429,8 @@ def step_file(step: int) -> str:
 
 
 def written_line(event: Mapping[str, Any], number: int) -> bytes:
-    """An event as a line of the log, with the number of the line and a checksum."""
-    body = json.dumps({**event, "line": number})[:-1].encode()
+    """An event as a line of the log: its number at the front and a checksum at the end, so that no loss takes both."""
+    body = json.dumps({"line": number, **event})[:-1].encode()
     return body + f', "check": "{files.sha256(body)[:16]}"}}'.encode()
 
 

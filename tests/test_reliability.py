@@ -147,7 +147,7 @@ def test_a_manifest_names_no_file_outside(store: RunStore, run: Run, tmp_path: P
 # -- 3: the log ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", ["torn", "flipped", "lost", "not text"])
+@pytest.mark.parametrize("damage", ["torn", "flipped", "lost", "not text", "unchecked"])
 def test_a_torn_line_is_left_out_and_seen(run: Run, damage: str) -> None:
     lines = (run.path / LOG).read_bytes().splitlines(keepends=True)
     assert len(lines) == 2
@@ -157,6 +157,8 @@ def test_a_torn_line_is_left_out_and_seen(run: Run, damage: str) -> None:
         lines[1] = lines[1].replace(b"finish", b"finisj")
     elif damage == "lost":
         lines = lines[1:]
+    elif damage == "unchecked":  # as if an earlier version had written it
+        lines[1] = lines[1].replace(lines[1][lines[1].index(b', "step"') :], b"}\n")
     else:
         lines[1] = b"\xff\xfe}\n"
     (run.path / LOG).write_bytes(b"".join(lines))
