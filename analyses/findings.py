@@ -14,6 +14,7 @@ A finding that makes a whole figure by itself has `figure(study)` in place of `d
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -53,7 +54,7 @@ def findings(study: Study | None = None) -> dict[str, Finding]:
 
 def plot(
     name: str,
-    study: Study | pd.DataFrame,
+    study: Study | pd.DataFrame | str | Path,
     ax: Given | None = None,
     *,
     width: float | None = None,
@@ -65,10 +66,10 @@ def plot(
 ) -> Figure:
     """Draw one figure of a study, or of those `tasks`, `schemes` and `seeds` of it that are named.
 
-    `name` is one of `lengthlens.analyses.findings.findings`, `study` a table as `ll.study` makes it. The figure is
-    `width` inches wide (3.3 is a column of a paper, 7 a page) and `height` high, both as it usually is if not given.
-    With `ax` it is drawn on axes that you have: one, or a dictionary of them by the names of the figure's panels, of
-    which those that you give are drawn. `legend` may be switched off. Returns the Matplotlib figure.
+    `name` is one of `lengthlens.analyses.findings.findings`, `study` a table as `ll.study` makes it, or its file. The
+    figure is `width` inches wide (3.3 is a column of a paper, 7 a page) and `height` high, both as it usually is if not
+    given. With `ax` it is drawn on axes that you have: one, or a dictionary of them by the names of the figure's
+    panels, of which those that you give are drawn. `legend` may be switched off. Returns the Matplotlib figure.
 
     What the study lacks is a `MissingError` with a sentence; a name that does not exist is a `UserError`.
 

@@ -222,7 +222,9 @@ def plot_residual(canvas: Canvas, table: pd.DataFrame, train_max: int | None = N
             for place, kind in enumerate(lines):
                 axes.plot(part.index, part[kind], **_look(place), clip_on=False)
             if part["in_span"].isna().all():
-                axes.text(0.5, 0.5, "no position part", ha="center", transform=axes.transAxes, color="0.5")
+                axes.text(
+                    0.5, 0.5, "no position\npart", ha="center", va="center", transform=axes.transAxes, color="0.5"
+                )
             _scales(axes, pd.Series(scales), train_max)
             axes.set_ylim(least, 1)
             axes.set_ylabel("position part\nagainst training" if begins else "")

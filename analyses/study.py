@@ -6,6 +6,7 @@ A finding is one question to a study: one class, with a figure and tables, and o
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas, Given
-from lengthlens.analyses.table import CELL, Index, MissingError, as_study, indices, of_runs, per_run
+from lengthlens.analyses.table import CELL, Index, MissingError, as_study, indices, of_runs, per_run, read_study
 from lengthlens.analyses.tables import Table
 from lengthlens.errors import unknown
 from lengthlens.notebook import Share, card
@@ -25,8 +26,8 @@ class Study:
     """The table of a study with its provenance, and the tasks that were held out: those given, else those it names.
 
     `rows` and `runs` have two columns beside those of the table. `row` is the task, with the training range where the
-    study has the task with several; `label` is the scheme, with its recipe where it has several. Together they name a
-    cell.
+    study has the task with several; `label` is the scheme, and where it has several recipes, what of them differs.
+    Together they name a cell.
 
     >>> study = Study(as_study(pd.DataFrame({"task": ["copy"], "scheme": "rope", "measure": "steps", "value": 9})))
     >>> study.runs["label"].tolist(), study.runs["steps"].tolist()
@@ -44,13 +45,26 @@ class Study:
                 raise unknown("task in the table", task, sorted(tasks))
         named = self.about.get("held_out", ()) if held_out is None else held_out
         self.held_out = tuple(task for task in named if task in tasks)
-        recipes = trained.groupby(["task", "scheme"])["recipe"].nunique() > 1
+        recipes = trained.groupby(["task", "scheme"])["recipe"].unique()
+        self._shared = {  # by task and scheme with several recipes: what all of them say
+            cell: set.intersection(*(set(each.split(", ")) for each in own))
+            for cell, own in recipes.items()
+            if len(own) > 1
+        }
         ranges = trained.groupby("task")["train_max"].nunique() > 1
-        self._recipes, self._ranges = set(recipes.index[recipes]), set(ranges.index[ranges])
+        self._ranges = set(ranges.index[ranges])
         self.table = self.named(table)
         self.missing: dict[str, str] = {}  # by finding, why there is nothing to show
         self._found: dict[Any, Any] = {}
         self._drawn: dict[Any, Canvas] = {}
+
+    @classmethod
+    def of(cls, given: "Study | pd.DataFrame | str | Path", held_out: Sequence[str] | None = None) -> "Study":
+        """A study from what there is of it: itself, its table, or the file in which it stands."""
+        if isinstance(given, Study):
+            return given
+        table, about = read_study(given) if isinstance(given, str | Path) else (as_study(given), {})
+        return cls(table, about, held_out)
 
     def __repr__(self) -> str:
         runs = self.runs
@@ -74,7 +88,8 @@ class Study:
         for task, scheme, recipe, train_max in zip(*(cells[name] for name in CELL)):
             several = task in self._ranges and not pd.isna(train_max)
             rows.append(theme.row_name(task, train_max) if several else task)
-            options = recipe.split(", ") if recipe and (task, scheme) in self._recipes else []
+            shared = self._shared.get((task, scheme))
+            options = [] if shared is None else [each for each in recipe.split(", ") if each and each not in shared]
             labels.append("/".join([scheme, *options]))
         names = frame[CELL].merge(cells.assign(row=rows, label=labels), on=CELL, how="left")
         return frame.assign(row=names["row"].array, label=names["label"].array)
@@ -221,7 +236,7 @@ class Finding:
 
     def plot(
         self,
-        study: Study | pd.DataFrame,
+        study: Study | pd.DataFrame | str | Path,
         ax: Given | None = None,
         *,
         width: float | None = None,
@@ -232,7 +247,7 @@ class Finding:
         seeds: Iterable[int] = (),
     ) -> Figure:
         """The figure of a study or of a part of it, `width` inches wide, or drawn on axes; see `ll.plot`."""
-        of = study if isinstance(study, Study) else Study(as_study(study))
+        of = Study.of(study)
         if tasks or schemes or seeds:
             of = of.select(tasks, schemes, seeds)
         canvas = Canvas(ax, width, height, legend)

@@ -5,7 +5,6 @@ Attention has one way that is fast, and one that shows scores and pattern.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -33,10 +32,6 @@ class Placement:
         self.temperature = temperature  # [query] or None: what every score of a query is multiplied by
         acts = scheme.acts()
         self.rotates, self.scores, self.factors = (act in acts for act in ("rotate", "score", "factor"))
-
-    def alone(self) -> "Placement":
-        """The same, with nothing made yet by `Positions.once`."""
-        return Placement(self.scheme, replace(self.positions, made={}), self.temperature)
 
 
 def log_temperature(length: int, train_ctx: int, device: torch.device) -> Tensor:
@@ -151,7 +146,8 @@ class Attention(nn.Module):
 
     def _alone(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
         """`_mixed` that shares nothing with other blocks and layers, so that it does the same when it is repeated."""
-        return self._mixed(q, k, v, placement.alone(), queries)
+        positions = placement.positions.alone()
+        return self._mixed(q, k, v, Placement(placement.scheme, positions, placement.temperature), queries)
 
     def _kernel(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
         """The scheme does not touch the scores: fused causal attention, linear in memory by itself."""

@@ -20,7 +20,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from lengthlens.errors import Registry, UserError
+from lengthlens.errors import Registry, UnknownNameError, UserError
 from lengthlens.plugins.fingerprint import fingerprint
 
 Value = TypeVar("Value")
@@ -106,7 +106,10 @@ class Extensible(Registry[Value]):
     def __getitem__(self, name: str) -> Value:
         if name not in self._entries:
             load_named()
-        return super().__getitem__(name)
+        try:
+            return super().__getitem__(name)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{error}; one of your own is known with --plugin FILE.py") from None
 
     def __contains__(self, name: object) -> bool:
         if name not in self._entries:

@@ -25,7 +25,7 @@ class Drawn(NamedTuple):
 
 
 def draw(
-    table: pd.DataFrame | Study,
+    table: pd.DataFrame | Study | str | Path,
     names: Sequence[str] = (),
     out: str | Path = "figures",
     formats: Sequence[str] = ("pdf", "png"),
@@ -41,7 +41,7 @@ def draw(
 ) -> Drawn:
     """Write the figures and tables of a study, in seconds; the same study gives the same bytes.
 
-    `table` is a study, as `ll.study` makes it and `read_study` reads it. `names` are findings, each with a figure and
+    `table` is a study, as `ll.study` makes it, or its file. `names` are findings, each with a figure and
     perhaps tables, and "tables" stands for the tables of all; no names mean everything. Figures go to `out` in each of
     the `formats` (pdf, png, svg, pgf), `width` inches wide and `height` high (as usual if None), and with `csv` the
     numbers that each shows beside it; tables go to `out`/tables in Markdown, LaTeX and csv. Only `tasks`, `schemes` and
@@ -55,7 +55,7 @@ def draw(
         ll.draw(table, ["front", "tables"], out="figures", formats=["png"]).missing
     """
     check_names(names, formats)
-    study = table if isinstance(table, Study) else Study(table, held_out=held_out)
+    study = Study.of(table, held_out or None)
     if tasks or schemes or seeds:
         study = study.select(tasks, schemes, seeds)
     tell, files = report or (lambda name: None), list[Path]()

@@ -211,8 +211,8 @@ def test_growth_is_of_whole_models_and_declared_src_stays_in_range():
 def test_transfer_has_room_for_labels_that_name_their_recipe():
     """Labels of one line left no room for the maps, and Matplotlib warned that the axes had collapsed."""
     rows = table().query("task == 'copy' and scheme == 'rope' and run != ''")
-    usual = "n_heads=2, d_model=32, check_every=50, warmup=20, steps="
-    several = [rows.assign(recipe=f"{usual}{steps}", run=rows["run"] + str(steps)) for steps in (400, 4000)]
+    recipe = "n_heads={0}, d_model={0}, check_every={0}, warmup={0}, steps={0}"
+    several = [rows.assign(recipe=recipe.format(steps), run=rows["run"] + str(steps)) for steps in (400, 4000)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = Study(pd.concat(several, ignore_index=True)).figure(findings()["transfer"])
@@ -295,6 +295,8 @@ def test_recipes_and_training_ranges_are_named_where_they_differ_and_only_there(
     copying, summing = (synthetic_study([task], ["ideal"], 1, pola_targets=()) for task in ("copy", "parity-cot"))
     of_tasks = Study(pd.concat([copying, summing.assign(recipe="steps=10")], ignore_index=True))
     assert set(of_tasks.runs["label"]) == {"ideal"}, "each task has its own recipe, and only one"
+    alike = [copying.assign(recipe=f"d_model=8, steps={n}", run=copying["run"] + str(n)) for n in (10, 20)]
+    assert set(Study(pd.concat(alike, ignore_index=True)).runs["label"]) == {"ideal/steps=10", "ideal/steps=20"}
 
 
 @pytest.mark.parametrize("name", ["extrapolation", "growth-src", "transfer"])

@@ -11,7 +11,7 @@ import pytest
 
 import lengthlens as ll
 
-pytestmark = pytest.mark.long  # a wheel, and a process that imports everything, trains and probes
+pytestmark = pytest.mark.slow  # a wheel, and a process that imports everything, trains and probes
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 

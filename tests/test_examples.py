@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.long  # a wheel, and processes that import everything and train
+pytestmark = pytest.mark.slow  # a wheel, and processes that import everything and train
 ROOT = Path(__file__).resolve().parent.parent
 CODE = "from lengthlens.cli import main; main()"
 
@@ -55,7 +55,6 @@ def test_listings_need_no_torch_once_they_are_warm(installed: Path, tmp_path: Pa
 # -- a study, by two workers and on a cluster ----------------------------------------------------------------------
 
 
-@pytest.mark.long  # a study from nothing to its page
 def test_an_own_study_up_to_page_and_figures(installed: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples/own_study", tmp_path / "own_study")
     words = ["reproduce", "own_study/study.toml", "--workers", "2", "--quiet", "--json"]
@@ -79,8 +78,8 @@ import os, sys
 from distributed import LocalCluster
 
 if __name__ == "__main__":
-    os.chdir(sys.argv[1])  # workers stand elsewhere
-    with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster:
+    os.chdir(sys.argv[1])  # its worker stands elsewhere
+    with LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster:
         print(cluster.scheduler_address, flush=True)
         sys.stdin.read()
 """
@@ -88,7 +87,7 @@ if __name__ == "__main__":
 
 @contextmanager
 def cluster(here: Path, environment: dict[str, str]) -> Iterator[str]:
-    """The address of a Dask scheduler with two workers, in processes that end with the block."""
+    """The address of a Dask scheduler with a worker, in processes that end with the block."""
     (here / "cluster.py").write_text(CLUSTER)
     (here / "elsewhere").mkdir()
     words = [sys.executable, "cluster.py", str(here / "elsewhere")]
@@ -99,7 +98,6 @@ def cluster(here: Path, environment: dict[str, str]) -> Iterator[str]:
         process.stdin.close()
 
 
-@pytest.mark.long  # processes that import everything
 def test_an_own_study_through_dask_with_plugins_of_every_kind(installed: Path, tmp_path: Path) -> None:
     """A file, a module beside the user, and an entry point of an installed package; then the example itself."""
     pytest.importorskip("distributed")

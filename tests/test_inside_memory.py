@@ -35,6 +35,11 @@ def operated(model: HookedModel, scale: int, **how: Any) -> Tensor:
         return model(COPY.sample(scale, 2, torch.Generator().manual_seed(0)).tokens, scale)
 
 
+def owed_under(model: HookedModel, scale: int, **how: Any) -> list[Tensor]:
+    with ll.surgery(model, **how):
+        return owed(model, scale, "lrp")
+
+
 METHODS: dict[str, Callable[[HookedModel, int], Any]] = {
     "heads": lambda model, n: ll.heads(model, scales=[n], rows=2),
     "roles": lambda model, n: ll.attention_by_role(model, scales=[n], rows=2),
@@ -52,6 +57,10 @@ METHODS: dict[str, Callable[[HookedModel, int], Any]] = {
     "gradient": lambda model, n: owed(model, n, "gradient"),
     "integrated": lambda model, n: owed(model, n, "integrated", 2),
     "rollout": lambda model, n: owed(model, n, "rollout"),
+}
+UNDER_SURGERY: dict[str, Callable[[HookedModel, int], Any]] = {
+    "lrp, shifted": lambda model, n: owed_under(model, n, shift=2, heads=["L0H0"]),
+    "lrp, ideal": lambda model, n: owed_under(model, n, codes="ideal", codes_of=6),
 }
 SCHEMES = ("relative", "rope", "urpe")  # added to scores, turning, and a factor behind the softmax
 
@@ -114,8 +123,9 @@ def test_memory_grows_with_the_length_and_not_with_its_square(small_model, schem
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_blocks_change_nothing(small_model, scheme: str) -> None:
-    for name in ("hide", "attribution", "ideal", "ideal as one", "lrp", "gradient", "integrated", "rollout"):
-        whole, parts = (METHODS[name](with_blocks(small_model(scheme), size), 9) for size in (1 << 22, 200))
+    same = ("hide", "attribution", "ideal", "ideal as one", "lrp", "gradient", "integrated", "rollout")
+    for method in (*(METHODS[name] for name in same), *UNDER_SURGERY.values()):
+        whole, parts = (method(with_blocks(small_model(scheme), size), 9) for size in (1 << 22, 200))
         if isinstance(whole, pd.DataFrame):
             pd.testing.assert_frame_equal(whole, parts, atol=1e-4)
         else:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import copy, deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
@@ -92,6 +92,11 @@ class Positions:
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """What `make` gives, made once for all layers of this pass. Parameters may enter it."""
         return _found(self.made, key, make)
+
+    def alone(self) -> "Positions":
+        """The same with nothing made by `once` yet, neither here nor in the positions of which these are made up."""
+        held = {key: each.alone() for key, each in self.cache.items() if isinstance(each, Positions)}
+        return replace(self, made={}, cache={**self.cache, **held} if held else self.cache)
 
     def per_scale(self, make: Callable[[Tensor], Tensor]) -> Tensor:
         """What `make` gives for scales [scale], as [scale, …], made once for each that occurs and spread over rows.
