@@ -27,6 +27,7 @@ from lengthlens.analyses import statistics, theme
 from lengthlens.analyses.statistics import Estimate, Statistic, auc, estimate, spearman, why_undefined
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import FACTORS, THRESHOLDS, MissingError, chosen_readout, indices, records
+from lengthlens.analyses.tables import several
 from lengthlens.runs.evaluation import ACCURATE
 
 Frame = pd.DataFrame
@@ -123,7 +124,8 @@ class Prediction:
         first = records(self.predictors[self.predictors["factor"] == FACTORS[0]])
         ours = first[0]
         some = "" if ours["runs"] == len(self.runs) else f" of the {len(self.runs)}"
-        size = f"{ours['runs']}{some} runs that are accurate in range, in {ours['groups']} cells of task and scheme"
+        cells = several(ours["groups"], "cell")
+        size = f"{ours['runs']}{some} runs that are accurate in range, in {cells} of task and scheme"
         if np.isnan(ours["auc"]):
             why = ours["note"] or "it is not defined"
             return f"Whether {ours['label']} predicts extrapolation cannot be said from {size}: {why}."
@@ -193,8 +195,8 @@ def too_few(own: Frame) -> str:
     if len(own) >= LEAST_RUNS and min(cells) >= LEAST_CELLS:
         return ""
     return (
-        f"{len(own)} runs ({cells[0]} cells with some that extrapolate, {cells[1]} with some that do not) are too few: "
-        f"it takes at least {LEAST_RUNS} runs and {LEAST_CELLS} cells of each kind"
+        f"{several(len(own), 'run')} ({several(cells[0], 'cell')} with some that extrapolate, {cells[1]} with some "
+        f"that do not) are too few: an AUC is shown from {LEAST_RUNS} runs and {LEAST_CELLS} cells of each kind on"
     )
 
 
@@ -396,7 +398,7 @@ def threshold_texts(rows: Frame) -> "pd.Series[str]":
 def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
     """What a reader of the numbers has to know: which runs count, and what there was nothing of."""
     said = [
-        f"{len(runs)} of {len(every)} runs count, in {runs['cell'].nunique()} cells of task and scheme: "
+        f"{len(runs)} of {len(every)} runs count, in {several(runs['cell'].nunique(), 'cell')} of task and scheme: "
         f"{int((~every['accurate']).sum())} are not accurate in range, "
         f"{int((every['accurate'] & every['exact_2'].isna()).sum())} were not evaluated at twice it"
     ]

@@ -165,6 +165,15 @@ def plain(value: Any) -> str:
     return f"{value:g}" if value.is_integer() else f"{value:.3f}"
 
 
+def several(number: int, word: str) -> str:
+    """A count with its word.
+
+    >>> several(1, "cell"), several(2, "cell")
+    ('1 cell', '2 cells')
+    """
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
 def spread(values: Iterable[float]) -> str:
     """Values of several seeds as a text: one number if they agree to two digits, else all of them.
 

@@ -51,8 +51,8 @@ for name, model in models.items():
 # %%
 # 3. Short inputs at the positions of long ones
 # ---------------------------------------------
-# *Stretching* shows the network short inputs with the position codes that longer ones would have. It predicts exact
-# match there, and says what goes wrong.
+# For *predicted exact match* (``stretch``) the network is shown short inputs with the position codes of longer ones. It
+# also says what goes wrong.
 for name, model in models.items():
     found = ll.stretched_match(model, train_max=10, scales=[20])
     print(f"{name:32s} predicted at n = 20: {found.at(20):.2f}   cause: {found.cause or 'none'}")

@@ -195,11 +195,11 @@ def test_an_auc_needs_enough_runs_and_cells() -> None:
     few = Study(synthetic_study(["copy"], ["ideal", "relative"], 1, pola_targets=()))
     found = few.once(prediction)
     assert found.predictors["auc"].isna().all() and found.versus["difference"].isna().all()
-    assert f"at least {LEAST_RUNS} runs and {LEAST_CELLS} cells of each kind" in found.headline
+    assert f"from {LEAST_RUNS} runs and {LEAST_CELLS} cells of each kind" in found.headline
     text = page(few)
     assert "are too few" in text and "1.000 (1.000 to 1.000)" not in text
     cells = Study(synthetic_study(["copy"], ["ideal", "relative"], 8, pola_targets=()))
-    assert "1 cells with some that extrapolate" in cells.once(prediction).headline, "16 runs, and still two cells"
+    assert "1 cell with some that extrapolate" in cells.once(prediction).headline, "16 runs, and still two cells"
     assert not Study(table()).once(prediction).predictors["auc"].isna().all()
 
 

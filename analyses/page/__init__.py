@@ -26,6 +26,7 @@ from lengthlens.analyses.page.cells import Cell, all_cells, failures_table, grow
 from lengthlens.analyses.prediction import prediction
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, MissingError
+from lengthlens.analyses.tables import several
 
 RUNS, IN_RANGE, BEYOND = "runs", "accurate in range", "of these extrapolate to 2×"
 LEVELS = (0.1, 0.5, 0.9, 0.995)  # of exact match, between the colours of the matrix
@@ -77,10 +78,6 @@ def lead(found: Sequence[Cell]) -> str:
         "them are accurate in range: they answer at least nine in ten of the short inputs without a mistake, at every "
         f"length. {far} of these do so at twice the length, too. What tells them apart before any long input is seen?"
     )
-
-
-def several(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
 
 
 def with_terms(table: str) -> str:

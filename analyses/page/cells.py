@@ -17,6 +17,10 @@ from lengthlens.analyses.tables import Table
 
 Cell = dict[str, Any]
 Point = list[Any]
+DIFFERS = {  # "possible" promises no more than that positions do not stand in the way
+    "does not extrapolate": "Possible, but did not extrapolate",
+    "not accurate in range": "Possible, but not learned in range",
+}
 
 
 def all_cells(study: Study) -> list[Cell]:
@@ -108,14 +112,15 @@ def grown(study: Study) -> list[Index]:
 
 
 def contradictions(study: Study) -> dict[tuple[str, str], list[str]]:
-    """How cells went against their verdict, a sentence for each outcome."""
+    """How cells differ from their verdict, a sentence for each outcome."""
     try:
         rows = records(study.once(outcome).disagreements)
     except MissingError:
         return {}
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        said = f"Against it: {row['outcome']} (seed {row['seeds']}, of {row['of']} seeds)."
+        seeds = f"seed{'s' * (',' in row['seeds'])} {row['seeds']} of {row['of']}"
+        said = f"{DIFFERS.get(row['outcome'], 'Against it: ' + row['outcome'])} ({seeds})."
         found.setdefault((row["task"], row["scheme"]), []).append(said)
     return found
 

@@ -15,20 +15,29 @@ from lengthlens.inside.look import Inspection, SequenceView
 from lengthlens.inside.subject import label
 
 COLUMNS = {
-    "head": "head",
-    "attends_to": "attends to",
-    "kind": "positional or symbolic",
-    "position_share": "position share",
-}
-NUMBERED = {"entropy": "entropy at n = ", "first_key": "first key at n = ", "without": "exact match without it at n = "}
+    "head": "head", "attends_to": "attends to", "without": "exact match without it, n = ", "kind": "kind",
+    "position_share": "position share", "first_key": "weight on the first key, n = ", "entropy": "entropy, n = ",
+}  # fmt: skip
 HEADS_CAPTION = (
-    "A relation in words is what has most of a head's weight at the answer's queries. Positional heads attend to the "
-    "same positions when the contents of keys are permuted, symbolic ones follow the contents. The position share is "
-    "that of the variance of scores over keys. Without a head: its output replaced by its mean at the "
-    "same position."
+    "Attends to: the relation that has most of a head's weight at the answer's queries. Without it: the head's output "
+    "is replaced by its mean at the same position. Kind: a positional head attends to the same positions when the "
+    "contents of keys are permuted, a symbolic one follows the contents, an even one spreads, one that is elsewhere "
+    "hardly attends to these keys. Position share: the share of the variance of scores over keys that is the same in "
+    "all instances. Entropy of attention in nats."
+)
+SHARES_DIFFER = (
+    "The bias share counts only what the scheme adds to scores. The position share of “Every head” counts all that "
+    "is the same in every instance, so also what earlier layers wrote at a position, and leaves out keys whose token "
+    "never varies: therefore the two differ."
+)
+PLANE = (
+    "What a head's pattern does when the contents of keys in the prompt are permuted. Up: it stays where it was. "
+    "Right: it follows the contents. Top right: attention is even, so both hold. Bottom left: the head needs a certain "
+    "content at a certain position."
 )
 PHONE = 3.3  # inches: a column of a paper is as wide as a phone
-LEADING = 12  # heads named at the top of the page
+LEADING = 12  # heads named at the top of the page, if there is no task to tell which are needed
+NEEDED = 0.1  # of exact match: what a head's loss must cost, so that it is more than chance
 
 
 def inside_page(seen: Inspection, name: str, title: str, about: Mapping[str, str] | None = None) -> str:
@@ -42,17 +51,40 @@ def inside_page(seen: Inspection, name: str, title: str, about: Mapping[str, str
     """
     return rendered(
         "inside.html", ["page.css", "inside.css"], ["common.js", "inside.js"], title=title, name=name,
-        data=of_script(seen.sequence, _start_head(seen)), lines=leading_lines(seen), facts=facts(seen),
+        data=of_script(seen.sequence, _start_head(seen)), facts=facts(seen), **conclusion(seen),
         heads=heads_table(seen), sections=sections(seen), provenance=list((about or {}).items()),
     )  # fmt: skip
 
 
-def leading_lines(seen: Inspection) -> list[str]:
-    """What each head does in words; of many heads, those that a relation explains best."""
-    ranked = sorted(seen.relations, key=lambda each: -max(each.weights.values()))[:LEADING]
-    chosen = [each for each in seen.relations if each in ranked]
-    left = len(seen.relations) - len(chosen)
-    return [f"{each}." for each in chosen] + ([f"{left} more heads: see the table."] if left else [])
+def conclusion(seen: Inspection) -> dict[str, Any]:
+    """Which heads are needed, in a sentence, and what each does: those whose loss costs most first, the rest apart."""
+    if not len(seen.ablation):
+        ranked = sorted(seen.relations, key=lambda each: -max(each.weights.values()))
+        said = "What each head attends to, the clearest relations first. Without a task nothing tells which are needed."
+        return {"said": said, "lines": [f"{each}." for each in ranked[:LEADING]], "rest": ranked[LEADING:]}
+    lost = seen.ablation["whole"] - seen.ablation["without"]
+    costs = seen.ablation.assign(lost=lost).sort_values("lost", kind="stable").groupby(["layer", "head"]).last()
+    worst = {head: row for head, row in zip(costs.index, costs.to_dict("records")) if row["lost"] >= NEEDED}
+    needed = sorted((each for each in seen.relations if each[:2] in worst), key=lambda each: -worst[each[:2]]["lost"])
+    rest = [each for each in seen.relations if each[:2] not in worst]
+    falls = "{}. Without it, exact match falls from {whole:.2f} to {without:.2f} at n = {scale:.0f}."
+    lines = [falls.format(each, **worst[each[:2]]) for each in needed]
+    said = f"{len(needed)} of {len(seen.relations)} heads are needed: without any one of them, answers get worse."
+    if len(needed) == 1:
+        said = f"One head of {len(seen.relations)} is needed: without it, answers get worse."
+    if not needed:
+        said = f"No head is needed on its own: without any single one of the {len(rest)}, answers stay as good."
+    return {"said": said + shared(seen), "lines": lines, "rest": rest}
+
+
+def shared(seen: Inspection) -> str:
+    """Which relations several heads have in common: they may stand in for each other."""
+    heads: dict[str, list[str]] = {}
+    for each in seen.relations:
+        if each.explains:
+            heads.setdefault(each.relation, []).append(label(each[:2]))
+    found = [f"{', '.join(names)} attend to {relation}" for relation, names in heads.items() if len(names) > 1]
+    return f" Heads with the same relation: {'; '.join(found)}." if found else ""
 
 
 def facts(seen: Inspection) -> list[tuple[str, str]]:
@@ -65,13 +97,10 @@ def facts(seen: Inspection) -> list[tuple[str, str]]:
 
 def heads_table(seen: Inspection) -> Table:
     """A row for each head."""
-    rows = seen.summary()
-    columns = {key: COLUMNS[key] for key in ("head", "attends_to", "kind")}
-    for key in rows[0]:
-        stem, _, scale = key.rpartition("_")
-        if stem in NUMBERED:
-            columns[key] = NUMBERED[stem] + scale
-    columns["position_share"] = COLUMNS["position_share"]
+    rows, columns = seen.summary(), {}
+    for name, words in COLUMNS.items():
+        columns |= {key: words for key in rows[0] if key == name}
+        columns |= {key: words + scale for key in rows[0] if (scale := key.removeprefix(f"{name}_")).isdigit()}
     return Table(HEADS_CAPTION, rows, columns)
 
 
@@ -84,13 +113,15 @@ def sections(seen: Inspection) -> list[dict[str, Any]]:
          "trained on.", figures.plot_roles, seen.roles, "Attention by role"),
         ("measures", "Against length", "Entropy, weight on the first key, and the share of the variance of scores that "
          "positions explain; shaded: trained on.", figures.plot_measures, seen.measures, "Every measure of every head"),
-        ("plane", "Positional against symbolic", "What a head's pattern does when the contents of keys are permuted: "
-         "marks at the training length (hollow where the head hardly attends to these keys), lines to the longest.",
+        ("plane", "Positional against symbolic", f"{PLANE} Marks are at the training length (hollow where the head "
+         "hardly attends to these keys); lines lead to the longest.",
          figures.plot_plane, seen.plane, "Positional and symbolic"),
-        ("training", "Positional against symbolic over training", "Marks at the end of training; lines lead back to "
-         "the first checkpoint that was kept.", figures.plot_plane, seen.training, "The same at each checkpoint"),
-        ("scores", "What scores are made of", "Shares of the variance of scores over keys; they add up to 1.",
-         figures.plot_scores, seen.scores, "Parts of scores"),
+        ("training", "Positional against symbolic over training", f"{PLANE} Marks are at the end of training; lines "
+         "lead back to the first checkpoint that was kept.", figures.plot_plane, seen.training,
+         "The same at each checkpoint"),
+        ("scores", "What scores are made of", "Shares of the variance of scores over keys; they add up to 1."
+         + f" {SHARES_DIFFER}" * ("bias" in set(seen.scores["part"])), figures.plot_scores, seen.scores,
+         "Parts of scores"),
         ("residual", "What the residual stream says", "Above: mean, position, content (the token there) and remainder. "
          "Below: how the position part compares with that at the training length.",
          figures.plot_residual, seen.residual, "Parts of the residual stream"),

@@ -19,7 +19,7 @@ SHOWN = {"lbpe": theme.GREEN, "rope": theme.VERMILION}
 TITLES = (
     ("1  A task", "whose answer and every step to it are known exactly"),
     ("2  A network", "learns it on short inputs, n ≤ 10, with some position embedding"),
-    ("3  Probes", "count, on those inputs, how many operations it uses as n grows"),
+    ("3  Probes", "count, on those inputs, how many operators it uses as n grows"),
     ("4  A finding", "growth on short inputs goes with failure on longer ones"),
 )
 RC = {"svg.fonttype": "path", "svg.hashsalt": "lengthlens", "font.family": "DejaVu Sans", "font.size": 8.5}
@@ -66,7 +66,8 @@ def task(axes) -> None:
                 mutation_scale=9, linewidth=1.8 if own else 1.0, color=theme.BLUE if own else "#b3bac3", zorder=2 + own,
             )
         )  # fmt: skip
-    axes.text(4, -1.15, "copy, n = 3: every step\nreads the token n + 1 before", ha="center", va="top", fontsize=8.5)
+    words = "copy, n = 3: every step reads the token\nn before its query (the last token so far)"
+    axes.text(4, -1.15, words, ha="center", va="top", fontsize=8)
     axes.set(xlim=(-0.7, 8.7), ylim=(-3, 2.6))
     axes.axis("off")
 
@@ -97,7 +98,7 @@ def growth(axes, table) -> None:
         for _, run in rows[rows["scheme"] == scheme].groupby("run"):
             run = run.sort_values("scale")
             axes.plot(run["scale"].astype(int), run["value"], color=colour, linewidth=1.4, alpha=0.85)
-    axes.set(xlabel="n, inside the training range", ylabel="measured operations", xlim=(1, 10), ylim=(0, None))
+    axes.set(xlabel="n, inside the training range", ylabel="measured operators", xlim=(1, 10), ylim=(0, None))
     axes.text(9.8, axes.get_ylim()[1] * 0.86, "rope", color=SHOWN["rope"], ha="right", weight="bold")
     axes.text(9.8, axes.get_ylim()[1] * 0.1, "lbpe", color=SHOWN["lbpe"], ha="right", weight="bold")
     clean(axes)
