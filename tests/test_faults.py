@@ -135,7 +135,7 @@ def test_kills_of_sweeps_probes_and_studies(reference: RunStore, tmp_path: Path)
     """Three tenths, at any moment of any command; a third of them twice in a row."""
     store, chance, kills, k = RunStore(tmp_path / "runs"), random.Random(1), 0, 0
     probed = next(iter(reference.runs()))
-    PRESETS.add("faults", Preset("for tests", (GRID,), (), probed=False, figures=("tables",)))
+    PRESETS.add("faults", Preset("for tests", (GRID,), probes=(), figures=("tables",)))
     work: list[Callable[[], object]] = [
         lambda: sweep(GRID, store, workers=1, checkpoint_seconds=0),
         lambda: probe_run(probed, ["lrc"], force=True, again=True),

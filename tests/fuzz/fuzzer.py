@@ -402,8 +402,9 @@ def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[
     failures, not_tried, memory, told = [], list[str](), 0, 0
     try:
         corpus.make(place / "made")
-        here = ["export", "copy_relative", str(place / "shared"), "--hub", "me/x", "--store", str(place / "made/runs")]
-        CliRunner().invoke(lengthlens_command, here)  # what the Hub needs is read before the sandbox is entered
+        for here in (["export", "copy_relative", str(place / "shared"), "--hub", "me/x"], ["patch", "copy_relative"]):
+            # what they import late is read before the sandbox is entered
+            CliRunner().invoke(lengthlens_command, [*here, "--store", str(place / "made/runs")])
         words.DRAWING = len(of_arguments) > 200
         if words.DRAWING:  # fonts, too, are read before the sandbox is entered
             for name in ("report", "figures"):
