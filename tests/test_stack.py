@@ -59,9 +59,7 @@ def test_a_step_compiles_as_one_graph_without_a_break(scheme: str, monkeypatch: 
     compile = torch.compile
     eager = {"backend": "eager", "fullgraph": True}
     monkeypatch.setattr(torch, "compile", lambda loss, dynamic: compile(loss, dynamic=dynamic, **eager))
-    monkeypatch.setattr(
-        Task, "run_index", inspect.unwrap(Task.run_index)
-    )  # its checks cannot be traced
+    monkeypatch.setattr(Task, "run_index", inspect.unwrap(Task.run_index))  # its checks cannot be traced
     torch._dynamo.reset()
     plain, compiled = (Trainer(configs(scheme, 1, compile=asked)[0]) for asked in (False, True))
     torch.testing.assert_close(compiled._step(), plain._step())
