@@ -64,7 +64,9 @@ def conclusion(seen: Inspection) -> dict[str, Any]:
         return {"said": said, "lines": [f"{each}." for each in ranked[:LEADING]], "rest": ranked[LEADING:]}
     lost = seen.ablation["whole"] - seen.ablation["without"]
     costs = seen.ablation.assign(lost=lost).sort_values("lost", kind="stable").groupby(["layer", "head"]).last()
-    worst = {head: row for head, row in zip(costs.index, costs.to_dict("records")) if row["lost"] >= NEEDED}
+    worst: dict[Any, Any] = {
+        head: row for head, row in zip(costs.index, costs.to_dict("records")) if row["lost"] >= NEEDED
+    }
     needed = sorted((each for each in seen.relations if each[:2] in worst), key=lambda each: -worst[each[:2]]["lost"])
     rest = [each for each in seen.relations if each[:2] not in worst]
     falls = "{}. Without it, exact match falls from {whole:.2f} to {without:.2f} at n = {scale:.0f}."
@@ -97,7 +99,7 @@ def facts(seen: Inspection) -> list[tuple[str, str]]:
 
 def heads_table(seen: Inspection) -> Table:
     """A row for each head."""
-    rows, columns = seen.summary(), {}
+    rows, columns = seen.summary(), dict[str, str]()
     for name, words in COLUMNS.items():
         columns |= {key: words for key in rows[0] if key == name}
         columns |= {key: words + scale for key in rows[0] if (scale := key.removeprefix(f"{name}_")).isdigit()}
