@@ -36,7 +36,7 @@ for name in models:
     print(f"{name}: {found.verdict}")
 
 # %%
-# *Open* means that it hinges on training. The second scheme has a table for the distance i−j, whose entries
+# *Open* means that it depends on training. The second scheme has a table for the distance i−j, whose entries
 # beyond 10 were never trained, and one for i−j−n, which is all that copying needs. This network has learned to
 # ignore the first; others with the same scheme have not.
 

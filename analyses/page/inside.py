@@ -15,15 +15,15 @@ from lengthlens.inside.look import Inspection, SequenceView
 from lengthlens.inside.subject import label
 
 COLUMNS = {
-    "head": "head", "attends_to": "attends to", "without": "exact match without it, n = ", "kind": "kind",
-    "position_share": "position share", "first_key": "weight on the first key, n = ", "entropy": "entropy, n = ",
+    "head": "head", "attends_to": "attends to", "without": "without it, n = ", "kind": "kind",
+    "position_share": "position share", "first_key": "first key, n = ", "entropy": "entropy, n = ",
 }  # fmt: skip
 HEADS_CAPTION = (
-    "Attends to: the relation that has most of a head's weight at the answer's queries. Without it: the head's output "
-    "is replaced by its mean at the same position. Kind: a positional head attends to the same positions when the "
-    "contents of keys are permuted, a symbolic one follows the contents, an even one spreads, one that is elsewhere "
-    "hardly attends to these keys. Position share: the share of the variance of scores over keys that is the same in "
-    "all instances. Entropy of attention in nats."
+    "Attends to: the relation that has most of a head's weight at the answer's queries. Without it: exact match if "
+    "the head's output is replaced by its mean at the same position. Kind: a positional head attends to the same "
+    "positions when the contents of keys are permuted, a symbolic one follows the contents, an even one spreads, one "
+    "that is elsewhere hardly attends to these keys. Position share: the share of the variance of scores over keys "
+    "that is the same in all instances. First key: the weight on it. Entropy of attention in nats."
 )
 SHARES_DIFFER = (
     "The bias share counts only what the scheme adds to scores. The position share of “Every head” counts all that "
@@ -99,7 +99,8 @@ def facts(seen: Inspection) -> list[tuple[str, str]]:
 
 def heads_table(seen: Inspection) -> Table:
     """A row for each head."""
-    rows, columns = seen.summary(), dict[str, str]()
+    rows = [row | {"attends_to": row["attends_to"].removeprefix("attends to ")} for row in seen.summary()]
+    columns: dict[str, str] = {}
     for name, words in COLUMNS.items():
         columns |= {key: words for key in rows[0] if key == name}
         columns |= {key: words + scale for key in rows[0] if (scale := key.removeprefix(f"{name}_")).isdigit()}

@@ -99,7 +99,7 @@ def growth(axes, table) -> None:
             run = run.sort_values("scale")
             axes.plot(run["scale"].astype(int), run["value"], color=colour, linewidth=1.4, alpha=0.85)
     axes.set(xlabel="n, inside the training range", ylabel="measured operators", xlim=(1, 10), ylim=(0, None))
-    axes.text(9.8, axes.get_ylim()[1] * 0.86, "rope", color=SHOWN["rope"], ha="right", weight="bold")
+    axes.text(6.8, axes.get_ylim()[1] * 0.7, "rope", color=SHOWN["rope"], ha="right", weight="bold")
     axes.text(9.8, axes.get_ylim()[1] * 0.1, "lbpe", color=SHOWN["lbpe"], ha="right", weight="bold")
     clean(axes)
 
