@@ -264,7 +264,8 @@ def show(run: str, store: "RunStore", as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    for name, value in {**facts["status"], **facts["config"], **facts["versions"]}.items():
+    status = {"trained_steps" if name == "steps" else name: value for name, value in facts["status"].items()}
+    for name, value in {**status, **facts["config"], **facts["versions"]}.items():
         click.echo(f"{name:<22} {value}")
     if facts["evaluation"]:
         click.echo()
