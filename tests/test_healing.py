@@ -41,9 +41,9 @@ def test_numbers_on_the_page_are_those_of_the_study() -> None:
     unharmed = failing[failing["in_range"] >= 0.9]
     codes = failing[failing["cause"] != "attention spreads"]
     said = " ".join((ROOT / "docs/findings.md").read_text("utf-8").split("## 10.")[1].split())
-    assert f"Each of {len(failing)} runs" in said and f"heals {failing['healed'].sum()} of them" in said
+    assert f"Each of {len(failing)} runs" in said and f"repairs {failing['healed'].sum()} of them" in said
     assert f"blames codes in {len(codes)} of the {len(failing)}, and {codes['healed'].sum()} of those" in said
-    assert f"Of the {len(unharmed)} that it does not harm {unharmed['healed'].sum()} are healed" in said
+    assert f"Of the {len(unharmed)} that it does not harm {unharmed['healed'].sum()} are repaired" in said
     assert f"({(unharmed['ideal_one'] >= 0.9).sum()} if other keys" in said
     harmed = failing[failing["in_range"] < 0.9]
     assert f"of the {len(harmed)} that it harms, {harmed['healed'].sum()}." in said
