@@ -219,9 +219,7 @@ def test_a_figure_on_axes_of_ones_own() -> None:
     assert alone.get_title() == "copy" and alone.get_legend() is None
 
 
-@pytest.mark.parametrize(
-    "name", few(sorted(findings().keys() - {"records", "forecast"}), "growth-src", "pruning")
-)  # of these it has nothing
+@pytest.mark.parametrize("name", few(DRAWN, "growth-src", "pruning"))
 def test_every_figure_takes_axes(name: str) -> None:
     study, mine = Study(table()), Figure(figsize=(7, 7))
     whole = study.drawing(findings()[name])
