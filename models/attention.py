@@ -1,6 +1,6 @@
 """A layer of the model: causal attention with any position embedding, and the block around it.
 
-Attention has one way that is fast, and one that shows scores and pattern.
+Attention has one way that is fast, one that shows scores and pattern, and one (`named`) for few keys of many.
 """
 
 import math
@@ -17,7 +17,8 @@ from transformer_lens.hook_points import HookPoint
 
 from lengthlens.models.config import LensConfig
 from lengthlens.models.layers import MLP, affine, make_norm, watched
-from lengthlens.models.schemes import Positions, PositionScheme
+from lengthlens.models.named import attend, names_of
+from lengthlens.models.schemes import NamedKeys, Positions, PositionScheme
 
 # Elements of one block of scores. Large enough that the work per block outweighs its overhead, small enough that a
 # dozen temporaries of this size (a scheme computes distances, codes, …) stay far below 1 GiB.
@@ -115,7 +116,8 @@ class Attention(nn.Module):
         if looked_at and not self.blocked:
             z = self._mixed(q, k[:, : wanted.stop], v[:, : wanted.stop], placement, wanted)
         elif looked_at or placement.scores or placement.factors or queries is not None:
-            z = self._in_blocks(q, k, v, placement, wanted)
+            named = None if looked_at else self._to_named(q, k, v, placement, wanted)
+            z = self._in_blocks(q, k, v, placement, wanted) if named is None else named
         else:
             z = self._kernel(q, k, v, placement)
         z = self.hook_z(z)
@@ -131,6 +133,18 @@ class Attention(nn.Module):
     def _position_scores(self) -> list[HookPoint]:
         """The hook point of what the scheme adds to scores, if it does."""
         return [self.hook_pos_score] if hasattr(self, "hook_pos_score") else []
+
+    def _to_named(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, wanted: slice) -> Tensor | None:
+        """The same where the scheme names few keys of a long input; None where that way is closed or inexact."""
+        known = q.dtype == v.dtype == torch.float32 and q.device.type == "cpu" and not torch.is_grad_enabled()
+        named = names_of(placement.scheme, placement.positions) if known else None
+        if named is None:
+            return None
+        own = NamedKeys(named.key[wanted], named.bias[:, :, wanted], named.valued[:, :, wanted])
+        times = torch.ones(wanted.stop) if placement.temperature is None else placement.temperature
+        keys, values = k[:, : wanted.stop], v[:, : wanted.stop]
+        pools = placement.scheme.pools_others
+        return attend(q[:, wanted] / self.cfg.attn_scale, keys, values, own, pools, self.layer, times[wanted])
 
     def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, wanted: slice) -> Tensor:
         first, end = wanted.start, wanted.stop

@@ -140,7 +140,7 @@ class LearnedRelation(PositionScheme):
         added = torch.where(exists, every[layer], 0)  # [scale, head, query, pointer]
         empty = added.new_zeros(*added.shape[:3], queries.stop)
         bias = empty.scatter_add(3, key.expand_as(added), added)
-        if self.trying or not self.pools_others:
+        if not self.pools_others:
             return bias
         counts = (exists & chosen(self.alive, used)[layer][:, None]).to(added.dtype)
         valued = empty.scatter_add(3, key.expand_as(counts), counts) > 0
@@ -180,7 +180,7 @@ class LearnedRelation(PositionScheme):
 
     @property
     def pools_others(self) -> bool:  # type: ignore[override]
-        return self.options.other == "one"
+        return self.options.other == "one" and not self.trying
 
     def _named(self) -> Tensor:
         """The (form, value) that make a key one of its own in some head, as places in [form·value]."""
