@@ -55,7 +55,7 @@ title_option = click.option("--title", help="What the page is called.  [default:
 
 @click.command("study")
 @options.store_option
-@click.option("--out", type=options.OutFile(), default=Path("study.parquet"), show_default=True, help="The study.")
+@click.option("--out", type=options.OutFile(), default="study.parquet", show_default=True, help="The study.")
 @where_option
 @title_option
 @click.option("--held-out", metavar="TASKS", callback=options.names, help="Tasks on which nothing was chosen.")
@@ -123,7 +123,7 @@ def known_tasks(names: Sequence[str], tasks: "pd.Series[str]") -> Sequence[str]:
 @click.option(
     "--preset", help="Which study of ours: smoke, quick, paper, unscaled, schemes, records or full.  [default: quick]"
 )
-@click.option("--out", type=options.OutFolder(), default=Path("out"), show_default=True)
+@click.option("--out", type=options.OutFolder(), default="out", show_default=True)
 @click.option("--store", callback=options.open_store, help="Where the runs are.  [default: runs in --out]")
 @options.engine_options
 @options.resources_option
@@ -204,7 +204,7 @@ def show_reproduced(done: "Reproduced") -> None:
 @click.option(
     "--out",
     type=options.OutFolder(),
-    default=Path("figures"),
+    default="figures",
     show_default=True,
     help="Where to; tables go into its folder tables.",
 )
@@ -251,7 +251,7 @@ def figures(
 @click.option(
     "--out",
     type=options.OutFile(),
-    default=Path("report/index.html"),
+    default="report/index.html",
     show_default=True,
     help="The page: one file, which needs nothing else.",
 )

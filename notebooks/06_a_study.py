@@ -14,6 +14,8 @@ come with the package, so nothing is trained.
 import tempfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+
 import lengthlens as ll
 from lengthlens.probes.table import probe_run
 
@@ -48,10 +50,10 @@ print(beyond[["scheme", "scale", "value", "low", "high"]].to_string(index=False)
 # %%
 # Figures
 # -------
-figure = ll.plot("extrapolation", table, width=4)
-
-# %%
-figure
+# On axes of your own, or, without any, as a figure of any width: ``ll.plot("extrapolation", table, width=3.3)``.
+figure, axes = plt.subplots(figsize=(6, 2.4), layout="constrained")
+ll.plot("extrapolation", table, {"copy": axes})
+plt.show()
 
 # %%
 # A page
