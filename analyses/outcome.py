@@ -176,7 +176,7 @@ def _verdict_legend(table: pd.DataFrame) -> list[Patch]:
         "impossible": "impossible under the embedding: I not isolated, S not stable, C not covered\n"
         "(* possible with another value of an option)",
         "task-limited": "–  limited by the task: its complexity grows",
-        "open": "?  open: it hinges on training",
+        "open": "?  open: it depends on training",
         "refused": "×  the scheme refuses the task",
     }
     shown = {name: text for name, text in words.items() if (table["verdict"] == name).any()}

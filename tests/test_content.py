@@ -124,7 +124,7 @@ def test_what_follows_a_formula_may_be_ignored(task, inner):
 @pytest.mark.parametrize("inner", ["relative", "t5", "shaw"])
 def test_tables_that_must_be_ignored_leave_it_open(inner):
     found = verdict("copy", f"hinted:{inner}", 10, 40, helps=False)
-    assert found.verdict == "open" and found.reasons[0].startswith("it hinges on whether training leaves")
+    assert found.verdict == "open" and found.reasons[0].startswith("it depends on whether training leaves")
 
 
 @pytest.mark.parametrize(

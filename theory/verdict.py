@@ -21,7 +21,7 @@ help. Else it is one of three:
 - ``possible`` if the three properties hold; or if every slot is served by one code of one part of the scheme, helped
   by content (`theory/content.py`), and the parts that must be ignored for that follow a formula, so that none of their
   values is left untrained.
-- ``open`` if it hinges on training: on whether tables are ignored whose entries for long inputs were never trained
+- ``open`` if it depends on training: on whether tables are ignored whose entries for long inputs were never trained
   together with that code; on vectors becoming alike because positions were drawn at random; on what is counted, where
   content decides that; or on content alone, where sources follow from the tokens.
 - ``impossible`` under this scheme otherwise, with a counterexample: what a step needs beyond the training range is a
@@ -263,7 +263,7 @@ class Case:
     def beyond_codes(self, scheme: PositionScheme) -> tuple[Answer, list[str]]:
         """What can be said where the three properties do not hold, and why."""
         if scheme.hinges_on is not None:
-            return "open", [f"it hinges on {scheme.hinges_on}"]
+            return "open", [f"it depends on {scheme.hinges_on}"]
         parts = scheme.parts
         serving = self.served([part.relation() for part in parts])
         if serving is not None:
@@ -273,12 +273,12 @@ class Case:
                 return "possible", codes
             tables = " and ".join(part.relation_in_words for part in ignored)
             return "open", [
-                f"it hinges on whether training leaves {tables} without effect where it is not needed",
+                f"it depends on whether training leaves {tables} without effect where it is not needed",
                 *codes,
             ]
         shared = scheme.shared_relation()
         if shared is not None and (self._holds(shared) or self.served([shared, *(part.relation() for part in parts)])):
-            return "open", [f"it hinges on whether training treats pairs with one {shared.words} alike"]
+            return "open", [f"it depends on whether training treats pairs with one {shared.words} alike"]
         return "impossible", []
 
     def _holds(self, relation: Relation) -> bool:
