@@ -25,9 +25,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
-import torch
 
-from lengthlens.models.schemes.relation import Code, Ints, Relation
+from lengthlens.models.schemes.relation import Code, Ints, Relation, numbered
+from lengthlens.models.schemes.taskgiven import example_of
 from lengthlens.tasks import Operator, Task
 from lengthlens.theory.steps import Bools, Steps
 
@@ -86,7 +86,7 @@ def needed(steps: Steps, slots: Sequence[int], operator: Operator, task: Task) -
 @lru_cache(1024)
 def _marks(task: Task, scale: int) -> Ints:
     """The id of each token that is a mark, `INSIDE` for symbols. [pos]"""
-    tokens = task.sample(scale, 1, torch.Generator().manual_seed(0)).tokens[0].numpy()
+    tokens = example_of(task, scale).numpy()
     return np.where(tokens >= len(task.symbols), tokens, INSIDE)
 
 
@@ -127,8 +127,10 @@ def _blocks(query: Ints) -> Iterator[slice]:
         start += size
 
 
-def serving_code(relation: Relation, places: SlotSteps) -> Code | None:
+def serving_code(relation: Relation, places: SlotSteps, known: list[Code] | None = None) -> Code | None:
     """A code by which the slots are served together, or `OWN`; None if none of the most frequent ones does it.
+
+    `known` are its `trained_codes`, where they are known.
 
     >>> from lengthlens.tasks import TASKS
     >>> from lengthlens.theory.steps import program_of
@@ -137,19 +139,23 @@ def serving_code(relation: Relation, places: SlotSteps) -> Code | None:
     >>> serving_code(anchored, SlotSteps(steps, TASKS["shift"], 10))
     (-1,)
     """
+    codes = trained_codes(relation, places) if known is None else known
+    if not codes or OWN in codes:
+        return OWN if codes else None
+    each = [[Coded(relation, keys) for keys in part] for part in (places.trained, places.others)]
+    return next((code for code in codes if _serves(code, *each)), None)
+
+
+def trained_codes(relation: Relation, places: SlotSteps) -> list[Code]:
+    """The codes, the most frequent first, by which the slots are served within the training range, or `OWN`."""
     if places.own:
-        return OWN
+        return [OWN]
     if not places.trained:
-        return None
+        return []
     trained = [Coded(relation, keys) for keys in places.trained]
-    others: list[Coded] = []
-    codes, number = np.unique(np.concatenate([one.of_source for one in trained]), axis=0, return_counts=True)
-    for code in codes[np.argsort(-number, kind="stable")][:MOST_CODES]:
-        if _serves(code, trained, []):
-            others = others or [Coded(relation, keys) for keys in places.others]
-            if _serves(code, trained, others):
-                return tuple(map(int, code))
-    return None
+    codes, which = numbered(np.concatenate([one.of_source for one in trained]))
+    often = np.argsort(-np.bincount(which), kind="stable")[:MOST_CODES]
+    return [tuple(code) for code in codes[often].tolist() if _serves(code, trained, [])]
 
 
 class Keys:
@@ -188,7 +194,7 @@ class Coded:
         found = np.take_along_axis(self.codes, self.keys.steps.sources[..., None], 1)
         return found.reshape(-1, found.shape[-1])
 
-    def sorts(self, code: Ints) -> Ints | None:
+    def sorts(self, code: Sequence[int]) -> Ints | None:
         """For each step the labels of the query and of a key at the code, whether those keys are its sources, and the
         sources' labels. None if more keys have the code than there are slots. [step, 3 + slot]
         """
@@ -202,7 +208,7 @@ class Coded:
         return np.column_stack([keys.of_query, there, (marked == keys.sources).all(1), keys.of_sources])
 
 
-def _serves(code: Ints, trained: list[Coded], others: list[Coded]) -> bool:
+def _serves(code: Sequence[int], trained: list[Coded], others: list[Coded]) -> bool:
     """Whether a code serves these steps, by sorts that all come up at those of training."""
     every = []
     for one in (*trained, *others):

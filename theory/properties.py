@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthlens.models.schemes.relation import Ints, Pointer, Relation, key_with, numbered
-from lengthlens.theory.steps import BLOCK, Bools, Counterexample, SourceCodes, Steps, source_codes, up_to
+from lengthlens.theory.steps import BLOCK, Bools, Counterexample, SourceCodes, Steps, codes_of, source_codes, up_to
 
 MOST_ROWS = 1 << 12
 
@@ -92,7 +92,16 @@ def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int)
     """The number of signatures up to `train_max`, and of all, without a look at any other key."""
     once = [int(steps.scale[0]) for steps in operators if len(steps) == 1]  # one step has one signature
     often = [steps for steps in operators if len(steps) > 1]
-    train, test = counts([own.signature for own in source_codes(relation, often)] if often else [], often, train_max)
+    if not often:
+        return sum(scale <= train_max for scale in once), len(once)
+    sizes, wide = [len(steps) for steps in often], max(steps.arity for steps in often)
+    rows = np.full((sum(sizes), 1 + wide), -1)  # the number of the operator, and those of the codes. [step, 1 + slot]
+    rows[:, 0] = np.repeat(np.arange(len(often)), sizes)
+    rows[:, 1:][np.arange(wide) < np.repeat([steps.arity for steps in often], sizes)[:, None]] = numbered(
+        codes_of(relation, often)
+    )[1]
+    trained = np.concatenate([steps.scale for steps in often]) <= train_max
+    train, test = len(numbered(rows[trained])[0]), len(numbered(rows)[0])
     return train + sum(scale <= train_max for scale in once), test + len(once)
 
 

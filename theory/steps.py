@@ -73,7 +73,8 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
             mine = circuit.operator == k
             if mine.any():
                 query, sources = circuit.query[mine], circuit.sources[mine, : operator.arity]
-                found = Steps(operator.name, np.full(len(query), scale), query, sources, operator.slot_words)
+                words = () if operator.name in parts else operator.slot_words  # those of the first part count
+                found = Steps(operator.name, np.full(len(query), scale), query, sources, words)
                 parts.setdefault(operator.name, []).append(found)
         work += circuit.sources.size
         if scale <= train_max:
@@ -260,19 +261,23 @@ class SourceCodes:
 
 
 def source_codes(relation: Relation, operators: Sequence[Steps]) -> list[SourceCodes]:
-    """The codes of all sources of each operator, asked for by scale, or all at once if few."""
+    """The codes of all sources of each operator."""
+    each = np.split(codes_of(relation, operators), np.cumsum([steps.sources.size for steps in operators])[:-1])
+    return [SourceCodes(steps, own.reshape(*steps.sources.shape, -1)) for own, steps in zip(each, operators)]
+
+
+def codes_of(relation: Relation, operators: Sequence[Steps]) -> Ints:
+    """The codes of all sources, operator by operator, asked for by scale, or all at once if few. [source, component]"""
     scale = np.concatenate([np.repeat(steps.scale, steps.arity) for steps in operators])
     query = np.concatenate([np.repeat(steps.query, steps.arity) for steps in operators])
     key = np.concatenate([steps.sources.ravel() for steps in operators])
     if not len(key):
-        return [SourceCodes(steps, np.zeros((len(steps), 0, 1), dtype=np.int64)) for steps in operators]
+        return np.zeros((0, 1), dtype=np.int64)
+    if len(key) <= MOST_SOURCES:
+        return relation.codes(query, key, scale)
     order = np.argsort(scale, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(scale[order]) != 0, True)) + 1
-    if len(key) <= BLOCK:
-        found = [relation.codes(query[order], key[order], scale[order])]
-    else:
-        found = [relation.codes(query[part], key[part], scale[part[0]]) for part in np.split(order, ends[:-1])]
+    found = [relation.codes(query[part], key[part], scale[part[0]]) for part in np.split(order, ends[:-1])]
     codes = np.empty((len(key), found[0].shape[-1]), dtype=np.int64)
     codes[order] = np.concatenate(found)
-    each = np.split(codes, np.cumsum([steps.sources.size for steps in operators])[:-1])
-    return [SourceCodes(steps, own.reshape(*steps.sources.shape, -1)) for own, steps in zip(each, operators)]
+    return codes

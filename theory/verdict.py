@@ -50,14 +50,14 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from multiprocessing import get_context
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-import pandas as pd
 import torch
 
 from lengthlens.errors import UserError
@@ -69,9 +69,12 @@ from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
-from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code
+from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code, trained_codes
 from lengthlens.theory.properties import Choice, Findings, examine, examine_family, sources_only
 from lengthlens.theory.steps import Counterexample, Program, program_of, up_to
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Answer: TypeAlias = Literal["possible", "impossible", "task-limited", "open", "refused"]
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
@@ -216,9 +219,11 @@ class Case:
     def __init__(self, task: Task, train_max: int, test_max: int) -> None:
         self.task, self.train_max, self.test_max = task, train_max, test_max
         self.program: Program | None = None
-        self._known: dict[Hashable, tuple[Findings, list[Choice]]] = {}
+        self._known: dict[Hashable, tuple[Findings, list[Choice]] | None] = {}
+        self._tried: dict[Hashable, bool] = {}
         self._examined: dict[Hashable, Findings] = {}
-        self._serving: dict[Hashable, Code | None] = {}
+        self._serving: dict[Hashable, list[Code]] = {}
+        self._built: dict[Hashable, tuple[PositionScheme | None, str]] = {}
         self._asked: dict[int, Ints] = {}
         if task.family == "content-addressed":
             curve = src_curve(task, min(test_max, max(train_max, TRIAL_SCALE)))
@@ -230,17 +235,18 @@ class Case:
     def verdict(self, scheme: Scheme, options: Mapping[str, Any], helps: bool = True) -> Verdict:
         if isinstance(scheme, str):
             scheme, options = named(scheme, options)
-        built, refusal = scheme_for(self.task, scheme, options)
         if self.program is None:
+            if isinstance(scheme, str):
+                SchemeSpec.of(scheme, options)  # a wrong name or option is wrong for any task
             about = f"the sources of '{self.task.name}' follow from its tokens"
             reason = f"{about}, so no relation of positions can point at them"
             return self.result(scheme, options, "open", [reason], Help("measure"))
         if self.program.grows:
-            return self._task_limited(self.program, scheme, options, built)
+            return self._task_limited(self.program, scheme, options)
+        built, refusal = self.built(scheme, options)
         if built is None:
             raise RefusedError(refusal)
-        known = self.findings_of(scheme, options, self.test_max) if isinstance(scheme, str) else None
-        found, choices = known or self.findings(built, self.test_max)
+        found, choices = self.findings_of(scheme, options, self.test_max) or self.findings(built, self.test_max)
         examples = {name: example for name in PROPERTIES if (example := getattr(found, name)) is not None}
         words = {name: sentence(name, example) for name, example in examples.items()}
         reasons = [f"not {name}: {why}" for name, why in words.items()]
@@ -283,9 +289,16 @@ class Case:
 
     def _holds(self, relation: Relation) -> bool:
         """Whether the three properties do, up to the scale of trials."""
+        return all(self.examined(relation, largest).possible for largest in self.trial_scales)
+
+    def examined(self, relation: Relation, largest: int) -> Findings:
+        """What the definitions say of a relation, up to a scale, once for all with the same codes."""
         assert self.program is not None
-        operators = [up_to(steps, self.trial_scale) for steps in self.program.operators]
-        return examine(relation, operators, self.train_max).possible
+        same = self.fingerprint(relation, largest)
+        if same not in self._examined:
+            operators = [up_to(steps, largest) for steps in self.program.operators]
+            self._examined[same] = examine(relation, operators, self.train_max)
+        return self._examined[same]
 
     def served(self, relations: Sequence[Relation]) -> dict[str, tuple[int, str]] | None:
         """For each slot of each operator the first relation of which one code serves it, and that code in words.
@@ -294,12 +307,12 @@ class Case:
         """
         assert self.program is not None
         found: dict[str, tuple[int, str]] = {}
-        same = [self.fingerprint(relation, self.trial_scale) for relation in relations]
+        same = [self.fingerprint(relation, self.train_max) for relation in relations]
 
         def code_for(name: str, k: int) -> Code | None:
             if (name, same[k]) not in self._serving:
-                self._serving[name, same[k]] = serving_code(relations[k], self.slots[name])
-            return self._serving[name, same[k]]
+                self._serving[name, same[k]] = list(trained_codes(relations[k], self.slots[name]))
+            return serving_code(relations[k], self.slots[name], self._serving[name, same[k]])
 
         for name in self.slots:
             tried = ((k, code_for(name, k)) for k in range(len(relations)))
@@ -348,18 +361,17 @@ class Case:
     def findings(self, scheme: PositionScheme, largest: int) -> tuple[Findings, list[Choice]]:
         """What the definitions say of a scheme, up to a scale, and the forms chosen if it is still to be learned."""
         assert self.program is not None
-        operators = tuple(up_to(steps, largest) for steps in self.program.operators)
         candidates = scheme.candidates()
         if candidates:
+            operators = tuple(up_to(steps, largest) for steps in self.program.operators)
             return examine_family(candidates, scheme.pointers(), operators, self.train_max)
         relation = relation_for(scheme, self.task, largest)
-        same = self.fingerprint(relation, largest)
-        if same not in self._examined:
-            self._examined[same] = examine(relation, operators, self.train_max)
-        return self._examined[same].worded(relation), []
+        return self.examined(relation, largest).worded(relation), []
 
     def fingerprint(self, relation: Relation, largest: int) -> Hashable:
         """Equal for relations that give all pairs up to a scale the same codes, and so have the same properties."""
+        if relation.listed is not None:  # is examined by its list, which is quicker than all pairs
+            return object()
         scale, query = self._rows(largest)
         if not relation.uses_scale:
             query = np.unique(query)
@@ -382,19 +394,28 @@ class Case:
         scale, query = self._asked[largest].T
         return scale, query
 
-    def findings_of(self, name: str, options: Mapping[str, Any], largest: int) -> tuple[Findings, list[Choice]] | None:
-        """The same for a scheme by name, once; None if it refuses the task or the options."""
-        try:
-            spec = SchemeSpec.of(name, options)
-            if (spec, largest) not in self._known:
-                self._known[spec, largest] = self.findings(spec.build(self.task), largest)
-        except UserError:
-            return None
-        return self._known[spec, largest]
+    def findings_of(
+        self, scheme: Scheme, options: Mapping[str, Any], largest: int
+    ) -> tuple[Findings, list[Choice]] | None:
+        """The same, once; None if the scheme refuses the task or the options."""
+        asked = scheme, repr(options), largest
+        if asked not in self._known:
+            found = None
+            with suppress(UserError):
+                built, _ = self.built(scheme, options)
+                found = None if built is None else self.findings(built, largest)
+            self._known[asked] = found
+        return self._known[asked]
 
-    def _task_limited(
-        self, program: Program, scheme: Scheme, options: Mapping[str, Any], built: PositionScheme | None
-    ) -> Verdict:
+    def built(self, scheme: Scheme, options: Mapping[str, Any]) -> tuple[PositionScheme | None, str]:
+        """`scheme_for` the task, once."""
+        asked = scheme, repr(options)
+        if asked not in self._built:
+            self._built[asked] = scheme_for(self.task, scheme, options)
+        return self._built[asked]
+
+    def _task_limited(self, program: Program, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
+        built, _ = self.built(scheme, options)
         few, many, last = *self.declared, program.counted_to
         further = "" if last == self.test_max else f", counted no further than n={last}"
         reason = (
@@ -420,10 +441,19 @@ class Case:
     def trial_scale(self) -> int:
         return min(self.test_max, max(TRIAL_SCALE, 2 * self.train_max))
 
+    @property
+    def trial_scales(self) -> list[int]:
+        """Up to where a relation is tried: most fail just beyond the training range, and then need no longer look."""
+        return sorted({min(self.trial_scale, self.train_max + 2), self.trial_scale})
+
     def tried(self, name: str, options: Mapping[str, Any]) -> bool:
         """Whether a scheme turns out possible, up to the scale of trials."""
-        found = self.findings_of(name, options, self.trial_scale)
-        return found is not None and found[0].possible
+        asked = name, repr(options)
+        if asked not in self._tried:
+            scales = [self.trial_scale] if SchemeSpec.of(name).scheme.learns_relation else self.trial_scales
+            found = (self.findings_of(name, options, n) for n in scales)
+            self._tried[asked] = all(each is not None and each[0].possible for each in found)
+        return self._tried[asked]
 
     def _what_helps(self, scheme: Scheme, options: Mapping[str, Any]) -> list[Help]:
         found: list[Help] = []
@@ -442,7 +472,8 @@ class Case:
 
     def _clips(self, name: str, options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
         """Each option that clips with its first value on trial, if there is one, that makes the scheme possible."""
-        for clip in (clip for clip in CLIPS if clip in SchemeSpec.of(name).options):
+        usual = SchemeSpec.of(name).options
+        for clip in (clip for clip in CLIPS if clip in usual):
             helping = (value for value in CLIP_TRIALS if self.tried(name, {**options, clip: value}))
             yield from ((clip, value) for value in islice(helping, 1))
 
@@ -454,8 +485,10 @@ def relation_for(scheme: PositionScheme, task: Task, largest: int) -> Relation:
         return relation
     position = np.arange(min(task.length(largest), 32))
     scales = sorted({task.min_scale, min(task.min_scale + 1, largest), (task.min_scale + largest) // 2, largest})
-    found = [relation.codes(position[:, None], position, n) for n in scales]
-    return replace(relation, uses_scale=any(not np.array_equal(found[0], other) for other in found[1:]))
+    found = relation.codes(
+        position[:, None], position, np.array(scales)[:, None, None]
+    )  # [scale, query, key, component]
+    return replace(relation, uses_scale=bool((found != found[:1]).any()))
 
 
 def sentence(name: str, example: Counterexample) -> str:
@@ -494,7 +527,7 @@ def verdict_grid(
     test_max: int = 40,
     progress: Callable[[int, int], None] | None = None,
     jobs: int = 1,
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """One row for each task and scheme, all of them by default; `progress` is told how many of how many are done.
 
     A scheme that refuses a task has the verdict ``refused``, and its reason. With more than one job, tasks are shared
@@ -511,6 +544,8 @@ def verdict_grid(
         rows.append(row)
         if progress:
             progress(len(rows), len(chosen) * len(names))
+    import pandas as pd  # by now the work is done, elsewhere if there are several jobs
+
     return pd.DataFrame(rows)
 
 
@@ -527,10 +562,13 @@ def _one_by_one(
     forks = sys.platform == "linux" and threading.active_count() == 1 and not torch.cuda.is_initialized()
     how, jobs = get_context("fork" if forks else "spawn"), min(jobs, len(tasks))
     with ProcessPoolExecutor(jobs, how, initializer=end_with, initargs=(os.getpid(),)) as pool:
-        named = [task.name if TASKS.get(task.name) is task else task for task in tasks]  # a plug-in's class by name
-        parts = [pool.submit(rows_of, task, schemes, train_max, test_max, outfit()) for task in named]
-        for part in parts:
-            yield from part.result()
+        named = {task: task.name if TASKS.get(task.name) is task else task for task in tasks}  # a plug-in's by name
+        longest_first = sorted(tasks, key=lambda task: -task.length(test_max))
+        parts = {
+            each: pool.submit(rows_of, named[each], schemes, train_max, test_max, outfit()) for each in longest_first
+        }
+        for task in tasks:
+            yield from parts[task].result()
 
 
 def rows_of(

@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from lengthlens.tasks.task import UNUSED
 
 OTHER = 0
 ROLES = "roles"
-KEPT_SCALES = 32  # circuits kept in memory; a scale of 10,000 takes about a megabyte
+KEPT_SCALES = 64  # circuits kept in memory; a scale of 10,000 takes about a megabyte
 
 
 class KeyRole(NamedTuple):
@@ -40,6 +41,13 @@ class Reads(NamedTuple):
     key: Tensor  # [read]
     role: Tensor  # [read], an index into `roles`
     roles: list[KeyRole]
+
+
+@lru_cache(128)
+def circuit_and_reads(task: Task, scale: int) -> tuple[Circuit, Reads]:
+    """What every scheme for a task begins with, and what a verdict asks for again and again."""
+    circuit = task.circuit(task.checked_scale(scale))
+    return circuit, reads_of(circuit)
 
 
 def reads_of(circuit: Circuit) -> Reads:
@@ -108,6 +116,7 @@ class Ideal(PositionScheme):
             raise UserError(f"scheme 'ideal' needs sources that follow from position and scale, and {here}")
         self.slot_words: dict[str, tuple[str, ...]] = {}  # of each operator seen so far
         self.circuits = Recent(self._reads, KEPT_SCALES)
+        self.codes = Recent(self._codes_of_reads, KEPT_SCALES)
         self.catalogue: dict[KeyRole, int] = {}
         for scale in range(task.min_scale, max(options.table_scale, task.min_scale) + 1):
             if task.max_scale is None or scale <= task.max_scale:
@@ -117,17 +126,24 @@ class Ideal(PositionScheme):
 
     def _reads(self, scale: int) -> Reads:
         assert self.task is not None
-        circuit = self.task.circuit(self.task.checked_scale(scale))
-        self.slot_words |= {operator.name: operator.slot_words for operator in circuit.operators}
-        return reads_of(circuit)
+        circuit, reads = circuit_and_reads(self.task, scale)
+        new = (operator for operator in circuit.operators if operator.name not in self.slot_words)
+        self.slot_words |= {operator.name: operator.slot_words for operator in new}
+        return reads
+
+    def _codes_of_reads(self, scale: int) -> Tensor:
+        reads = self.circuits.at(scale)
+        return torch.tensor([self.code_of(role) for role in reads.roles], device="cpu")[reads.role]
 
     def code_of(self, role: KeyRole) -> int:
         """The role's place in the table; beyond it, a number above all of those that depends on the role alone.
 
         Of 60 bits, so that two hardly ever meet, and the same in every process.
         """
+        if role in self.catalogue:
+            return self.catalogue[role]
         digest = hashlib.blake2b(f"{role.operator}\n{role.slots}".encode(), digest_size=8).digest()
-        return self.catalogue.get(role) or (1 << 40) + (int.from_bytes(digest) >> 4)
+        return (1 << 40) + (int.from_bytes(digest) >> 4)
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         code = torch.full_like(query_pos + key_pos + scale, OTHER)
@@ -143,7 +159,7 @@ class Ideal(PositionScheme):
         width = 1 + max(int(reads.key.max()), int(key.max()))  # wide enough to tell all keys apart
         known, asked = reads.query * width + reads.key, query.cpu() * width + key.cpu()
         place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
-        codes = torch.tensor([self.code_of(role) for role in reads.roles], device="cpu")[reads.role]
+        codes = self.codes.at(scale)
         return torch.where(known[place] == asked, codes[place], OTHER).to(query.device)
 
     def describe(self, code: Code) -> str:

@@ -98,10 +98,15 @@ def numbered(codes: Ints) -> tuple[Ints, Ints]:
     if math.prod(spans) >= FOLDED and len(spans) <= MOST_RANKED:
         columns = [np.unique(column, return_inverse=True)[1] for column in codes.T]
         spans = [int(column.max()) + 1 for column in columns]
-    if math.prod(spans) < FOLDED:
+    if (span := math.prod(spans)) < FOLDED:
         rows = columns[0]
-        for column, span in zip(columns[1:], spans[1:]):
-            rows = rows * span + column
+        for column, own in zip(columns[1:], spans[1:]):
+            rows = rows * own + column
+        if span <= 2 * len(rows):  # few values: a place for each is quicker than sorting
+            first = np.full(span, -1)
+            first[rows[::-1]] = np.arange(len(rows))[::-1]
+            there = first >= 0
+            return codes[first[there]], (np.cumsum(there) - 1)[rows]
     else:
         rows = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.itemsize * codes.shape[1]))).ravel()
     _, first, which = np.unique(rows, return_index=True, return_inverse=True)

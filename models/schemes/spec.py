@@ -96,7 +96,7 @@ class SchemeSpec:
     options: Mapping[str, Any]  # all of them, as JSON has them; `of` completes and checks
 
     def __hash__(self) -> int:
-        return hash(self.label)
+        return hash(self.name)
 
     @classmethod
     def of(cls, name: str, options: object = None) -> "SchemeSpec":

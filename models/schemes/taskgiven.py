@@ -25,11 +25,17 @@ def coupled_ids(task: Task, scale: int) -> Tensor:
 
 
 @lru_cache(1024)
-def place_in_run(task: Task, scale: int) -> Tensor:
-    """The place in the run of symbols. Which tokens are symbols follows from the scale, so any instance shows it."""
+def example_of(task: Task, scale: int) -> Tensor:
+    """The tokens of an instance: which of them are symbols follows from the scale, so any shows it. [pos]"""
     with torch.device("cpu"):
-        instance = task.sample(scale, 1, torch.Generator().manual_seed(0), "cpu")
-        return task.run_index(instance.tokens)[0]
+        return task.sample(scale, 1, torch.Generator().manual_seed(0), "cpu").tokens[0]
+
+
+@lru_cache(1024)
+def place_in_run(task: Task, scale: int) -> Tensor:
+    """The place in the run of symbols."""
+    with torch.device("cpu"):
+        return task.run_index(example_of(task, scale)[None])[0]
 
 
 class PositionIds(Recent[int, Tensor]):
