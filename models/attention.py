@@ -17,7 +17,7 @@ from transformer_lens.hook_points import HookPoint
 
 from lengthlens.models.config import LensConfig
 from lengthlens.models.layers import MLP, affine, make_norm, watched
-from lengthlens.models.named import attend, names_of
+from lengthlens.models.named import attend, attend_to_mean, names_of
 from lengthlens.models.schemes import NamedKeys, Positions, PositionScheme
 
 # Elements of one block of scores. Large enough that the work per block outweighs its overhead, small enough that a
@@ -143,8 +143,9 @@ class Attention(nn.Module):
         own = NamedKeys(named.key[wanted], named.bias[:, :, wanted], named.valued[:, :, wanted])
         times = torch.ones(wanted.stop) if placement.temperature is None else placement.temperature
         keys, values = k[:, : wanted.stop], v[:, : wanted.stop]
+        mixed = attend_to_mean if placement.scheme.means_others else attend
         pools = placement.scheme.pools_others
-        return attend(q[:, wanted] / self.cfg.attn_scale, keys, values, own, pools, self.layer, times[wanted])
+        return mixed(q[:, wanted] / self.cfg.attn_scale, keys, values, own, pools, self.layer, times[wanted])
 
     def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, wanted: slice) -> Tensor:
         first, end = wanted.start, wanted.stop

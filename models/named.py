@@ -3,6 +3,8 @@
 For long inputs, without gradients and with nobody looking: no score is ever held.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -40,18 +42,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, pools: bool, layer
         layer: whose biases are meant.
         times: [query], what every score of a query is multiplied by, its biases, too.
     """
-    first = k.shape[1] - q.shape[1]
     q = q * times[:, None, None]
-    mix, log_weight = over_all(q, k, v, first)
-    step = max(1, BLOCK // max(1, (named.key.shape[1] + 1) * q.shape[0] * q.shape[2] * q.shape[3]))
+    mix, log_weight = over_all(q, k, v)
     parts = []
-    for start in range(0, q.shape[1], step):
-        block = slice(start, min(start + step, q.shape[1]))
-        query = torch.arange(first + block.start, first + block.stop)
-        own = NamedKeys(named.key[block], named.bias[layer, :, block], named.valued[layer, :, block])
-        key, bias, less = apart(own, query, pools)
-        score = torch.einsum("rqhd,rqnhd->rhqn", q[:, block], k[:, key.clamp(min=0)])
-        factor = times[block, None]
+    for block, query, own in blocks(q, k, named, layer):
+        key, bias, valued, number = apart(own, query)
+        less = number.log()[..., None] if pools else bias.new_zeros(())
+        bias = bias if not pools else torch.where(valued | (key == 0), bias, bias - less)
+        score, factor = scores_of(q[:, block], k, key), times[block, None]
         weight_all = log_weight[:, :, block, None] - factor * less
         there, without = score + factor * bias, score - factor * less
         top = torch.maximum(there.amax(-1, keepdim=True), weight_all)
@@ -60,14 +58,56 @@ def attend(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, pools: bool, layer
         total = kept + more.sum(-1, keepdim=True)
         if not bool((total > LEFT * kept).all()):
             return None
-        named_mix = torch.einsum("rhqn,rqnhd->rqhd", more, v[:, key.clamp(min=0)])
-        whole = kept.transpose(1, 2) * mix[:, :, block].transpose(1, 2) + named_mix
-        parts.append(whole / total.transpose(1, 2))
+        whole = kept * mix[:, :, block] + mixed(more, v, key)
+        parts.append((whole / total).transpose(1, 2))
     return torch.cat(parts, 1)
 
 
-def over_all(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tensor]:
+def attend_to_mean(
+    q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, pools: bool, layer: int, times: Tensor
+) -> Tensor | None:
+    """The same where all keys without a value are one of score 0 with their mean value: no score of theirs is needed,
+    and their mean is the sum of all values up to the query less that of the few that stand apart."""
+    q = q * times[:, None, None]
+    sums = v.transpose(1, 2).cumsum(2, dtype=torch.float64)
+    sums = sums - sums[:, :, :1]  # without the first
+    parts = []
+    for block, query, own in blocks(q, k, named, layer):
+        key, bias, valued, number = apart(own, query)
+        alone = (valued & (key >= 0)) | (key == 0)  # [head, query, name]
+        factor = times[block, None]
+        score = (scores_of(q[:, block], k, key) + factor * bias).masked_fill(~alone, -torch.inf)
+        pool = ((1 - factor) * number.log()[..., None]).expand(*score.shape[:-1], 1)  # `number` keys, each with 1 / it
+        some = query[:, None] > (alone & (key > 0)).sum(-1, keepdim=True)  # whether there is any
+        weights = torch.cat([score, pool.masked_fill(~some, -torch.inf)], -1).softmax(-1)
+        apart_sum = mixed((alone & (key > 0)).to(v.dtype).expand(len(v), -1, -1, -1), v, key)
+        mean = ((sums[:, :, query] - apart_sum) / number[..., None]).to(v.dtype)
+        parts.append((mixed(weights[..., :-1], v, key) + weights[..., -1:] * mean).transpose(1, 2))
+    return torch.cat(parts, 1)
+
+
+def blocks(q: Tensor, k: Tensor, named: NamedKeys, layer: int) -> Iterator[tuple[slice, Tensor, NamedKeys]]:
+    """Queries in blocks: which of q, at which positions, and what this layer names there."""
+    first, step = k.shape[1] - q.shape[1], max(1, BLOCK // max(1, (named.key.shape[1] + 1) * q[:, 0].numel()))
+    for start in range(0, q.shape[1], step):
+        block = slice(start, min(start + step, q.shape[1]))
+        own = NamedKeys(named.key[block], named.bias[layer, :, block], named.valued[layer, :, block])
+        yield block, torch.arange(first + block.start, first + block.stop), own
+
+
+def scores_of(q: Tensor, k: Tensor, key: Tensor) -> Tensor:
+    """By content, of these keys [query, name]. [row, head, query, name]"""
+    return torch.einsum("rqhd,rqnhd->rhqn", q, k[:, key.clamp(min=0)])
+
+
+def mixed(weights: Tensor, v: Tensor, key: Tensor) -> Tensor:
+    """The values of these keys [query, name] with weights [row, head, query, name]. [row, head, query, d_head]"""
+    return torch.einsum("rhqn,rqnhd->rhqd", weights, v[:, key.clamp(min=0)])
+
+
+def over_all(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Attention by content alone: the mix [row, head, query, d_head], and the log of the sum of weights."""
+    first = k.shape[1] - q.shape[1]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     mix, weight = kernel(q, k[:, :, first:], v[:, :, first:], 0.0, True, scale=1.0)
@@ -79,18 +119,14 @@ def over_all(q: Tensor, k: Tensor, v: Tensor, first: int) -> tuple[Tensor, Tenso
     return mix, weight
 
 
-def apart(named: NamedKeys, query: Tensor, pools: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Each named key once: the key [query, name], −1 if it is none, and its bias [head, query, name], less the log of
-    how many keys weigh as one, [head, query, 1], where it is one of those. The first key stands apart."""
+def apart(named: NamedKeys, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Each named key once, and the first: the key [query, name], −1 if it is none, its bias and whether it has a value
+    [head, query, name], and how many of the others have none, 1 at least [head, query]."""
     key, bias, valued = F.pad(named.key, (0, 1)), F.pad(named.bias, (0, 1)), F.pad(named.valued, (0, 1))
     key = torch.where((key >= 0) & (key <= query[:, None]), key, -1)
-    same = (key[:, :, None] == key[:, None, :]) & (key >= 0)[:, :, None]  # [query, name, name]
-    bias = torch.einsum("qnm,hqm->hqn", same.to(bias.dtype), bias)
-    again = same.tril(-1).any(2)
-    less = bias.new_zeros(*bias.shape[:2], 1)
-    if pools:
-        valued = torch.einsum("qnm,hqm->hqn", same.to(bias.dtype), valued.to(bias.dtype)) > 0
-        number = query - (valued & ~again & (key > 0)).sum(-1)  # [head, query]
-        less = number.clamp(min=1).to(bias.dtype).log()[..., None]
-        bias = torch.where(valued | (key == 0), bias, bias - less)
-    return torch.where(again, -1, key), bias, less
+    same = ((key[:, :, None] == key[:, None, :]) & (key >= 0)[:, :, None]).to(bias.dtype)  # [query, name, name]
+    bias, number = (torch.einsum("qnm,hqm->hqn", same, part.to(bias.dtype)) for part in (bias, valued))
+    key = torch.where(same.tril(-1).sum(2) > 0, -1, key)
+    valued = number > 0
+    others = query - (valued & (key > 0)).sum(-1)
+    return key, bias, valued, others.clamp(min=1).to(bias.dtype)

@@ -9,7 +9,7 @@ from lengthlens.models.schemes import NamedKeys
 from lengthlens.models.transformer import HookedModel
 
 SCALE = 12
-SCHEMES = ["lbpe", "lbpe/other=one", "ideal", "ideal/other=one", "lbpe/forms=wide/other=one"]
+SCHEMES = ["lbpe", "lbpe/other=one", "ideal", "ideal/other=one", "lbpe/forms=wide/other=one", "lbpe/other=mean"]
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,9 @@ def test_the_same_as_scores_in_blocks(scheme: str, scaling: str, monkeypatch: py
     tokens = ll.TASKS["addition"].sample(SCALE, 3, torch.Generator().manual_seed(0)).tokens
     monkeypatch.setattr(named, "BLOCK", 2000)  # several blocks of queries
     used = []
-    monkeypatch.setattr("lengthlens.models.attention.attend", lambda *a: used.append(named.attend(*a)) or used[-1])
+    for way in ("attend", "attend_to_mean"):
+        plain = getattr(named, way)
+        monkeypatch.setattr(f"lengthlens.models.attention.{way}", lambda *a, f=plain: used.append(f(*a)) or used[-1])
     some = slice(9, tokens.shape[1] - 2)
     with torch.no_grad():
         fast, of_some = model(tokens, scale=SCALE), model(tokens, scale=SCALE, queries=some)

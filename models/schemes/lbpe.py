@@ -24,7 +24,16 @@ from lengthlens.models.schemes.relation import (
     key_with,
     read_forms,
 )
-from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys, readable
+from lengthlens.models.schemes.scheme import (
+    NamedKeys,
+    Positions,
+    PositionScheme,
+    Sizes,
+    option,
+    other_keys,
+    pooled_keys,
+    readable,
+)
 from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout, Line
 
@@ -61,6 +70,11 @@ class LearnedRelation(PositionScheme):
     them) taken off its score. Attention is then the same function of the keys with a value, and of what the others have
     on average, at every length. By themselves (``other=each``) the others gain weight with their number, and scores
     have to be scaled with length against it, which also sharpens heads that are meant to blend two keys.
+
+    Among keys that weigh as one, a head can still pick one by its token, its own for instance, and that one fades as
+    the others grow in number. With ``other=mean`` it cannot: they are one key of score 0 with their mean value, close
+    to the paper's ideal embedding, which gives all other positions one single value. What a query mixes then follows
+    from a few keys and one mean, in a time that does not depend on the length.
     """
 
     name = "lbpe"
@@ -80,7 +94,8 @@ class LearnedRelation(PositionScheme):
         window: int = option(3, at_least=0, at_most=64)
         final_temperature: float = option(1.0, at_least=0.01)  # of the gates, reached at the end of training
         hidden: int = option(32, at_least=1, at_most=4096)  # means nothing here; kept for the same reason
-        other: Literal["each", "one"] = option("each", later=True)  # keys without a value weigh each, or all as one
+        # Keys without a value: each by itself, all with the weight of one, or all as one key of score 0.
+        other: Literal["each", "one", "mean"] = option("each", later=True)
 
         def __post_init__(self) -> None:
             if self.variant == "mlp":
@@ -129,10 +144,14 @@ class LearnedRelation(PositionScheme):
         return PRICE * self.bias.abs().sum() if self.wide else None
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
+        bias = positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
+        if not self.means_others:
+            return bias
+        bias, other = bias.unbind(1)
+        return bias - other * (q.transpose(1, 2) @ k.permute(0, 2, 3, 1))
 
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
-        """[scale, head, query, key]"""
+        """[scale, head, query, key]; if others have score 0, [scale, 2, …], which keys are others behind it."""
         kind, used = self._used()
         marked = positions.cached((queries.start, queries.stop, kind), lambda: self._marked(queries, scales, used))
         every = positions.once("weights", lambda: chosen(self.weights(), used)[:, None, :, None].unbind())
@@ -144,7 +163,8 @@ class LearnedRelation(PositionScheme):
             return bias
         counts = (exists & chosen(self.alive, used)[layer][:, None]).to(added.dtype)
         valued = empty.scatter_add(3, key.expand_as(counts), counts) > 0
-        return bias - pooled_keys(valued, queries)
+        bias = bias - pooled_keys(valued, queries)
+        return torch.stack([bias, other_keys(valued, queries).to(bias.dtype)], 1) if self.means_others else bias
 
     def _marked(self, queries: slice, scales: Tensor, used: Tensor | None) -> tuple[Tensor, Tensor]:
         """The key of each pointer at each query, and whether there is one. [scale, 1, query, pointer]"""
@@ -180,7 +200,11 @@ class LearnedRelation(PositionScheme):
 
     @property
     def pools_others(self) -> bool:  # type: ignore[override]
-        return self.options.other == "one" and not self.trying
+        return self.options.other != "each" and not self.trying
+
+    @property
+    def means_others(self) -> bool:  # type: ignore[override]
+        return self.options.other == "mean" and not self.trying
 
     def _named(self) -> Tensor:
         """The (form, value) that make a key one of its own in some head, as places in [form·value]."""

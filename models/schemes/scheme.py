@@ -210,6 +210,7 @@ class PositionScheme(nn.Module, ABC):
     learns_relation: bool = False  # whether φ itself is learned, so that it is only known once it has been pruned
     weighs_content: bool = False  # whether `score` looks at queries and keys, and not at positions alone
     pools_others: bool = False  # whether all keys without a value weigh together as one, however many they are
+    means_others: bool = False  # whether these have score 0, so that only their mean value counts
     by_formula: bool = False  # whether few numbers say what it adds at every distance, so that none is left untrained
     hinges_on: str | None = None  # what decides how pairs are treated, where codes that positions give do not
     remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
@@ -430,11 +431,16 @@ def pooled_keys(valued: Tensor, queries: slice) -> Tensor:
     >>> pooled_keys(one_of_four, slice(3, 4)).exp().round().tolist()
     [[[1.0, 2.0, 1.0, 2.0]]]
     """
-    query = torch.arange(queries.start, queries.stop, device=valued.device)[:, None]
-    key = torch.arange(queries.stop, device=valued.device)
-    other = ~valued & (key <= query) & (key > 0)
+    other = other_keys(valued, queries)
     number = other.sum(-1, keepdim=True).clamp(min=1)
     return torch.where(other, number.to(torch.get_default_dtype()).log(), 0)
+
+
+def other_keys(valued: Tensor, queries: slice) -> Tensor:
+    """Which keys have no value, of those that a query sees and without the first. [*, query, key]"""
+    query = torch.arange(queries.start, queries.stop, device=valued.device)[:, None]
+    key = torch.arange(queries.stop, device=valued.device)
+    return ~valued & (key <= query) & (key > 0)
 
 
 def joined(parts: Iterable[Tensor | None], join: Callable[[Tensor, Tensor], Tensor] = operator.add) -> Tensor | None:
