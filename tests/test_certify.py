@@ -187,7 +187,7 @@ def test_a_model_that_errs_has_no_certificate(small_model: Callable[..., HookedM
     assert "at n = 1 the model itself is wrong" in found.reason
 
 
-@pytest.mark.parametrize("other", ["each", "one"])
+@pytest.mark.parametrize("other", ["each", "one", "mean"])
 def test_with_the_true_other_keys_the_game_is_the_model(small_model: Callable[..., HookedModel], other: str) -> None:
     """Steps played on named keys plus a histogram (layer 0) and a bank (layer 1) give the model's own logits."""
     options = {"forms": "i-j, i-j-n, j", "window": 1, "other": other}
@@ -236,8 +236,17 @@ def test_leak_bound_in_closed_form() -> None:
     assert torch.allclose(bound, torch.tensor([[1 / (1 + math.exp(5) + 1 + 1 / 203)]]))
 
 
-@pytest.mark.parametrize("scheme", ["lbpe", "ideal"])
-@pytest.mark.parametrize(("scaling", "other"), [("none", "each"), ("log", "each"), ("none", "one")])
+@pytest.mark.parametrize(
+    ("scheme", "scaling", "other"),
+    [
+        *(
+            (scheme, *how)
+            for scheme in ("lbpe", "ideal")
+            for how in (("none", "each"), ("log", "each"), ("none", "one"))
+        ),
+        ("lbpe", "none", "mean"),
+    ],
+)
 def test_no_head_leaks_more_than_its_bound(
     small_model: Callable[..., HookedModel], scheme: str, scaling: str, other: str
 ) -> None:

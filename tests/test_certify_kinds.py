@@ -256,6 +256,7 @@ def drawn(seed: int, constants: int, layers: int = 1) -> Drawn:
         tasks += [Shift(THREE, by=draw.choice([1, 2, min(constants, 60)])), Duplicate(THREE)]
     task, heads = draw.choice(tasks), draw.choice([1, 1, 2])
     other = draw.choice(["each", "each", "one"])
+    other = "mean" if other == "one" and by_form and seed % 2 else other
     strength = draw.choice([draw.uniform(1, 9), draw.uniform(9, 40)])
     if by_form:
         number, window = draw.randint(2, 4), draw.randint(0, 2)
@@ -279,7 +280,7 @@ def drawn(seed: int, constants: int, layers: int = 1) -> Drawn:
         point(model, forms, weights)
         if heads > 1:
             point(model, forms, [(draw.randrange(number), 0, draw.uniform(0, 9))], head=1)
-        if other == "one":
+        if other != "each":
             model.pos_embed.prune_below(0.05)
     else:
         model = copier(task, "ideal", heads, layers, other=other)

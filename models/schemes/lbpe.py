@@ -203,6 +203,10 @@ class LearnedRelation(PositionScheme):
         return self.options.other != "each" and not self.trying
 
     @property
+    def weighs_content(self) -> bool:  # type: ignore[override]
+        return self.means_others
+
+    @property
     def means_others(self) -> bool:  # type: ignore[override]
         return self.options.other == "mean" and not self.trying
 

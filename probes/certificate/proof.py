@@ -56,7 +56,8 @@ def leak_bound(model: HookedModel, task: Task, steps: NamedSteps, length: int) -
     many they are: the number i+2 then stands only below named keys that are pooled themselves.
 
     In layer 0 scores are known from the tokens. Behind it, a norm leaves vectors of length √d_model, which bounds by
-    how much the scores of two keys can differ; without a norm nothing does.
+    how much the scores of two keys can differ, and how large one can be; without a norm nothing does. Where other keys
+    are one of score 0, so is x.
 
     Example: one head, no content, one named key with a bias of 5, no scaling, n = 100. The last query is i = 201; it
     attends to ``=``, and names ``^`` and itself, without a bias: at most 1 / (1 + (e⁵ + 1 + 1) / 203) = 0.57 leaks.
@@ -74,11 +75,14 @@ def leak_bound(model: HookedModel, task: Task, steps: NamedSteps, length: int) -
     bounds = []
     for layer in range(model.cfg.n_layers):
         least, most = score, highest  # [head, query, token, name or 1]
+        pooled = steps.named.pooled[layer][:, :, None]
         if layer > 0:
-            least, most = torch.zeros(()), score_range(model, layer)[:, None, None, None]
+            apart, size = (part[:, None, None, None] for part in score_range(model, layer))
+            least, most = (-size, torch.zeros(())) if model.pos_embed.means_others else (torch.zeros(()), apart)
+        if model.pos_embed.means_others:  # others have score 0
+            least, most = torch.where(pooled, 0.0, least), torch.zeros(())
         gap = least + steps.named.bias[layer][:, :, None] - most
         gap = gap.masked_fill((key < 0)[:, None], -math.inf)
-        pooled = steps.named.pooled[layer][:, :, None]
         # Whether a named key loses weight against the rest as that grows in number.
         fades = (pooled if model.pos_embed.pools_others else torch.ones_like(pooled)).to(gap.dtype)
         kept = (gap[..., None] * heat - fades[..., None] * number).amin(-1).exp().sum(-1)  # [head, query, token or 1]
@@ -101,22 +105,26 @@ def score_table(model: HookedModel) -> Tensor:
     return q @ k.transpose(1, 2) / model.cfg.attn_scale
 
 
-def score_range(model: HookedModel, layer: int) -> Tensor:
-    """By how much the scores of two keys can differ at one query, at most, whatever the residual stream. [head]
+def score_range(model: HookedModel, layer: int) -> tuple[Tensor, Tensor]:
+    """By how much the scores of two keys can differ at one query, at most, whatever the residual stream, and how large
+    a score can be, either sign. [head] each
 
-    Behind a norm, queries are q = yA + a and keys k = y'B + b with |y|, |y'| ≤ √d: |q·(k−k')| ≤ 2√d·(√d·‖ABᵀ‖ + ‖aBᵀ‖).
+    Behind a norm, queries are q = yA + a and keys k = y'B + b with |y|, |y'| ≤ √d: |q·(k−k')| ≤ 2√d·(√d·‖ABᵀ‖ + ‖aBᵀ‖),
+    and |q·k| ≤ half of that + √d·‖Ab‖ + |a·b|.
     """
     block, d = model.layers[layer], model.cfg.d_model
     if model.cfg.normalization_type is None:
-        return torch.full((model.cfg.n_heads,), math.inf)
+        return torch.full((model.cfg.n_heads,), math.inf), torch.full((model.cfg.n_heads,), math.inf)
     norm: Any = block.ln1
     scale, shift = torch.ones(d) if norm.w is None else norm.w, torch.zeros(d) if norm.b is None else norm.b
     A, B = scale[:, None] * block.attn.W_Q, scale[:, None] * block.attn.W_K  # [head, d_model, d_head]
     a = torch.einsum("m,hmd->hd", shift, block.attn.W_Q) + block.attn.b_Q
     moved = math.sqrt(d) * torch.linalg.matrix_norm(A @ B.transpose(1, 2), 2)
     fixed = torch.linalg.vector_norm(torch.einsum("hd,hmd->hm", a, B), dim=-1)
-    most: Tensor = 2 * math.sqrt(d) * (moved + fixed) / model.cfg.attn_scale
-    return most
+    b = torch.einsum("m,hmd->hd", shift, block.attn.W_K) + block.attn.b_K
+    by_key = math.sqrt(d) * torch.linalg.vector_norm(torch.einsum("hmd,hd->hm", A, b), dim=-1) + (a * b).sum(-1).abs()
+    half = math.sqrt(d) * (moved + fixed)
+    return 2 * half / model.cfg.attn_scale, (half + by_key) / model.cfg.attn_scale
 
 
 class ProofStep(NamedTuple):
@@ -163,7 +171,8 @@ class Tables:
 
     @torch.no_grad()
     def __init__(self, model: HookedModel, task: Task) -> None:
-        attn, self.pools, self.symbols = model.layers[0].attn, model.pos_embed.pools_others, len(task.symbols)
+        attn, self.symbols = model.layers[0].attn, len(task.symbols)
+        self.pools, self.means = model.pos_embed.pools_others, model.pos_embed.means_others
         scaling = model.config.score_scaling != "none"
         self.scaled_at = math.log(model.config.train_ctx + 2) if scaling else None
         E, U, out = (part.double() for part in (model.embed.W_E, model.unembed.W_U, attn.W_O))
@@ -239,7 +248,10 @@ def _least_lead(tables: Tables, step: ProofStep, ends: Tensor) -> float:
     off = tables.score_error(step, ends[1:])[:, 0].exp()  # [head]
     for head, scores in enumerate(tables.scores):
         gain = tables.logits[head][:, step.target].T[:, None] - tables.logits[head].T[None]  # [case, logit, token]
-        named = scores[own][:, None] + step.bias[head].double()[:, None]  # [case, name, token]
+        content = scores[own][:, None]
+        if tables.means:
+            content, scores = torch.where(step.pooled[head][:, None], 0.0, content), torch.zeros_like(scores)
+        named = content + step.bias[head].double()[:, None]  # [case, name, token]
         top = named.masked_fill(~possible, -math.inf).amax((1, 2), keepdim=True)
         low, high = _weights(named - top, heat)
         other_low, other_high = _weights((scores[own] - top[..., 0])[:, None], heat)

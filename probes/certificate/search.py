@@ -129,9 +129,10 @@ class Game:
         scores = self.qk[:, steps.token].permute(1, 2, 0, 3)  # [step, place, head, token]
         exists = steps.near_bias > -math.inf
         shared = self._shared(where[..., None], exists & ~steps.near_pooled)  # [step, place, head, 1]
-        near = torch.einsum("spht,spnt->sphn", scores, steps.near) + steps.near_bias - steps.near_pooled * shared
+        near = self._content(torch.einsum("spht,spnt->sphn", scores, steps.near), steps.near_pooled)
+        near = near + steps.near_bias - steps.near_pooled * shared
         count = where + 1 - exists[:, :, 0].sum(-1)
-        rest = (scores[..., : self.symbols] - shared) * heat
+        rest = (self._content(scores[..., : self.symbols]) - shared) * heat
         rest = _counted(rest, count[..., None, None], mixture[:, :, None], cut)
         pattern = torch.cat([near * heat, rest], -1).softmax(-1)
         named, others = pattern.split([near.shape[-1], self.symbols], -1)
@@ -148,15 +149,22 @@ class Game:
         q, k, v = projections(block, x)  # [step, place, head, d_head]
         bank_k, bank_v = self._bank(length)  # [bank, head, d_head]
         shared = self._shared(where[:, None], steps.exists[:, None] & ~steps.pooled)  # [step, head, 1]
-        named = torch.einsum("shd,sphd->shp", q[:, 0], k) / scale + steps.bias - steps.pooled * shared
+        named = self._content(torch.einsum("shd,sphd->shp", q[:, 0], k) / scale, steps.pooled)
+        named = named + steps.bias - steps.pooled * shared
         named = (named * heat).masked_fill(~steps.exists[:, None], -math.inf)
-        rest = (torch.einsum("shd,bhd->shb", q[:, 0], bank_k) / scale - shared) * heat
+        rest = (self._content(torch.einsum("shd,bhd->shb", q[:, 0], bank_k) / scale) - shared) * heat
         count = where + 1 - steps.exists.sum(1)
         rest = _counted(rest, count[:, None, None], mixture[:, None], cut)
         pattern = torch.cat([named, rest], -1).softmax(-1)
         to_named, to_bank = pattern.split([named.shape[-1], len(bank_k)], -1)
         z = torch.einsum("shp,sphd->shd", to_named, v) + torch.einsum("shb,bhd->shd", to_bank, bank_v)
         return after(block, x[:, 0] + torch.einsum("shd,hdm->sm", z, block.attn.W_O))
+
+    def _content(self, scores: Tensor, pooled: Tensor | None = None) -> Tensor:
+        """Scores by content of keys of which these are pooled, or all: 0 for those under a scheme that means them."""
+        if not self.model.pos_embed.means_others:
+            return scores
+        return torch.zeros_like(scores) if pooled is None else scores.masked_fill(pooled, 0)
 
     def _shared(self, where: Tensor, apart: Tensor) -> Tensor:
         """What is taken off the scores of pooled keys, which weigh as one: the log of their number; else 0.
