@@ -33,6 +33,7 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_all_figures_and_tables_are_written(study: str, tmp_path: Path) -> None:
     result = figures("--table", study, "--out", str(tmp_path), "--formats", "png")
     assert result.exit_code == 0, result.output
@@ -42,6 +43,7 @@ def test_all_figures_and_tables_are_written(study: str, tmp_path: Path) -> None:
     assert f"{len(written)} files in" in result.stdout
 
 
+@pytest.mark.slow
 def test_the_same_study_is_the_same_bytes(study: str, tmp_path: Path) -> None:
     for name in ("one", "two"):
         result = figures(*SOME, "--table", study, "--held-out", "parity-cot", "--out", str(tmp_path / name))

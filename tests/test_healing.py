@@ -64,6 +64,7 @@ def test_a_study_goes_on_where_it_was(store: str, tmp_path: Path) -> None:
     assert first.equals(again) and len(told) == first["run"].nunique() <= 1
 
 
+@pytest.mark.slow
 def test_commands_print_and_draw(store: str, tmp_path: Path) -> None:
     (found,) = ll.RunStore(store).runs()
     picture = tmp_path / "a.png"

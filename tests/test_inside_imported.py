@@ -10,13 +10,14 @@ from lengthlens.analyses.page.inside import inside_page
 from lengthlens.errors import UserError
 from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import few
 from lengthlens.tests.test_import import imported
 
 TASK = TASKS["parity-cot"]
 PARTS = {"gpt2": "position–position", "llama": "pair 1", "neox": "not turned", "bloom": "bias"}
 
 
-@pytest.fixture(scope="module", params=PARTS)
+@pytest.fixture(scope="module", params=few(PARTS, "llama"))
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return imported(tmp_path_factory.mktemp(request.param), request.param)[2]
 
