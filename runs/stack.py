@@ -9,11 +9,12 @@ import json
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from lengthlens.models.devices import sent
 from lengthlens.models.schemes import PositionScheme
+from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.trainer import AnswerLoss, Trainer, answer_start, loss_inputs
 
@@ -31,8 +32,7 @@ def stacks(configs: Sequence[RunConfig], most: int) -> list[list[RunConfig]]:
     """
     alike: dict[str, list[RunConfig]] = {}
     for config in configs:
-        alone = config.precision != "float32" or config.spec.scheme.condenses(config.scheme_options)
-        own = () if alone else OWN
+        own = () if config.precision != "float32" else OWN
         common = {name: value for name, value in config.to_dict().items() if name not in own}
         alike.setdefault(json.dumps(common, sort_keys=True), []).append(config)
     return [group[k : k + most] for group in alike.values() for k in range(0, len(group), most)]
@@ -55,6 +55,7 @@ class Stack:
         groups = [of[id(each)] for each in named.values()]
         self.factor, self.decay = (self._spread([g[key] for g in groups]) for key in ("factor", "weight_decay"))
         self.anneals = type(first.model.pos_embed).anneal is not PositionScheme.anneal
+        self.price = Price(first.model) if first.model.pos_embed.penalty() is not None else None
         self._gather()
 
     def _spread(self, numbers: Sequence[float]) -> Tensor:
@@ -70,7 +71,12 @@ class Stack:
         for kind in MOMENTS:
             own = [[t.optimizer.state[p].get(kind, torch.zeros_like(p)) for p in t.parameters] for t in self.trainers]
             self.moments.append(torch.stack([_flat(each) for each in own]))
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """What may change at an evaluation: buffers, and which runs still pay for what they may not need."""
         self.buffers = self._buffers()
+        self.pays = sent(torch.tensor([float(not trainer.condensed) for trainer in self.trainers]), self.device)
 
     def _buffers(self) -> dict[str, Tensor]:
         every = [dict(t.model.named_buffers()) for t in self.trainers]
@@ -98,6 +104,8 @@ class Stack:
         for trainer in there:
             self.put_back(trainer)
             trainer.evaluate()
+        if self.price is not None:
+            self._look_again()
         if any(trainer.done for trainer in there):
             for trainer in self.trainers:
                 self.put_back(trainer)
@@ -138,7 +146,10 @@ class Stack:
             return found
 
         losses: Tensor = vmap(loss)(weights, self.buffers, inputs)
-        (gradient,) = torch.autograd.grad(losses.sum(), self.weights)
+        total = losses.sum()
+        if (price := self.price) is not None:
+            total = total + self.pays @ vmap(lambda *own: functional_call(price, own, ()))(weights, self.buffers)
+        (gradient,) = torch.autograd.grad(total, self.weights)
         self._update(gradient, rates)
         return losses.detach()
 
@@ -154,6 +165,17 @@ class Stack:
         average.lerp_(gradient, 0.1)
         square.mul_(config.beta2).addcmul_(gradient, gradient, value=1 - config.beta2)
         self.weights.sub_(pace / first * average / (square.sqrt() / second + EPS))
+
+
+class Price(nn.Module):
+    """What a model's scheme adds to the loss, under the names that `AnswerLoss` has."""
+
+    def __init__(self, model: HookedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self) -> Tensor | None:
+        return self.model.pos_embed.penalty()
 
 
 def _flat(parts: Sequence[Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ from lengthlens.tasks import Task
 TINY = {"train_max": 4, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 7, "device": "cpu"}
 # Moved by rounding alone: nothing that all keys have in common changes a softmax. In W_R, rows of slow sinusoids.
 NOISE = ("b_K", "inner.b_in", "anchored.b_in", "pos_embed.b_in", "W_R")
-FEW = ["lbpe", "randomized:learned"]
+FEW = ["lbpe", "lbpe/forms=wide/other=mean", "randomized:learned"]
 EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in scheme_names() if name not in FEW)]
 
 
