@@ -195,7 +195,7 @@ class Attention(nn.Module):
             scores = scores * placement.temperature[queries, None]
         key = ("later", queries.start, queries.stop)
         return scores.masked_fill(
-            placement.positions.cached_if_short(key, lambda: later_keys(queries, scores.device)), -math.inf
+            placement.positions.by_length(key, lambda: later_keys(queries, scores.device)), -math.inf
         )
 
 

@@ -159,7 +159,7 @@ class HookedModel(LensNames, HookedRootModule):
 
     def _through(self, residual: Tensor, positions: Positions, layers: slice, queries: slice | None = None) -> Tensor:
         """The residual stream behind these layers, behind the last of all at these queries alone."""
-        temperature = positions.cached("temperature", lambda: self.temperature(residual.shape[1]))
+        temperature = positions.by_length("temperature", lambda: self.temperature(residual.shape[1]))
         placement = Placement(self.pos_embed, positions, temperature)
         embed_qk = self.pos_embed.embed_qk(positions)
         if embed_qk is not None and watched(self.hook_qk_embed):

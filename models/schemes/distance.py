@@ -85,7 +85,7 @@ class Distanced(Anchorable):
         def spread(layers: slice) -> Tensor:
             if positions.limit is not None:
                 return values(layers, self.distances(positions, queries)).transpose(1, 2)
-            own = positions.cached_if_short(("line", queries.start, queries.stop), line)
+            own = positions.by_length(("line", queries.start, queries.stop), line)
             if not self.anchored:
                 return along_diagonals(values(layers, own), size)[:, None]
             return positions.per_scale(
@@ -366,10 +366,10 @@ class Fire(Distanced):
         return f"distance {code[0]} seen from {code[1]} or before" if code[0] else "distance 0"
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        def known() -> tuple[Tensor, Tensor]:
-            return self.distances(positions, queries).abs(), positions.position[:, queries, None].to(self.raw_c.dtype)
-
-        distance, query = positions.cached_if_short((self, queries.start, queries.stop), known)
+        key, dtype = (queries.start, queries.stop), self.raw_c.dtype
+        kept = positions.cached_if_short if self.anchored else positions.placed
+        distance = kept((self, *key), lambda: self.distances(positions, queries).abs())
+        query = positions.placed(("query", *key), lambda: positions.position[:, queries, None].to(dtype))
 
         def bias(layers: slice) -> Tensor:
             c, threshold = (of_layers(part, layers).view(-1, 1, 1, 1) for part in (self.raw_c.abs(), self.threshold))
@@ -441,7 +441,9 @@ class TransformerXL(Distanced):
         last, length = positions.limit or queries.stop, positions.tokens.shape[1]
         least = -length if self.anchored else 0  # a scale larger than the sequence is none
         every = (least, positions.limit or length)
-        waves = positions.cached(self, lambda: sinusoid(torch.arange(*every, device=q.device), self.sizes.d_model))
+        waves = positions.by_length(
+            (self, every), lambda: sinusoid(torch.arange(*every, device=q.device), self.sizes.d_model)
+        )
         r = torch.einsum("tm,hmd->thd", waves[: last - least], self.W_R[layer]).to(q.dtype)
         products = torch.einsum("bqhd,thd->bhqt", q + self._shared("v", positions).to(q.dtype), r)
         place = positions.cached_if_short(

@@ -77,6 +77,7 @@ class Positions:
     scales: tuple[int, ...] | None = None
     offset: int | Tensor = 0
     made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    kept: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def cached(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """What `make` gives, for all layers, and for further passes with the same number of tokens and the same scales.
@@ -88,6 +89,14 @@ class Positions:
     def cached_if_short(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """The same for what grows with the square of the length: of long sequences nothing is kept."""
         return _found(self.cache, key, make) if self.tokens.shape[1] <= KEPT_LENGTH else make()
+
+    def by_length(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """The same for what follows from the number of tokens alone, and is kept whatever the scales are."""
+        return _found(self.kept, key, make) if self.tokens.shape[1] <= KEPT_LENGTH else make()
+
+    def placed(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """The same for what follows from where the tokens stand."""
+        return self.by_length(key, make) if self.limit is None else self.cached_if_short(key, make)
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """What `make` gives, made once for all layers of this pass. Parameters may enter it."""
@@ -122,7 +131,10 @@ class Positions:
 
     def distance(self, queries: slice) -> Tensor:
         """i−j for a block of queries and all keys up to the last of them. [1|row, query, key]"""
-        return self.position[:, queries, None] - self.position[:, None, : queries.stop]
+        return self.placed(
+            ("distance", queries.start, queries.stop),
+            lambda: self.position[:, queries, None] - self.position[:, None, : queries.stop],
+        )
 
 
 def _found(known: dict[Hashable, Any], key: Hashable, make: Callable[[], Made]) -> Made:
@@ -326,14 +338,17 @@ class PositionScheme(nn.Module, ABC):
         """
         numbers, scales = self._told(tokens, scale) if self.uses_scale else (None, None)
         length, offset = tokens.shape[1], self.offset(tokens.shape[1])
-        known = numbers is None or (scales is not None and len(scales) == 1)
+        known = numbers is None or scales is not None
         if not known or length > KEPT_LENGTH or tokens.device.type == "meta" or torch.compiler.is_compiling():
             numbers = None if numbers is None else sent(numbers, tokens.device)
             position = torch.arange(length, device=tokens.device)[None]
             return Positions(tokens, position, numbers, scales=scales, offset=offset)
         place = Place(length, scales, tokens.device, torch.is_inference_mode_enabled())
-        position, kept, cache = self._kept.at(place)
-        return Positions(tokens, position, kept, cache=cache, scales=scales, offset=offset)
+        position, _, kept = self._kept.at(place._replace(scales=None))
+        if numbers is not None and scales is not None and len(scales) > 1:
+            return Positions(tokens, position, sent(numbers, tokens.device), scales=scales, offset=offset, kept=kept)
+        _, scale, cache = self._kept.at(place)
+        return Positions(tokens, position, scale, cache=cache, scales=scales, offset=offset, kept=kept)
 
     def _place(self, place: Place) -> tuple[Tensor, Tensor | None, dict[Hashable, Any]]:
         """Position ids [1, pos], the scale [1], and an empty cache."""
