@@ -64,10 +64,11 @@ OCCURS = re.compile(
 
 
 def marked(text: str) -> Markup:
-    """A text as HTML in which the first occurrence of each term is a button that opens what it means.
+    """A text as HTML in which the first occurrence of each term is a button that opens what it means, and what stands
+    in backticks is code.
 
-    >>> print(marked("AUC < 1"))
-    <button type="button" class="term" aria-expanded="false" data-term="AUC">AUC</button> &lt; 1
+    >>> print(marked("AUC < 1 by `probe`"))
+    <button type="button" class="term" aria-expanded="false" data-term="AUC">AUC</button> &lt; 1 by <code>probe</code>
     """
     seen, parts, end = set(), [], 0
     for found in OCCURS.finditer(text):
@@ -76,9 +77,14 @@ def marked(text: str) -> Markup:
             button = '<button type="button" class="term" aria-expanded="false" data-term="{0}">{0}</button>'
             parts += [escape(text[end : found.start()]), Markup(button).format(found[0])]
             end = found.end()
-    return Markup("").join([*parts, escape(text[end:])])
+    return coded(Markup("").join([*parts, escape(text[end:])]))
 
 
 def explained(term: str) -> Markup:
-    """What a term means, as HTML: what stands in backticks is code."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(TERMS[term]))))
+    """What a term means, as HTML."""
+    return coded(escape(TERMS[term]))
+
+
+def coded(text: Markup) -> Markup:
+    """HTML in which what stands in backticks is code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(text)))
