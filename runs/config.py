@@ -13,7 +13,7 @@ from lengthlens.models.config import RULES as MODEL_RULES
 from lengthlens.models.config import JsonConfig, ModelConfig, later
 from lengthlens.models.devices import named
 from lengthlens.tasks import TASKS, Task
-from lengthlens.values import Rule, anything, map_of, one_of, real, record, text, truth, whole
+from lengthlens.values import Rule, anything, map_of, one_of, parse_json, real, record, text, truth, whole
 
 IMPORTED = {
     **dict.fromkeys(("name", "kind", "sha256"), text()),
@@ -40,6 +40,8 @@ RULES = {
 # another number of threads sums are taken in another order, so results then agree up to rounding, not bit for bit.
 EXECUTION = ("device", "threads", "compile", "deterministic", "tf32", "graphs")
 
+_CHECKED: dict[str, "RunConfig"] = {}  # configs that were read, by all but their seed
+MOST_CHECKED = 1024
 MODEL_FIELDS = {f.name for f in dataclasses.fields(ModelConfig)}  # what a run says of them is passed on to its model
 
 
@@ -107,6 +109,20 @@ class RunConfig(JsonConfig):
                 object.__setattr__(self, each.name, float(getattr(self, each.name)))  # 1 and 1.0 are one run
         self.task_object.checked_scale(self.train_max)
         self.model  # noqa: B018 (checks all that is about the model)
+
+    @classmethod
+    def from_json(cls, data: str | bytes) -> "RunConfig":
+        """Thousands of runs differ in their seed alone: all other choices of these are checked once."""
+        values = parse_json(data, f"the {cls.KIND}")
+        if not isinstance(values, dict) or "seed" not in values or values.get("plugins"):
+            return cls.from_dict(values)
+        others = json.dumps({**values, "seed": 0})
+        if others not in _CHECKED:
+            made = cls.from_dict({**values, "seed": 0})
+            if len(_CHECKED) >= MOST_CHECKED or made.plugins:  # what a plug-in defines may change
+                return made.with_seed(values["seed"])
+            _CHECKED[others] = made
+        return _CHECKED[others].with_seed(values["seed"])
 
     @property
     def task_object(self) -> Task:

@@ -209,7 +209,11 @@ def facts_of(run: Run) -> tuple[Facts, bool]:
 def listed(run: Run) -> dict[str, Any]:
     """The row of a run in a listing."""
     try:
-        (choices, lacking), status = stored_choices(run), asdict(run.status())
+        lacking, status = None, dict(vars(run.status()))
+        try:
+            choices: Any = vars(run.config)
+        except PluginError as error:
+            choices, lacking = run.read_json(CONFIG), str(error)
         about = {name: choices[name] for name in ("task", "scheme", "seed")}
         status["reason"] = lacking or status["reason"]
     except UserError as error:

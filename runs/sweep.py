@@ -269,6 +269,7 @@ def sweep(
             for outcome in found:
                 if outcome.status != BUSY:
                     note(outcome)
+    known_facts(list(plans.values()), store)  # read once more, so that all of them are listed at once from now on
     return [outcomes[name] for name in plans]
 
 
