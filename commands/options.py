@@ -89,6 +89,26 @@ def read_numbers(text: str) -> list[int]:
     return numbers
 
 
+def read_scales(text: str) -> list[int | tuple[int, ...]]:
+    """Whole numbers and ranges, and tuples of lengths of fields: one by one, or so many times the same.
+
+    >>> read_scales("10,12-13,3:5,4x200")
+    [10, 12, 13, (3, 5), (200, 200, 200, 200)]
+    """
+    found: list[int | tuple[int, ...]] = []
+    for part in text.split(","):
+        if "x" not in part and ":" not in part:
+            found += read_numbers(part)
+            continue
+        count, times, length = part.strip().partition("x")
+        words = f"each number in {values.shown(part)} (a tuple such as 3:5 or 20x200)"
+        if times and read_whole_number(count, words) > MOST_ITEMS:
+            raise UserError(f"{values.shown(part)} has more than {MOST_ITEMS} numbers")
+        pieces = [length] * int(count) if times else part.split(":")
+        found.append(tuple(read_whole_number(piece, words) for piece in pieces))
+    return found
+
+
 def read_bytes(text: str) -> int:
     """An amount of memory.
 
@@ -138,7 +158,7 @@ def read_where(text: str) -> dict[str, list[Any]]:
     return found
 
 
-names, numbers = reading(read_names), reading(read_numbers)
+names, numbers, scales = reading(read_names), reading(read_numbers), reading(read_scales)
 
 
 def read_pairs(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

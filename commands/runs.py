@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from lengthlens.runs.store import RunStore
     from lengthlens.runs.sweep import Grid, RunOutcome
 
-lengths_option = click.option(
+LENGTHS = "Scales n to evaluate at, such as 10,20,50,1000{}.  [default: 1, 2, 5 and 10 times train_max]"
+lengths_option = click.option("--lengths", callback=options.numbers, help=LENGTHS.format(""))
+scales_option = click.option(
     "--lengths",
-    callback=options.numbers,
-    help="Scales n to evaluate at, such as 10,20,50,1000.  [default: 1, 2, 5 and 10 times train_max]",
+    callback=options.scales,
+    help=LENGTHS.format(", or tuples such as 3:5 and 20x200 (twenty fields of 200 symbols) where the task has fields"),
 )
 
 
@@ -76,7 +78,7 @@ def train_command(
 
 @click.command()
 @click.argument("run")
-@lengths_option
+@scales_option
 @click.option("--samples", type=Whole(1), default=1000, show_default=True, help="Instances of each length.")
 @click.option("--seed", type=Whole(), default=0, show_default=True, help="Of the instances.")
 @click.option(
@@ -93,7 +95,7 @@ def train_command(
 @as_json
 def evaluate(
     run: str,
-    lengths: list[int] | None,
+    lengths: list[int | tuple[int, ...]] | None,
     device: str | None,
     store: "RunStore",
     plot: Path | None,
@@ -117,10 +119,13 @@ def evaluate(
 
 def score_cells(row: dict[str, Any]) -> dict[str, Any]:
     """The cells of a row for people."""
+    from lengthlens.tasks.fields import tuple_in_words
+
+    scale = tuple_in_words(row["shape"]) if row.get("shape") else row["length"]
     if row.get("reason"):
-        return {"n": row["length"], "exact match": row["reason"], "95 % interval": "", "without end": "", "tokens": ""}
+        return {"n": scale, "exact match": row["reason"], "95 % interval": "", "without end": "", "tokens": ""}
     return {
-        "n": row["length"],
+        "n": scale,
         "exact match": f"{row['exact_match']:.4f}",
         "95 % interval": f"{row['exact_match_low']:.4f} to {row['exact_match_high']:.4f}",
         "without end": f"{row['exact_match_no_end']:.4f}",

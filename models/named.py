@@ -18,14 +18,14 @@ BLOCK = 1 << 21  # numbers of keys gathered at once
 
 
 def names_of(scheme: PositionScheme, positions: Positions) -> NamedKeys | None:
-    """The keys that every query names, where all rows have one scale and the scheme names few; else None."""
-    tokens, scales = positions.tokens.shape[1], positions.scales
-    if tokens < LONG or positions.limit is not None or not scales or len(set(scales)) > 1 or scheme.acts() != ["score"]:
+    """The keys that every query names, where all rows name the same few; else None."""
+    tokens = positions.tokens.shape[1]
+    if tokens < LONG or positions.limit is not None or scheme.acts() != ["score"]:
         return None
-    one = scheme.named_keys(torch.arange(1), scales[0])
+    one = scheme.names_in(positions, slice(0, 1))
     if one is None or not 0 < one.key.shape[1] <= MOST_NAMES:
         return None
-    return positions.once("named", lambda: scheme.named_keys(torch.arange(tokens), scales[0]))
+    return positions.once("named", lambda: scheme.names_in(positions, slice(0, tokens)))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, pools: bool, layer: int, times: Tensor) -> Tensor | None:

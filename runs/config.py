@@ -132,7 +132,7 @@ class RunConfig(JsonConfig):
     def model(self) -> ModelConfig:
         """The model that is trained."""
         own = {name: value for name, value in vars(self).items() if name in MODEL_FIELDS}
-        own["train_ctx"] = self.task_object.length(self.train_max)
+        own["train_ctx"] = self.task_object.longest(self.train_max)
         return ModelConfig.from_dict({**self.imported.get("model", {}), **own})
 
     def with_seed(self, seed: int) -> "RunConfig":

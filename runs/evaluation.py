@@ -8,6 +8,8 @@ them exact match is a statement about the whole sequence.)
 
 import inspect
 import math
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -42,6 +44,7 @@ FINAL_SAMPLES = 200  # of each scale in range, for the figure that a run ends wi
 
 Model = Callable[..., Any]  # a HookedModel, or any function from ids [row, pos] to logits [row, pos, token]
 Row = dict[str, Any]  # a score as a run keeps it
+Length = int | tuple[int, ...]  # a scale n, or a tuple of a task that has them (tasks/fields.py)
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Score:
 def exact_match(
     model: Model,
     task: Task,
-    lengths: Sequence[int],
+    lengths: Sequence[Length],
     *,
     samples: int = SAMPLES,
     seed: int = 0,
@@ -72,11 +75,13 @@ def exact_match(
 ) -> list[Score]:
     """Exact match on random instances of each length.
 
+    Of a task whose scales are tuples, n asks for random ones of that size, and a tuple for itself.
+
     Arguments:
         model: a HookedModel, or any function from ids [row, pos] to logits [row, pos, token]; one with a parameter
             `scale` is told the scale n of the instances.
         task: whose instances they are.
-        lengths: scales n, in any order.
+        lengths: scales n (or tuples, of a task that has them), in any order.
         samples: instances of each length.
         seed: with the length, decides the instances; neither the other lengths nor the memory do.
         memory: bytes that a block of instances may take.
@@ -101,13 +106,29 @@ def exact_match(
     for length in lengths:
         if report:
             report(f"n = {length}")
-        scores.append(score_of(length, right_answers(model, task, length, samples, seed, memory), seed))
+        size = length if isinstance(length, int) else max(length)
+        scores.append(score_of(size, list(answers_at(model, task, length, samples, seed, memory)), seed))
     return scores
 
 
-def refuse_too_many(task: Task, length: int, samples: int, memory: int = MEMORY) -> None:
+def answers_at(
+    model: Model, task: Task, length: Length, samples: int, seed: int, memory: int = MEMORY
+) -> Iterator[Tensor]:
+    """Which answer tokens are predicted right, [row, answer] for each scale that is drawn: one, or random tuples."""
+    if task.one_number or not isinstance(length, int):
+        yield right_answers(model, task, task.number_of(length), samples, seed, memory, instance_seed(seed, length))
+        return
+    generator = torch.Generator().manual_seed(instance_seed(seed, length))
+    drawn = Counter(task.drawn_scale(length, generator) for _ in range(samples))
+    for scale in sorted(drawn, key=task.parts):
+        own = int(torch.randint(1 << 62, (), generator=generator))
+        yield right_answers(model, task, scale, drawn[scale], seed, memory, own)
+
+
+def refuse_too_many(task: Task, length: Length, samples: int, memory: int = MEMORY) -> None:
     """Refuse, before any is drawn, instances that do not fit into `memory` bytes."""
-    drawn = samples * task.length(task.checked_scale(length)) * TOKEN
+    number = task.checked_scale(task.number_of(length))
+    drawn = samples * (task.longest(length) if isinstance(length, int) else task.length(number)) * TOKEN
     within_memory(drawn, f"{samples} instances of n = {length}", max(memory, LEAST_MEMORY))
 
 
@@ -123,11 +144,13 @@ def right_tokens(logits: Float[Tensor, "row pos token"], batch: Batch) -> Bool[T
     return right.cpu()
 
 
-def score_of(length: int, right: Bool[Tensor, "row answer"], seed: int = 0) -> Score:
-    """The score that follows from which answer tokens are right [row, answer], end token last."""
-    samples, counts = len(right), (int(right.all(1).sum()), int(right[:, :-1].all(1).sum()))
+def score_of(length: int, right: Tensor | Sequence[Tensor], seed: int = 0) -> Score:
+    """The score that follows from which answer tokens are right [row, answer], end token last; or several such."""
+    parts = [right] if isinstance(right, Tensor) else right
+    samples, tokens = sum(map(len, parts)), sum(part.numel() for part in parts)
+    counts = [sum(int(part[:, :last].all(1).sum()) for part in parts) for last in (None, -1)]
     whole, no_end = ((count / samples, *wilson(count, samples)) for count in counts)
-    return Score(length, samples, *whole, *no_end, int(right.sum()) / right.numel(), seed)
+    return Score(length, samples, *whole, *no_end, sum(int(part.sum()) for part in parts) / tokens, seed)
 
 
 def wilson(right: int, samples: int) -> tuple[float, float]:
@@ -144,10 +167,13 @@ def wilson(right: int, samples: int) -> tuple[float, float]:
     return (0.0 if right == 0 else low), (1.0 if right == samples else high)
 
 
-def right_answers(model: Model, task: Task, length: int, samples: int, seed: int, memory: int = MEMORY) -> Tensor:
+def right_answers(
+    model: Model, task: Task, length: int, samples: int, seed: int, memory: int = MEMORY, own_seed: int | None = None
+) -> Tensor:
     """Which answer tokens of random instances are predicted right, computed block by block. [row, answer]"""
     # Drawn in one go, so that the instances do not depend on the size of the blocks.
-    drawn = task.sample(length, samples, torch.Generator().manual_seed(instance_seed(seed, length)))
+    own_seed = instance_seed(seed, length) if own_seed is None else own_seed
+    drawn = task.sample(length, samples, torch.Generator().manual_seed(own_seed))
     device, named = device_of(model), {"scale": length} if takes(model, "scale") else {}
     rows, right = rows_within(memory, model, task.length(length)), []
     with evaluating(model), torch.inference_mode():
@@ -177,13 +203,14 @@ def placed(model: Model, samples: int) -> Iterator[tuple[int, int]]:
             scheme.placement = 0
 
 
-def instance_seed(seed: int, length: int) -> int:
+def instance_seed(seed: int, length: Length) -> int:
     """Seeds of different lengths, and of training (which uses small ones), do not meet.
 
     >>> instance_seed(0, 10)
     4611686018427387914
     """
-    return (1 << 62) + (seed << 31) + length
+    number = length if isinstance(length, int) else (1 << 30) + zlib.crc32(repr(length).encode()) % (1 << 30)
+    return (1 << 62) + (seed << 31) + number
 
 
 def rows_within(memory: int, model: Model, length: int) -> int:
@@ -253,7 +280,7 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 def evaluate(
     run: Run,
-    lengths: Sequence[int],
+    lengths: Sequence[Length],
     *,
     samples: int = SAMPLES,
     seed: int = 0,
@@ -272,17 +299,19 @@ def evaluate(
     """
     whole(1)(samples, "samples")
     damaged = again and evaluation_is_damaged(run)
-    known = {} if again else {(row["length"], row["samples"], row["seed"]): row for row in run.evaluation()}
+    known = {} if again else {(asked_for(row), row["samples"], row["seed"]): row for row in run.evaluation()}
     missing = [n for n in dict.fromkeys(lengths) if (n, samples, seed) not in known]
     if missing:
         model, task = run.model(str(present_device(device))), run.config.task_object
         for length in missing:
-            task.checked_scale(length)
+            task.checked_scale(task.number_of(length))
+            shape = {} if isinstance(length, int) else {"shape": list(length)}
             try:
                 (score,) = exact_match(model, task, [length], samples=samples, seed=seed, memory=memory, report=report)
-                row = asdict(score)
+                row = asdict(score) | shape
             except TooLongError as error:  # and nothing else: any other error is no result
-                row = {"length": length, "samples": samples, "seed": seed, "reason": str(error)}
+                size = length if isinstance(length, int) else max(length)
+                row = {"length": size, "samples": samples, "seed": seed, "reason": str(error), **shape}
             known[length, samples, seed] = row
         try:
             with run.locked(wait):
@@ -295,6 +324,11 @@ def evaluate(
                 raise
             unkept(error)
     return [known[n, samples, seed] for n in lengths]
+
+
+def asked_for(row: Row) -> Length:
+    """The n that a row is about, or the tuple."""
+    return tuple(row["shape"]) if row.get("shape") else int(row["length"])
 
 
 def evaluation_is_damaged(run: Run) -> bool:
@@ -313,13 +347,13 @@ def in_range_rows(model: Model, config: RunConfig, report: Callable[[str], None]
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:
-    """For each length the row with the most samples, of the lowest seed.
+    """For each n the row with the most samples, of the lowest seed; none for tuples that were asked for.
 
     >>> rows = [{"length": 5, "samples": s, "seed": 0} for s in (10, 1000, 200)]
     >>> best_rows(rows)
     [{'length': 5, 'samples': 1000, 'seed': 0}]
     """
-    ranked = sorted(rows, key=lambda row: (row["length"], row["samples"], -row["seed"]))
+    ranked = sorted((row for row in rows if not row.get("shape")), key=lambda row: (row["length"], row["samples"], -row["seed"]))
     return list({row["length"]: row for row in ranked}.values())
 
 

@@ -69,7 +69,10 @@ SCORES_RULE = list_of(
     record(
         "score",
         {"length": whole(), "samples": whole(-LARGEST), "seed": whole(0, 2**63 - 1)},
-        {**dict.fromkeys([*SHARES, "token_accuracy"], optional(real(0, 1))), "reason": WORDS},
+        {
+            **dict.fromkeys([*SHARES, "token_accuracy"], optional(real(0, 1))),
+            **{"reason": WORDS, "shape": list_of(whole(1))},
+        },
         loose=True,
     )
 )
@@ -312,7 +315,9 @@ class Run:
 
     def add_evaluation(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows, each in place of one of the same length, samples and seed if there is one. Needs the lock."""
-        merged = {(row["length"], row["samples"], row["seed"]): row for row in [*self.evaluation(), *rows]}
+        names = "length", "samples", "seed"
+        every = [*self.evaluation(), *rows]
+        merged = {(*(row[name] for name in names), *row.get("shape", ())): row for row in every}
         self.write_json(EVALUATION, [merged[key] for key in sorted(merged)])
 
     @property

@@ -23,6 +23,7 @@ from lengthlens.values import within_memory
 CHECK_SAMPLES = 64  # of each scale, for each evaluation of in-range exact match
 SETTLED = 0.05  # the margin has settled when it grew by less than this share over `patience` evaluations
 DIVERGED = 4.0  # times the loss of guessing: far above what any stumble of a healthy run reaches
+CHECK_TUPLES = 4  # scales of each size among which they are shared out, where scales are tuples
 CHECK_SEED = 1 << 61  # added to the seed of the instances that are evaluated, which training does not see
 
 
@@ -150,9 +151,10 @@ class Trainer:
         low, high, rows = self.task.min_scale, self.config.train_max, self.config.batch
         if self.config.lengths == "one":
             scale = int(torch.randint(low, high + 1, (), generator=self.data))
-            batch = self.task.sample(scale, rows, self.data)
+            batch = self.task.sample(self.task.drawn_scale(scale, self.data), rows, self.data)
         else:
-            batch = self.task.sample(torch.randint(low, high + 1, (rows,), generator=self.data), None, self.data)
+            sizes = torch.randint(low, high + 1, (rows,), generator=self.data).tolist()
+            batch = self.task.sample([self.task.drawn_scale(n, self.data) for n in sizes], None, self.data)
         self.tokens += batch.tokens.numel()
         return batch
 
@@ -322,8 +324,8 @@ def check_in_range(model: HookedModel, task: Task, config: RunConfig) -> tuple[f
     device, generator = device_of(model), torch.Generator().manual_seed(CHECK_SEED + config.seed)
     shares, margins = [], []
     with evaluating(model):
-        for scale in range(task.min_scale, config.train_max + 1):
-            batch = task.sample(scale, CHECK_SAMPLES, generator)
+        for scale in task.scales_up_to(config.train_max, CHECK_TUPLES, generator):
+            batch = task.sample(scale, CHECK_SAMPLES // (1 if task.one_number else CHECK_TUPLES), generator)
             logits = model(batch.tokens, scale)
             first = answer_start(batch)
             logits, answer = logits[:, first - 1 : -1], sent(batch.tokens[:, first:], device)

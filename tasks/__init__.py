@@ -17,6 +17,7 @@ from lengthlens.tasks.arithmetic import Addition, AdditionMsb, Multiplication, M
 from lengthlens.tasks.complexity import search_src, src_curve, src_declared, src_searched
 from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift
 from lengthlens.tasks.counting import ModularSum, ModularSumCoT, Parity, ParityCoT
+from lengthlens.tasks.fields import CopyField, RunningAddition, UnpaddedAddition
 from lengthlens.tasks.retrieval import AntiInduction, Count, Induction, Majority, Mode, Sort
 from lengthlens.tasks.task import Batch, Circuit, Operator, Task
 
@@ -25,7 +26,8 @@ _POSITION_ADDRESSED: tuple[Task, ...] = (
     *(ParityCoT(), ModularSumCoT(), Addition(), MultiplicationByDigit()),
 )
 _GROWING: tuple[Task, ...] = (Parity(), ModularSum(), AdditionMsb(), Multiplication())
+_FIELDS: tuple[Task, ...] = (UnpaddedAddition(), RunningAddition(), CopyField())
 _CONTENT_ADDRESSED: tuple[Task, ...] = (Sort(), Count(), Majority(), Mode(), Induction(), AntiInduction())
-TASKS = Extensible("task", {task.name: task for task in (*_POSITION_ADDRESSED, *_GROWING, *_CONTENT_ADDRESSED)})
+TASKS = Extensible("task", {task.name: task for task in (*_POSITION_ADDRESSED, *_GROWING, *_CONTENT_ADDRESSED, *_FIELDS)})
 
 __all__ = ["TASKS", "Batch", "Circuit", "Operator", "Task", "search_src", "src_curve", "src_declared", "src_searched"]

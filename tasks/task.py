@@ -24,6 +24,7 @@ Family = Literal["position-addressed", "growing", "content-addressed"]
 BEGIN, END, PAD = "^", "$", "_"
 PAIR_BLOCK = 64  # candidates looked at together: all would take memory that grows with the square of the length
 PAIR_TRIES = 8  # draws of instances among which a minimal pair is looked for
+SHAPES = 1 << 32  # above it, a scale is the number of a tuple; its remainder is the tuple's size (tasks/fields.py)
 UNUSED = -1  # fills the sources of a step whose operator has fewer arguments than the widest one
 
 
@@ -175,6 +176,7 @@ class Task(ABC):
     summary: ClassVar[str]
     symbols: tuple[str, ...]
     marks: ClassVar[tuple[str, ...]] = ("=",)
+    one_number: ClassVar[bool] = True  # whether its scales are plain numbers, and not tuples (`FieldsTask`)
     min_scale: int = 1
     max_scale: int | None = None
     coupled_from: ClassVar[int | None] = None  # where answer tokens belong with symbols in order: the first's index
@@ -283,10 +285,10 @@ class Task(ABC):
         if not listed or (batch is not None and batch != len(listed)):
             raise UserError(f"{len(listed)} scales were given for a batch of {batch}: one for each row is needed")
         scales = torch.tensor(listed, device=device)
-        shape = (len(listed), self.length(self.checked_scale(max(listed))))
+        shape = (len(listed), max(self.length(self.checked_scale(each)) for each in set(listed)))
         tokens = torch.full(shape, self.pad_id, device=device)
         answer_mask = torch.zeros(shape, dtype=torch.bool, device=device)
-        for each in sorted(set(listed)):  # one draw for each; rows keep their places
+        for each in sorted(set(listed), key=self.parts):  # one draw for each; rows keep their places
             rows = (scales == each).nonzero().squeeze(1)
             part = self.sample(each, len(rows), generator, device)
             tokens[rows, : part.tokens.shape[1]] = part.tokens
@@ -301,6 +303,29 @@ class Task(ABC):
         tokens[:, :start], tokens[:, start:-1], tokens[:, -1] = prompt, self.answer(inputs, scale), self.ids[END]
         answer_mask = torch.arange(tokens.shape[1], device=device).ge(start).expand(rows, -1)
         return Batch(tokens, answer_mask, torch.full((rows,), scale, device=device))
+
+    def parts(self, scale: int) -> tuple[int, ...]:
+        """The numbers that a scale consists of: itself alone, unless the task has tuples."""
+        return (scale,)
+
+    def number_of(self, scale: "int | tuple[int, ...]") -> int:
+        """A scale as a number, which for a tuple of a task that has them is one that stands for it."""
+        if not isinstance(scale, int):
+            raise UserError(f"the scales of task '{self.name}' are single numbers, not tuples such as {scale}")
+        return scale
+
+    def longest(self, size: int) -> int:
+        """The number of tokens of the longest instance of a size."""
+        return self.length(size)
+
+    def drawn_scale(self, size: int, generator: torch.Generator | None) -> int:
+        """A random scale of this size: itself, unless the task has tuples."""
+        return size
+
+    def scales_up_to(self, size: int, tuples: int, generator: torch.Generator | None) -> Iterator[int]:
+        """All scales up to a size; of a task with tuples, so many random ones of each size."""
+        for n in self._scales(size + 1 - self.min_scale):
+            yield from [n] if self.one_number else (self.drawn_scale(n, generator) for _ in range(tuples))
 
     def checked_scale(self, scale: int) -> int:
         """The scale itself, if the task has instances of it."""

@@ -108,7 +108,7 @@ class SlotSteps:
 
     def __init__(self, steps: Steps, task: Task, train_max: int) -> None:
         self.own = bool((steps.sources == steps.query[:, None]).all())  # every source is the query itself
-        trained = int(np.searchsorted(steps.scale, train_max, side="right"))
+        trained = int(np.searchsorted(steps.size, train_max, side="right"))
         within, self._others, self._task = steps[:trained], steps[trained:], task
         self.trained = [Keys(within[part], task) for part in _blocks(within.query)]
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lengthlens.models.schemes.relation import Ints, Pointer, Relation, key_with, numbered
+from lengthlens.models.schemes.relation import Ints, Pointer, Relation, numbered
 from lengthlens.theory.steps import BLOCK, Bools, Counterexample, SourceCodes, Steps, codes_of, source_codes, up_to
 
 MOST_ROWS = 1 << 12
@@ -84,13 +84,13 @@ def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> F
 
 def counts(signatures: Sequence[Ints], operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
     """The number of distinct signatures up to `train_max`, and of all."""
-    train = [len(np.unique(own[steps.scale <= train_max])) for own, steps in zip(signatures, operators)]
+    train = [len(np.unique(own[steps.size <= train_max])) for own, steps in zip(signatures, operators)]
     return sum(train), sum(len(np.unique(own)) for own in signatures)
 
 
 def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
     """The number of signatures up to `train_max`, and of all, without a look at any other key."""
-    once = [int(steps.scale[0]) for steps in operators if len(steps) == 1]  # one step has one signature
+    once = [int(steps.size[0]) for steps in operators if len(steps) == 1]  # one step has one signature
     often = [steps for steps in operators if len(steps) > 1]
     if not often:
         return sum(scale <= train_max for scale in once), len(once)
@@ -100,7 +100,7 @@ def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int)
     rows[:, 1:][np.arange(wide) < np.repeat([steps.arity for steps in often], sizes)[:, None]] = numbered(
         codes_of(relation, often)
     )[1]
-    trained = np.concatenate([steps.scale for steps in often]) <= train_max
+    trained = np.concatenate([steps.size for steps in often]) <= train_max
     train, test = len(numbered(rows[trained])[0]), len(numbered(rows)[0])
     return train + sum(scale <= train_max for scale in once), test + len(once)
 
@@ -232,11 +232,11 @@ def examine_listed(
         query, key = relation.listed(int(scale))
         codes = relation.codes(query, key, scale)
         for operator in (operator for operator in operators if operator.steps.arity):
-            a, b = np.searchsorted(operator.steps.scale, [scale, scale + 1])
+            mine = operator.at_scale(scale)
             found = operator.hash.index(codes)
             hits = np.bincount(query[found >= 0], minlength=int(query.max()) + 1)
-            at = np.minimum(operator.steps.query[a:b], len(hits) - 1)
-            for step in a + np.flatnonzero(hits[at] != operator.keys_read[a:b]):
+            at = np.minimum(operator.steps.query[mine], len(hits) - 1)
+            for step in mine[hits[at] != operator.keys_read[mine]]:
                 mine = np.flatnonzero((query == operator.steps.query[step]) & (found >= 0))
                 unread = mine[~np.isin(key[mine], operator.steps.sources[step])]
                 stable = stable or unread_at(operator, step, key[unread], found[unread])
@@ -420,7 +420,7 @@ def distinct(rows: Ints) -> Ints:
 
 def pointed_at(pointer: Pointer, steps: Steps) -> Ints:
     """The key that a pointer points at from each step's query, `NOWHERE` if there is none. [step]"""
-    key = key_with(pointer.form, pointer.value, steps.query, steps.scale)
+    key = pointer.key(steps.query, steps.scale)
     return np.where((key >= 0) & (key <= steps.query), key, NOWHERE)
 
 

@@ -6,14 +6,17 @@ from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from lengthlens.models.schemes.relation import Ints, Relation, numbered
 from lengthlens.tasks import Task
+from lengthlens.tasks.task import SHAPES
 from lengthlens.values import within_memory
 
 Bools: TypeAlias = NDArray[np.bool_]
 
+TUPLES = 12  # random scales of each size that are looked at, where scales are tuples
 MOST_SOURCES = 1_000_000  # beyond the first new operator, circuits are read until this many sources: seconds
 SOURCE = 170  # bytes that each takes while codes are compared, as measured
 MEMORY = 1 << 31  # bytes that all may take
@@ -25,10 +28,15 @@ class Steps:
     """All steps of one operator, in the order of scale and query."""
 
     operator: str
-    scale: Ints  # [step]
+    scale: Ints  # [step], a tuple's number where the task has tuples
     query: Ints  # [step]
     sources: Ints  # [step, slot]
     slot_names: tuple[str, ...]  # as they are printed
+
+    @property
+    def size(self) -> Ints:
+        """The scale, or of a tuple the largest length. [step], in order"""
+        return self.scale % SHAPES
 
     @property
     def arity(self) -> int:
@@ -67,14 +75,14 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
     """Read the circuits of a task whose sources follow from positions."""
     parts: dict[str, list[Steps]] = {}
     declared, work, scale = 0, 0, task.min_scale
-    for scale in range(task.min_scale, test_max + 1):
-        circuit = task.circuit(scale)
+    for number in task.scales_up_to(test_max, TUPLES, torch.Generator().manual_seed(0)):
+        circuit, scale = task.circuit(number), number % SHAPES
         for k, operator in enumerate(circuit.operators):
             mine = circuit.operator == k
             if mine.any():
                 query, sources = circuit.query[mine], circuit.sources[mine, : operator.arity]
                 words = () if operator.name in parts else operator.slot_words  # those of the first part count
-                found = Steps(operator.name, np.full(len(query), scale), query, sources, words)
+                found = Steps(operator.name, np.full(len(query), number), query, sources, words)
                 parts.setdefault(operator.name, []).append(found)
         work += circuit.sources.size
         if scale <= train_max:
@@ -98,7 +106,7 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
 
 def up_to(steps: Steps, scale: int) -> Steps:
     """The steps of scales up to `scale`."""
-    return steps[: int(np.searchsorted(steps.scale, scale, side="right"))]
+    return steps[: int(np.searchsorted(steps.size, scale, side="right"))]
 
 
 class Hash:
@@ -205,6 +213,15 @@ class SourceCodes:
         return first, last
 
     @cached_property
+    def _by_scale(self) -> Ints:
+        return np.argsort(self.steps.scale, kind="stable")
+
+    def at_scale(self, scale: int) -> Ints:
+        """The steps of one scale. [step]"""
+        first, last = np.searchsorted(self.steps.scale, [scale, scale + 1], sorter=self._by_scale)
+        return self._by_scale[first:last]
+
+    @cached_property
     def hash(self) -> Hash:
         return Hash(self.codes)
 
@@ -220,7 +237,7 @@ class SourceCodes:
 
     def uncovered(self, train_max: int) -> Counterexample | None:
         """The first step whose signature does not occur in the training range."""
-        seen = self.steps.scale <= train_max
+        seen = self.steps.size <= train_max
         new = ~np.isin(self.signature, self.signature[seen])
         if not new.any():
             return None

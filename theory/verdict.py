@@ -69,6 +69,7 @@ from lengthlens.plugins.registry import Outfit, outfit, wear
 from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
+from lengthlens.tasks.fields import scale_in_words
 from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code, trained_codes
 from lengthlens.theory.properties import Choice, Findings, examine, examine_family, sources_only
 from lengthlens.theory.steps import Counterexample, Program, program_of, up_to
@@ -497,10 +498,10 @@ def sentence(name: str, example: Counterexample) -> str:
         text if len(code) == 1 or str(code) in text else f"{text} (code {code})"
         for code, text in zip(example.codes, example.words)
     ]
-    place = [f"n={mark.scale} (position {mark.key} from query {mark.query})" for mark in example.marks]
+    place = [f"n={scale_in_words(mark.scale)} (position {mark.key} from query {mark.query})" for mark in example.marks]
     slot = [f"slot {' and '.join(map(str, mark.slots))}" for mark in example.marks]
     if name == "covered":
-        at = f"at n={example.marks[0].scale}" if example.marks else "beyond the training range"
+        at = f"at n={scale_in_words(example.marks[0].scale)}" if example.marks else "beyond the training range"
         if not example.fresh:
             return f"the codes of '{example.operator}' first appear together {at}: {'; '.join(words)}"
         fresh = example.fresh[0]
@@ -508,7 +509,7 @@ def sentence(name: str, example: Counterexample) -> str:
     one, other = example.marks
     if name == "isolated":
         return (
-            f"{words[0]} is at n={one.scale}, query {one.query}, the code of position {one.key} "
+            f"{words[0]} is at n={scale_in_words(one.scale)}, query {one.query}, the code of position {one.key} "
             f"({slot[0]} of '{example.operator}') and also of position {other.key} "
             f"({slot[1] if other.slots else 'not to be read'})"
         )

@@ -24,6 +24,7 @@ from lengthlens.tasks.task import UNUSED
 
 OTHER = 0
 ROLES = "roles"
+TABLE_TUPLES = 8  # scales of each size whose roles have a row in the table, where scales are tuples
 KEPT_SCALES = 64  # circuits kept in memory; a scale of 10,000 takes about a megabyte
 
 
@@ -95,7 +96,7 @@ class Ideal(PositionScheme):
     family = "circuit"
     summary = "one learned bias per role of the key in the circuit's step"
     relation_in_words = "the slot that key j fills in the circuit's step at query i, else OTHER"
-    uses_scale = True
+    uses_scale = whole_scale = True
     remedy = "the ideal relation"
     no_random = "its codes follow from the circuit's true positions"
     no_hint = "its codes are derived from the scale already"
@@ -118,10 +119,10 @@ class Ideal(PositionScheme):
         self.circuits = Recent(self._reads, KEPT_SCALES)
         self.codes = Recent(self._codes_of_reads, KEPT_SCALES)
         self.catalogue: dict[KeyRole, int] = {}
-        for scale in range(task.min_scale, max(options.table_scale, task.min_scale) + 1):
-            if task.max_scale is None or scale <= task.max_scale:
-                for role in self.circuits.at(scale).roles:
-                    self.catalogue.setdefault(role, 1 + len(self.catalogue))
+        drawn = torch.Generator(device="cpu").manual_seed(0)
+        for scale in task.scales_up_to(max(options.table_scale, task.min_scale), TABLE_TUPLES, drawn):
+            for role in self.circuits.at(scale).roles:
+                self.catalogue.setdefault(role, 1 + len(self.catalogue))
         self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, len(self.catalogue)))
 
     def _reads(self, scale: int) -> Reads:
@@ -172,7 +173,8 @@ class Ideal(PositionScheme):
         return f"a slot of an operator beyond scale {self.options.table_scale}"
 
     def relation(self) -> Relation:
-        return Relation(self.phi, self.relation_in_words, self.describe, listed=self._listed, background=(OTHER,))
+        about = self.phi, self.relation_in_words, self.describe
+        return Relation(*about, whole_scale=True, listed=self._listed, background=(OTHER,))
 
     def _listed(self, scale: int) -> tuple[Ints, Ints]:
         """All pairs but those that the circuit reads have the code OTHER."""

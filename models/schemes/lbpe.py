@@ -4,7 +4,7 @@ Beside it, for comparison, a relation that is learned freely and is not made to 
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -107,8 +107,8 @@ class LearnedRelation(PositionScheme):
 
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
         super().__init__(sizes, options, task)
-        self.forms = read_forms(options.forms)
-        self.wide = options.forms.strip() == WIDE
+        self.forms = self._family(options)
+        self.wide = self.condenses(asdict(options))
         shape = (sizes.n_layers, sizes.n_heads, len(self.forms), 2 * options.window + 1)
         self.gate_logits = None if self.wide else nn.Parameter(torch.zeros(shape[:3]))
         self.bias = nn.Parameter(torch.zeros(shape))
@@ -119,9 +119,14 @@ class LearnedRelation(PositionScheme):
         self.trying = False  # what can go; keys without a value then weigh each
         self._known: tuple[Tensor, int | None, Hashable, Tensor | None] | None = None  # `alive`, its version, `_used`
 
+    @staticmethod
+    def _family(options: Any) -> Sequence[Any]:
+        """The forms that heads choose among."""
+        return read_forms(options.forms)
+
     def anneal(self, progress: float) -> None:
         """Lower the temperature of the gates geometrically, from 1 to `final_temperature`."""
-        if self.options.final_temperature != 1:
+        if not self.wide and self.options.final_temperature != 1:
             self.temperature.fill_(self.options.final_temperature ** min(max(progress, 0.0), 1.0))
 
     def gates(self, layers: slice = EVERY) -> Tensor:
@@ -153,9 +158,8 @@ class LearnedRelation(PositionScheme):
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]; if others have score 0, [scale, 2, …], which keys are others behind it."""
         kind, used = self._used()
-        marked = positions.cached((queries.start, queries.stop, kind), lambda: self._marked(queries, scales, used))
+        key, exists = self._pointed(positions, queries, scales, kind, used)
         every = positions.once("weights", lambda: chosen(self.weights(), used)[:, None, :, None].unbind())
-        key, exists = marked
         added = torch.where(exists, every[layer], 0)  # [scale, head, query, pointer]
         empty = added.new_zeros(*added.shape[:3], queries.stop)
         bias = empty.scatter_add(3, key.expand_as(added), added)
@@ -165,6 +169,12 @@ class LearnedRelation(PositionScheme):
         valued = empty.scatter_add(3, key.expand_as(counts), counts) > 0
         bias = bias - pooled_keys(valued, queries)
         return torch.stack([bias, other_keys(valued, queries).to(bias.dtype)], 1) if self.means_others else bias
+
+    def _pointed(
+        self, positions: Positions, queries: slice, scales: Tensor, kind: Hashable, used: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The key of each pointer in use at each query, and whether there is one. [scale, 1, query, pointer]"""
+        return positions.cached((queries.start, queries.stop, kind), lambda: self._marked(queries, scales, used))
 
     def _marked(self, queries: slice, scales: Tensor, used: Tensor | None) -> tuple[Tensor, Tensor]:
         """The key of each pointer at each query, and whether there is one. [scale, 1, query, pointer]"""

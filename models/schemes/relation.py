@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
+from lengthlens.tasks.task import SHAPES
 
 Ints: TypeAlias = NDArray[np.int64]
 Code: TypeAlias = tuple[int, ...]
@@ -54,6 +55,7 @@ class Relation:
     words: str = "a function"
     describe: Callable[[Code], str] = code_in_words  # a code in words: "distance 5"
     uses_scale: bool = True  # False promises that the scale makes no difference; True promises nothing
+    whole_scale: bool = False  # whether φ takes the numbers of tuples, and not their largest lengths (tasks/fields.py)
     of_head: Callable[[int, int], Phi] | None = None  # φ of a (layer, head), where heads have relations of their own
     listed: Callable[[int], tuple[Ints, Ints]] | None = None  # at a scale, queries and keys of pairs [pair] each:
     background: Code | None = None  # … all other pairs have this code
@@ -62,6 +64,7 @@ class Relation:
     def codes(self, query: ArrayLike, key: ArrayLike, scale: ArrayLike, head: Head | None = None) -> Ints:
         """φ at positions that broadcast together, [*, component]."""
         i, j, n = (torch.from_numpy(np.asarray(x, dtype=np.int64)) for x in (query, key, scale))
+        n = n if self.whole_scale else n % SHAPES
         phi = self.phi if head is None or self.of_head is None else self.of_head(*head)
         with torch.no_grad():
             found = np.asarray(phi(i, j, n))
@@ -192,6 +195,10 @@ class Pointer(NamedTuple):
     def __str__(self) -> str:
         return self.form.says(self.value)
 
+    def key(self, query: Ints, scale: Ints) -> Ints:
+        """The key that it points at from queries at scales; it need not exist. [step]"""
+        return np.asarray(key_with(self.form, self.value, query, scale % SHAPES))
+
 
 @dataclass(eq=False)
 class CodedForm:
@@ -221,7 +228,7 @@ class CodedForm:
 
         def listed(scale: int) -> tuple[Ints, Ints]:
             query = np.arange(length(scale))[:, None]
-            key = key_with(self.form, np.arange(-self.window, self.window + 1), query, scale)
+            key = key_with(self.form, np.arange(-self.window, self.window + 1), query, scale % SHAPES)
             row, value = np.nonzero((key >= 0) & (key <= query))
             return query[row, 0], key[row, value]
 

@@ -17,6 +17,7 @@ from lengthlens.models.devices import sent
 from lengthlens.models.schemes.relation import Code, CodeTable, LearnedEntry, Pointer, Relation, code_in_words, pruned
 from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout, Line
+from lengthlens.tasks.task import SHAPES
 
 Made = TypeVar("Made")
 Key = TypeVar("Key", bound=Hashable)
@@ -219,6 +220,7 @@ class PositionScheme(nn.Module, ABC):
     summary: str
     relation_in_words: str
     uses_scale: bool = False  # whether `positions` has to know the scale
+    whole_scale: bool = False  # whether a scale that is a tuple reaches it as one, and not as its largest length
     learns_relation: bool = False  # whether φ itself is learned, so that it is only known once it has been pruned
     weighs_content: bool = False  # whether `score` looks at queries and keys, and not at positions alone
     pools_others: bool = False  # whether all keys without a value weigh together as one, however many they are
@@ -248,7 +250,8 @@ class PositionScheme(nn.Module, ABC):
 
     def relation(self) -> Relation:
         """φ with its words, and what is known about it that saves work."""
-        return Relation(self.phi, self.relation_in_words, self.describe, uses_scale=self.uses_scale)
+        about = self.phi, self.relation_in_words, self.describe
+        return Relation(*about, uses_scale=self.uses_scale, whole_scale=self.whole_scale)
 
     def shared_relation(self) -> Relation | None:
         """Pairs that it may come to treat alike although their codes differ, as with positions drawn at random."""
@@ -286,6 +289,13 @@ class PositionScheme(nn.Module, ABC):
         """The keys that queries [query] name at a scale, or each at its own, [query]; None if it does not treat all but
         a few keys alike."""
         return None
+
+    def names_in(self, positions: Positions, queries: slice) -> NamedKeys | None:
+        """The keys that the queries of a pass name, the same in all its rows; None where they are not, or not few."""
+        scales = positions.scales
+        if not scales or len(set(scales)) > 1:
+            return None
+        return self.named_keys(torch.arange(queries.start, queries.stop), scales[0])
 
     def named_lines(self, layout: Layout) -> list[Line] | None:
         """Lines on which all keys of `named_keys` lie at every scale, for a task of this layout; None if it cannot say.
@@ -375,7 +385,7 @@ class PositionScheme(nn.Module, ABC):
                 raise UserError(f"scheme '{self.name}' needs the scale: give it, or build the model for a task")
             meta = tokens.device.type == "meta"
             scale = self.task.scale_of(tokens if meta or torch.compiler.is_compiling() else tokens.cpu())
-        scale = scale.reshape(-1)
+        scale = scale.reshape(-1) if self.whole_scale else scale.reshape(-1) % SHAPES
         if len(scale) not in (1, len(tokens)):
             raise UserError(f"{len(scale)} scales were given for {len(tokens)} rows: one for each is needed")
         if not readable(scale):

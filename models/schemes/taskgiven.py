@@ -57,6 +57,7 @@ class _TaskGiven(PositionScheme):
     """One learned vector for each position id. In training all ids are moved up by one random number per batch."""
 
     family = "task-given"
+    whole_scale = True
     no_random = "its position ids are given by the task, and already moved at random in training"
     no_hint = "its position ids are given by the task, which knows the scale"
     ids_of: "staticmethod[[Task, int], Tensor]"
@@ -83,7 +84,7 @@ class _TaskGiven(PositionScheme):
             return torch.stack([torch.where(here, ids[..., 0] - ids[..., 1], 0), here.long()], -1)
 
         words = "difference of the position ids"
-        return Relation(difference, words, lambda code: f"position ids that differ by {code[0]}")
+        return Relation(difference, words, lambda code: f"position ids that differ by {code[0]}", whole_scale=True)
 
     def trained_as(self) -> Relation:
         return self.shared_relation()

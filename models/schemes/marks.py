@@ -1,0 +1,320 @@
+"""A learned relation (LBPE) between fields: marks split the tokens into fields, and pointers stop at the marks.
+
+``^ 3 5 6 + 9 4 = 2 0 7 0 $``: each mark opens a field and stands at offset 0 of it. The query ``2`` is at offset 1 of
+field 2, the prompt has P = 2 fields, and "field f−P, offset o+1" points at the 5.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.models.devices import sent
+from lengthlens.models.schemes.lbpe import LearnedRelation
+from lengthlens.models.schemes.relation import Code, Ints, Phi, Pointer, Relation
+from lengthlens.models.schemes.scheme import KEPT_LENGTH, NamedKeys, Positions, Recent, Sizes, option, readable
+from lengthlens.tasks import Task
+from lengthlens.tasks.layout import Layout
+from lengthlens.tasks.task import END, PAD
+
+KEPT_SCALES = 512  # whose fields are kept in memory
+WINDOW = 2  # of the constants in offsets, and nearly so in fields
+
+
+class FieldForm(NamedTuple):
+    """Field f' = own·f + prompt·P + field, offset o' = offset·o + length·L + value, for a query at (f, o).
+
+    P is the number of fields of the prompt, L the offset of the mark that ends field f'. The key is held between the
+    two marks of its field: beyond the last symbol it is the mark that ends it.
+    """
+
+    own: int
+    prompt: int
+    field: int
+    offset: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.field_in_words()}, offset {summed((self.offset, 'o'), (self.length, 'L'))}"
+
+    def field_in_words(self) -> str:
+        return f"field {summed((self.own, 'f'), (self.prompt, 'P'), (self.field, ''))}"
+
+    def says(self, value: int) -> str:
+        """The key it points at with a value.
+
+        >>> FieldForm(1, -1, 0, 1, 0).says(1), FieldForm(0, 0, 1, -1, 1).says(0)
+        ('field f−P, offset o+1', 'field 1, offset L−o')
+        """
+        return f"{self.field_in_words()}, offset {summed((self.length, 'L'), (self.offset, 'o'), (value, ''))}"
+
+
+def summed(*terms: tuple[int, str]) -> str:
+    """A sum in words.
+
+    >>> summed((1, "f"), (-1, "P"), (2, "")), summed((0, "f"), (0, ""))
+    ('f−P+2', '0')
+    """
+    text = ""
+    for factor, letter in terms:
+        if factor:
+            sign = "−" if factor < 0 else "+" if text else ""
+            text += f"{sign}{letter if abs(factor) == 1 and letter else f'{abs(factor)}{letter}'}"
+    return text or "0"
+
+
+@cache
+def field_forms() -> tuple[FieldForm, ...]:
+    """Every form with a field that is counted from the query's or from the start, less P or not, and an offset that is
+    counted along with the query's or against it, or from either end.
+
+    >>> len(field_forms()), str(field_forms()[0])
+    (60, 'field f, offset o')
+    """
+    fields = [
+        *((1, 0, -d) for d in range(4)),
+        *((1, -1, d) for d in range(-WINDOW, WINDOW + 1)),
+        *((0, 0, d) for d in range(3)),
+        *((0, 1, -d) for d in range(1, 4)),
+    ]
+    offsets = (1, 0), (-1, 1), (0, 0), (0, 1)
+    return tuple(FieldForm(*field, *offset) for field, offset in itertools.product(fields, offsets))
+
+
+class Fields(NamedTuple):
+    """Where the tokens of rows stand, by the marks among them."""
+
+    field: Tensor  # [row, pos], counted from 0
+    offset: Tensor  # [row, pos], that of the mark which opens the field is 0
+    start: Tensor  # [row, field + 1], the position of the mark that opens each field; where there is none, the length
+    prompt: Tensor  # [row], the number of fields before ``=``
+
+
+def fields_in(tokens: Tensor, marks: Tensor, equals: int) -> Fields:
+    """The fields of rows of ids [row, pos]. `marks` [token]: whether a token opens a field.
+
+    >>> fields = fields_in(torch.tensor([[3, 0, 0, 2, 0, 2, 0]]), torch.tensor([False, False, True, True]), equals=2)
+    >>> fields.field.tolist(), fields.offset.tolist(), fields.start.tolist()
+    ([[0, 0, 0, 1, 1, 2, 2]], [[0, 1, 2, 0, 1, 0, 1]], [[0, 3, 5, 7, 7, 7, 7, 7]])
+    """
+    rows, length = tokens.shape
+    place = torch.arange(length, device=tokens.device).expand(rows, -1)
+    opens = marks[tokens] | (place == 0)
+    field, own = opens.long().cumsum(1) - 1, torch.where(opens, place, 0).cummax(1).values
+    start = tokens.new_full((rows, length + 1), length).scatter(1, field, own)
+    prompt = torch.where(tokens == equals, field, length).amin(1)
+    return Fields(field, place - own, start, prompt)
+
+
+def keys_in(fields: Fields, queries: slice, forms: Tensor, values: Tensor) -> Tensor:
+    """The key that each pointer, a form [pointer, 5] and a value [pointer], points at; −1 if there is none, and it may
+    lie behind the query in the query's own field. [row, query, pointer]"""
+    own, prompt, constant, along, length = forms.unbind(1)
+    field, offset = (part[:, queries, None] for part in (fields.field, fields.offset))
+    other = own * field + prompt * fields.prompt[:, None, None] + constant
+    # How long the query's own field will be, nobody knows yet.
+    exists = (other >= 0) & ((other < field) | ((other == field) & (length == 0)))
+    other = torch.where(exists, other, 0)
+    start, end = (fields.start.gather(1, at.flatten(1)).view(other.shape) for at in (other, other + 1))
+    key = start + along * offset + length * (end - start) + values
+    return torch.where(exists, key.clamp(min=start, max=end), -1)
+
+
+class LearnedFields(LearnedRelation):
+    """`lbpe` whose pointers count fields and offsets instead of positions, read off the marks among the tokens.
+
+    A query at offset o of field f may attend to field f−2 or f−P or 0 or P−1 …, at offset o+1 or L−o or 1 or L …
+    (`field_forms`), where L is where that field ends: 60 forms, each with constants from −window to window. A pointer
+    stops at the marks that bound its field, so that an operand that has run out is seen to have run out. No form is
+    chosen for a task. Price, `condense` and what is said in words are those of ``forms=wide``.
+    """
+
+    name = "lbpe-marks"
+    summary = "a learned relation: fields and offsets, counted from the marks among the tokens"
+    relation_in_words = "the surviving pointers at fields and offsets, each at the key or not"
+    uses_scale = False
+    remedy = "learning the relation of fields"
+    no_random = "it counts true positions from the marks among the tokens"
+    no_hint = "it reads the marks that tell the scale"
+
+    @dataclass(frozen=True)
+    class Options:
+        window: int = option(WINDOW, at_least=0, at_most=16)
+        other: Literal["each", "one"] = "one"  # keys without a value weigh each, or all as one
+
+    options: Options  # type: ignore[assignment]
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        if task is None:
+            raise UserError(f"scheme '{self.name}' reads the marks of a task: build the model for a task")
+        super().__init__(sizes, options, task)  # type: ignore[arg-type]
+        opens = [id >= len(task.symbols) and token not in (END, PAD) for id, token in enumerate(task.vocab)]
+        self.by_scale = Recent(self._at, KEPT_SCALES)
+        self.marks: Tensor
+        self.register_buffer("marks", torch.tensor(opens), persistent=False)
+        for place, form in enumerate(self.forms):
+            along, length = form[3:]
+            for value in range(-options.window, options.window + 1):
+                # Held at a mark it is the same as with value 0; in the query's own field it is still to come.
+                again = not along and (value > 0 if length else value < 0)
+                later = form[:3] == (1, 0, 0) and (length or value > 0)
+                self.alive[:, :, place, value + options.window] = not (again or later)
+
+    @staticmethod
+    def _family(options: Any) -> tuple[FieldForm, ...]:
+        return field_forms()
+
+    @classmethod
+    def condenses(cls, options: Mapping[str, Any]) -> bool:
+        return True
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return self._bias(layer, positions, queries, positions.tokens)
+
+    def _pointed(
+        self, positions: Positions, queries: slice, scales: Tensor, kind: Any, used: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """[1|row, 1, query, pointer]"""
+
+        def made() -> tuple[Tensor, Tensor]:
+            fields = positions.once("fields", lambda: self.fields(positions.tokens))
+            key = keys_in(fields, queries, *self._chosen(used, fields.field.device))[:, None]
+            exists = (key >= 0) & (key <= torch.arange(queries.start, queries.stop, device=key.device)[:, None])
+            return torch.where(exists, key, 0), exists
+
+        return positions.once((queries.start, queries.stop, kind), made)
+
+    def _chosen(self, used: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Form [pointer, 5] and value [pointer] of the places [form·value] in use."""
+        width = self.bias.shape[-1]
+        places = torch.arange(len(self.forms) * width, device=device) if used is None else used
+        return sent(torch.tensor(self.forms, device="cpu"), device)[places // width], places % width - width // 2
+
+    def fields(self, tokens: Tensor) -> Fields:
+        """The fields of rows of ids [row, pos]; of the first alone where the host sees that all have the same."""
+        assert self.task is not None
+        if len(tokens) > 1 and readable(tokens):
+            opening = torch.where(self.marks[tokens], tokens, -1)
+            tokens = tokens[:1] if bool((opening == opening[:1]).all()) else tokens
+        return fields_in(tokens, self.marks, self.task.ids["="])
+
+    # -- what theory and probes ask: by scale, since where the marks of an instance stand follows from it ----------
+
+    def _at(self, scale: int) -> tuple[Fields, Tensor | None]:
+        """The fields of instances of a scale; of short ones also the keys of all pointers, [query, form·value]."""
+        assert self.task is not None
+        tokens = self.task.sample(scale, 1, torch.Generator(device="cpu").manual_seed(0), "cpu").tokens
+        fields, length = fields_in(tokens, self.marks.cpu(), self.task.ids["="]), tokens.shape[1]
+        if length > KEPT_LENGTH:
+            return fields, None
+        return fields, keys_in(fields, slice(0, length), *self._chosen(None, tokens.device))[0].to(torch.int16)
+
+    def keys_at(self, scale: int, places: Tensor) -> Tensor:
+        """The key of pointers, places in [form·value], at every query of instances of a scale. [query, pointer]"""
+        fields, all_queries = self.by_scale.at(scale)
+        if all_queries is not None:
+            return all_queries[:, places].long()
+        return keys_in(fields, slice(0, fields.field.shape[1]), *self._chosen(places, places.device))[0]
+
+    def _keys_of_steps(self, places: Tensor, query: Tensor, scale: Tensor) -> Tensor:
+        """The same at any queries and scales, [step] each; −1 behind the instance. [step, pointer]"""
+        distinct, which = scale.unique(return_inverse=True)
+        tables = [self.keys_at(n, places) for n in distinct.tolist()]
+        length = torch.tensor([len(table) for table in tables])
+        inside, first = query < length[which], (length.cumsum(0) - length)[which]
+        return torch.where(inside[:, None], torch.cat(tables)[first + torch.where(inside, query, 0)], -1)
+
+    def _places(self, alive: Tensor) -> Tensor:
+        """Where [*, form, value] is true anywhere, as places in [form·value]."""
+        return alive.flatten(-2).flatten(0, -2).any(0).nonzero()[:, 0].cpu()
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        """One component for each pointer that any head still uses: whether it points at the key."""
+        return self._codes(self._places(self.alive), query_pos, key_pos, scale)
+
+    def _codes(self, places: Tensor, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        i, j, n = (each.cpu() for each in torch.broadcast_tensors(query_pos, key_pos, scale))
+        keys = self._keys_of_steps(places, i.flatten(), n.flatten())
+        codes = (keys == j.flatten()[:, None]).long().view(*i.shape, len(places))
+        return (codes if len(places) else codes.new_zeros(*i.shape, 1)).to(query_pos.device)
+
+    def describe(self, code: Code) -> str:
+        pointers = [self._pointer(place) for place in self._places(self.alive).tolist()]
+        return " and ".join(str(own) for own, here in zip(pointers, code) if here) or "no pointer's key"
+
+    def relation(self) -> Relation:
+        return Relation(self.phi, self.relation_in_words, self.describe, whole_scale=True, of_head=self._phi_of)
+
+    def _phi_of(self, layer: int, head: int) -> Phi:
+        places = self._places(self.alive)
+        own = self.alive[layer, head].flatten().cpu()[places].long()
+        return lambda i, j, n: self._codes(places, i, j, n) * own
+
+    def _pointer(self, place: int) -> "FieldPointer":
+        width = self.bias.shape[-1]
+        return FieldPointer(self.forms[place // width], place % width - width // 2, self, place)
+
+    def candidates(self) -> dict[str, Relation]:
+        """Each pointer that some head still uses, alone."""
+        pointers = [self._pointer(place) for place in self._places(self.alive).tolist()]
+        return {str(pointer): pointer.relation(k) for k, pointer in enumerate(pointers)}
+
+    def pointers(self) -> list[list[Pointer]]:
+        kinds = self.alive.flatten(0, 1).unique(dim=0)
+        return [[self._pointer(place) for place in self._places(kind[None]).tolist()] for kind in kinds]
+
+    def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys:
+        used = self._named().cpu()
+        return self._named_at(used, self._keys_of_steps(used, query, torch.as_tensor(scale).expand(len(query))))
+
+    def names_in(self, positions: Positions, queries: slice) -> NamedKeys | None:
+        fields, used = positions.once("fields", lambda: self.fields(positions.tokens)), self._named()
+        if len(fields.field) > 1:
+            return None
+        return self._named_at(used, keys_in(fields, queries, *self._chosen(used, fields.field.device))[0])
+
+    def _named_at(self, used: Tensor, key: Tensor) -> NamedKeys:
+        weights, alive = self.weights().detach().flatten(2), self.alive.flatten(2)  # [layer, head, form·value]
+        bias, valued = (part[:, :, None, used].expand(-1, -1, len(key), -1) for part in (weights, alive))
+        return NamedKeys(key, bias, valued)
+
+    def named_lines(self, layout: Layout) -> None:
+        """Its keys lie on no lines: they stop at marks."""
+        return None
+
+
+class FieldPointer(Pointer):
+    """A form of fields with a value: from a query it points at one key, or at none."""
+
+    scheme: LearnedFields
+    place: int
+
+    def __new__(cls, form: FieldForm, value: int, scheme: LearnedFields, place: int) -> "FieldPointer":
+        made = super().__new__(cls, form, value)  # type: ignore[arg-type]
+        made.scheme, made.place = scheme, torch.tensor([place])
+        return made
+
+    def key(self, query: Ints, scale: Ints) -> Ints:
+        steps = (torch.from_numpy(np.asarray(each, dtype=np.int64)) for each in (query, scale))
+        return np.asarray(self.scheme._keys_of_steps(self.place, *steps)[:, 0])
+
+    def relation(self, component: int) -> Relation:
+        """Whether it points at a key."""
+
+        def listed(scale: int) -> tuple[Ints, Ints]:
+            key = self.scheme.keys_at(scale, self.place)[:, 0]
+            query = ((key >= 0) & (key <= torch.arange(len(key)))).nonzero()[:, 0]
+            return query.numpy(), key[query].numpy()
+
+        def describe(code: Code) -> str:
+            return str(self) if code[0] else f"no key of {self}"
+
+        phi = partial(self.scheme._codes, self.place)
+        about = {"whole_scale": True, "listed": listed, "background": (0,), "component": component}
+        return Relation(phi, str(self), describe, **about)

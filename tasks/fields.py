@@ -1,0 +1,298 @@
+"""Tasks on several fields of symbols, each of a length of its own: the scale is the tuple of these lengths.
+
+Marks open and close the fields of a prompt, ``^ 3 5 6 + 9 4 = …``, and tell all lengths. Wherever a scale is one
+number, a tuple has a number that stands for it (`scale_number`), whose remainder modulo `SHAPES` is its largest length.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthlens.errors import UserError
+from lengthlens.tasks.arithmetic import add
+from lengthlens.tasks.copying import DIGITS
+from lengthlens.tasks.counting import value
+from lengthlens.tasks.layout import Ints
+from lengthlens.tasks.task import BEGIN, END, SHAPES, Batch, Circuit, Operator, Task
+
+MOST_FIELDS = 10_000
+_LENGTHS: list[tuple[int, ...]] = [()]  # of which tuple number k·SHAPES + n is the number
+_NUMBERS: dict[tuple[int, ...], int] = {}
+
+
+def scale_number(lengths: Sequence[int]) -> int:
+    """The number that stands for a tuple of lengths, in this process. Its remainder modulo `SHAPES` is the largest.
+
+    >>> number = scale_number((3, 5))
+    >>> number % SHAPES, lengths_of(number), scale_number((3, 5)) == number
+    (5, (3, 5), True)
+    """
+    key = tuple(lengths)
+    if key not in _NUMBERS:
+        _NUMBERS[key] = len(_LENGTHS) * SHAPES + max(key)
+        _LENGTHS.append(key)
+    return _NUMBERS[key]
+
+
+def lengths_of(number: int) -> tuple[int, ...]:
+    """The tuple that a number stands for."""
+    return _LENGTHS[number // SHAPES]
+
+
+def tuple_in_words(lengths: Sequence[int]) -> str:
+    """As it is written on the command line.
+
+    >>> tuple_in_words((3, 5)), tuple_in_words((200,) * 20)
+    ('3:5', '20x200')
+    """
+    same = len(set(lengths)) == 1
+    return f"{len(lengths)}x{lengths[0]}" if same else ":".join(map(str, lengths))
+
+
+def scale_in_words(scale: int) -> str:
+    """A scale as it is printed: n, or a tuple.
+
+    >>> scale_in_words(7), scale_in_words(scale_number((3, 5)))
+    ('7', '(3, 5)')
+    """
+    return str(lengths_of(scale) if scale >= SHAPES else scale)
+
+
+class FieldsTask(Task):
+    """A task whose prompt has several fields. A scale is a tuple of lengths, or n for `usual` fields of n symbols.
+
+    Of size n (`drawn_scale`) are all tuples whose largest length is n. Training and evaluation draw among them: one
+    field has n symbols, the others from 1 to n, and there are from two to `most_fields(n)` of them. A subclass says
+    which marks stand between the fields, and where the steps of the answer read.
+
+    >>> from lengthlens.tasks import TASKS
+    >>> batch = TASKS["copy-field"].sample((3, 1, 2), 1, torch.Generator().manual_seed(0))
+    >>> TASKS["copy-field"].render(batch.tokens[0])
+    '^ 4 9 3 , 0 , 3 9 = 0 $'
+    """
+
+    family = "position-addressed"
+    one_number = False
+    usual: ClassVar[int] = 2
+    tail: ClassVar[tuple[str, ...]] = ("=",)  # what stands behind the last field
+    symbols: tuple[str, ...] = DIGITS
+
+    def most_fields(self, size: int) -> int:
+        """The largest number of fields that is drawn at a size."""
+        return self.usual
+
+    def separators(self, fields: int) -> list[str]:
+        """The marks between the fields of the prompt."""
+        return [self.marks[0]] * (fields - 1)
+
+    # -- scales ---------------------------------------------------------------------------------------------------
+
+    def parts(self, scale: int) -> tuple[int, ...]:
+        return (scale,) * self.usual if scale < SHAPES else lengths_of(scale)
+
+    def number_of(self, scale: int | tuple[int, ...]) -> int:
+        """The number of a tuple of lengths: n where all `usual` fields have n symbols."""
+        lengths = self.parts(scale) if isinstance(scale, int) else scale
+        if not 2 <= len(lengths) <= (self.usual if self.usual == 2 else MOST_FIELDS):
+            wanted = "2" if self.usual == 2 else f"2 to {MOST_FIELDS}"
+            raise UserError(f"task '{self.name}' has {wanted} fields, not {len(lengths)}")
+        regular = len(lengths) == self.usual and len(set(lengths)) == 1
+        return self.checked_scale(lengths[0] if regular else scale_number(lengths))
+
+    def longest(self, size: int) -> int:
+        return self.length(self.number_of((size,) * self.most_fields(size)))
+
+    def checked_scale(self, scale: int) -> int:
+        for length in self.parts(scale):
+            super().checked_scale(length)
+        return scale
+
+    def drawn_scale(self, size: int, generator: torch.Generator | None) -> int:
+        most = self.most_fields(super().checked_scale(size))
+        fields = int(torch.randint(2, most + 1, (), generator=generator))
+        lengths = torch.randint(1, size + 1, (fields,), generator=generator)
+        lengths[int(torch.randint(fields, (), generator=generator))] = size
+        return self.number_of(tuple(lengths.tolist()))
+
+    def scale_of(self, tokens: Tensor) -> Tensor:
+        if tokens.device.type == "meta":
+            return tokens[:, 0]
+        return torch.tensor([self._scale_in(row) for row in tokens.tolist()], device=tokens.device)
+
+    def _scale_in(self, row: list[int]) -> int:
+        """The scale of one row of ids, by the marks of its prompt."""
+        if self.ids["="] not in row:
+            raise UserError(f"no '=' in the tokens, so task '{self.name}' cannot tell their scale")
+        prompt = row[: row.index(self.ids["="]) + 1]
+        end = len(prompt) - len(self.tail)  # of the last field
+        marks = [at for at, token in enumerate(prompt[:end]) if token >= len(self.symbols)]
+        lengths = np.diff([*marks, end]) - 1
+        wanted = [BEGIN, *self.separators(len(lengths)), *self.tail]
+        if len(lengths) < 2 or lengths.min() < 1 or [self.vocab[prompt[at]] for at in [*marks, *range(end, len(prompt))]] != wanted:
+            raise UserError(f"'{self.render(torch.tensor(prompt))}' is no prompt of task '{self.name}': {self.summary}")
+        return self.number_of(tuple(lengths.tolist()))
+
+    # -- instances ------------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        scale: Any,
+        batch: int | None = None,
+        generator: torch.Generator | None = None,
+        device: str | torch.device = "cpu",
+    ) -> Batch:
+        """Random instances: of a scale, a tuple or a number; or, if `scale` is a list, of one for each row."""
+        if isinstance(scale, tuple):
+            scale = self.number_of(scale)
+        elif isinstance(scale, list):
+            scale = [self.number_of(each) for each in scale]
+        return super().sample(scale, batch, generator, device)
+
+    def input_length(self, scale: int) -> int:
+        return sum(self.parts(scale))
+
+    def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
+        fields = inputs.split(self.parts(scale), 1)
+        pieces: list[Tensor | str] = [fields[0]]
+        for mark, field in zip(self.separators(len(fields)), fields[1:]):
+            pieces += [mark, field]
+        return [*pieces, *self.tail]
+
+    def starts(self, scale: int) -> Ints:
+        """The place of the mark that opens each field of the prompt, and of what is behind the last. [field + 1]"""
+        return np.cumsum([0, *(1 + np.array(self.parts(scale)))])
+
+
+def add_fields(a: str, b: str, a_before: str, b_before: str, sum_before: str) -> str:
+    """The next digit of a sum of two numbers of any lengths; a mark stands where a number has run out.
+
+    The carry follows from the column before, as in `adding`. The sum ends once that column was beyond both numbers.
+
+    >>> add_fields("+", "4", "3", "9", "2"), add_fields("+", "=", "+", "4", "9"), add_fields("+", "=", "+", "=", "0")
+    ('5', '0', '$')
+    """
+    if sum_before.isdigit() and not a_before.isdigit() and not b_before.isdigit():
+        return END
+    column = value(a_before) + value(b_before)
+    carry = sum_before.isdigit() and (column >= 10 or (column == 9 and sum_before == "0"))
+    return str((value(a) + value(b) + carry) % 10)
+
+
+ADD_FIELDS = Operator("add digits of fields", 5, add_fields)
+
+
+def added(a: Tensor, b: Tensor) -> Tensor:
+    """The digits of a sum of numbers of any lengths, lowest first, end carry included. [row, a], [row, b]"""
+    most = max(a.shape[1], b.shape[1])
+    return add(*(torch.nn.functional.pad(x, (0, most - x.shape[1])) for x in (a, b)))
+
+
+@dataclass(frozen=True)
+class UnpaddedAddition(FieldsTask):
+    """Two numbers of any lengths, lowest digit first, end carry written. 653 + 49 = 0702: ``^ 3 5 6 + 9 4 = 2 0 7 0 $``."""
+
+    name, summary = "addition-unpadded", "the sum of two numbers of any lengths, lowest digit first, end carry written"
+    marks = ("+", "=")
+
+    def answer_length(self, scale: int) -> int:
+        return max(self.parts(scale)) + 2
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        return added(*inputs.split(self.parts(scale), 1))
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        first, second, equals = self.starts(scale)
+        k = np.arange(1, self.answer_length(scale) + 1)
+        a, a_before = (np.minimum(first + at, second) for at in (k, k - 1))
+        b, b_before = (np.minimum(second + at, equals) for at in (k, k - 1))
+        query = equals + k - 1
+        return Circuit.of(ADD_FIELDS, query, a, b, a_before, b_before, query)
+
+
+def add_operand(operand: str, so_far: str, operand_before: str, so_far_before: str, sum_before: str) -> str:
+    """`add_fields` where one running sum follows another: ``,`` behind each of them, ``$`` behind the last operand's.
+
+    >>> add_operand("+", ",", "+", ",", "0"), add_operand(";", ",", ";", ",", "0")
+    (',', '$')
+    """
+    found = add_fields(operand, so_far, operand_before, so_far_before, sum_before)
+    return "," if found == END and operand_before != ";" else found
+
+
+ADD_OPERAND = Operator("add an operand's digits", 5, add_operand)
+
+
+@dataclass(frozen=True)
+class RunningAddition(FieldsTask):
+    """Several numbers of any lengths, added one by one to 0: ``^ 3 2 + 9 ; 0 = 3 2 0 , 2 3 0 0 $``.
+
+    Lowest digit first, every end carry written. The zero behind ``;`` is the sum so far of the first step.
+    """
+
+    name, summary = "addition-operands", "several numbers of any lengths, lowest digit first, and all their running sums"
+    marks = ("+", "=", ";", ",")
+    usual = 3
+    tail = (";", "0", "=")
+
+    def most_fields(self, size: int) -> int:
+        return max(4, size // 10)
+
+    def sums(self, scale: int) -> Ints:
+        """The number of digits of 0 and of each running sum. [1 + operand]"""
+        digits = [1]
+        for length in self.parts(scale):
+            digits.append(max(digits[-1], length) + 1)
+        return np.array(digits)
+
+    def answer_length(self, scale: int) -> int:
+        return int((1 + self.sums(scale)[1:]).sum())
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        so_far, comma = inputs.new_zeros(len(inputs), 1), inputs.new_full((len(inputs), 1), self.ids[","])
+        pieces = []
+        for operand in inputs.split(self.parts(scale), 1):
+            so_far = added(operand, so_far)
+            pieces += [so_far, comma]
+        return torch.cat(pieces[:-1], 1)
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        operands, digits = self.starts(scale), self.sums(scale)
+        sums = operands[-1] + np.cumsum([0, *(1 + digits)])  # the mark that opens 0 and each sum, and that behind all
+        sources = []
+        for number, length in enumerate(digits[1:]):
+            k = np.arange(1, length + 2)
+            a, a_before = (np.minimum(operands[number] + at, operands[number + 1]) for at in (k, k - 1))
+            b, b_before = (np.minimum(sums[number] + at, sums[number + 1]) for at in (k, k - 1))
+            sources.append(np.stack([a, b, a_before, b_before, sums[number + 1] + k - 1]))
+        every = np.concatenate(sources, 1)
+        return Circuit.of(ADD_OPERAND, every[-1], *every)
+
+
+COPY_FIELD = Operator("copy from a field", 1, lambda token: token if token.isdigit() else END)
+
+
+@dataclass(frozen=True)
+class CopyField(FieldsTask):
+    """The last field but one of several of any lengths. ``^ 3 5 6 , 9 4 , 1 = 9 4 $``."""
+
+    name, summary = "copy-field", "the last field but one of several strings of any lengths"
+    marks = (",", "=")
+    usual = 3
+
+    def most_fields(self, size: int) -> int:
+        return max(4, size // 10)
+
+    def answer_length(self, scale: int) -> int:
+        return self.parts(scale)[-2] + 1
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        return inputs.split(self.parts(scale), 1)[-2]
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        start, _, equals = self.starts(scale)[-3:]
+        k = np.arange(1, self.answer_length(scale) + 1)
+        return Circuit.of(COPY_FIELD, equals + k - 1, start + k)
