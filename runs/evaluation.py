@@ -353,7 +353,9 @@ def best_rows(rows: Sequence[Row]) -> list[Row]:
     >>> best_rows(rows)
     [{'length': 5, 'samples': 1000, 'seed': 0}]
     """
-    ranked = sorted((row for row in rows if not row.get("shape")), key=lambda row: (row["length"], row["samples"], -row["seed"]))
+    ranked = sorted(
+        (row for row in rows if not row.get("shape")), key=lambda row: (row["length"], row["samples"], -row["seed"])
+    )
     return list({row["length"]: row for row in ranked}.values())
 
 

@@ -71,7 +71,8 @@ SCORES_RULE = list_of(
         {"length": whole(), "samples": whole(-LARGEST), "seed": whole(0, 2**63 - 1)},
         {
             **dict.fromkeys([*SHARES, "token_accuracy"], optional(real(0, 1))),
-            **{"reason": WORDS, "shape": list_of(whole(1))},
+            "reason": WORDS,
+            "shape": list_of(whole(1)),
         },
         loose=True,
     )

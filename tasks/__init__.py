@@ -28,6 +28,8 @@ _POSITION_ADDRESSED: tuple[Task, ...] = (
 _GROWING: tuple[Task, ...] = (Parity(), ModularSum(), AdditionMsb(), Multiplication())
 _FIELDS: tuple[Task, ...] = (UnpaddedAddition(), RunningAddition(), CopyField())
 _CONTENT_ADDRESSED: tuple[Task, ...] = (Sort(), Count(), Majority(), Mode(), Induction(), AntiInduction())
-TASKS = Extensible("task", {task.name: task for task in (*_POSITION_ADDRESSED, *_GROWING, *_CONTENT_ADDRESSED, *_FIELDS)})
+TASKS = Extensible(
+    "task", {task.name: task for task in (*_POSITION_ADDRESSED, *_GROWING, *_CONTENT_ADDRESSED, *_FIELDS)}
+)
 
 __all__ = ["TASKS", "Batch", "Circuit", "Operator", "Task", "search_src", "src_curve", "src_declared", "src_searched"]

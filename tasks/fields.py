@@ -113,9 +113,9 @@ class FieldsTask(Task):
 
     def drawn_scale(self, size: int, generator: torch.Generator | None) -> int:
         most = self.most_fields(super().checked_scale(size))
-        fields = int(torch.randint(2, most + 1, (), generator=generator))
-        lengths = torch.randint(1, size + 1, (fields,), generator=generator)
-        lengths[int(torch.randint(fields, (), generator=generator))] = size
+        fields = int(torch.randint(2, most + 1, (), generator=generator, device="cpu"))
+        lengths = torch.randint(1, size + 1, (fields,), generator=generator, device="cpu")
+        lengths[int(torch.randint(fields, (), generator=generator, device="cpu"))] = size
         return self.number_of(tuple(lengths.tolist()))
 
     def scale_of(self, tokens: Tensor) -> Tensor:
@@ -132,7 +132,11 @@ class FieldsTask(Task):
         marks = [at for at, token in enumerate(prompt[:end]) if token >= len(self.symbols)]
         lengths = np.diff([*marks, end]) - 1
         wanted = [BEGIN, *self.separators(len(lengths)), *self.tail]
-        if len(lengths) < 2 or lengths.min() < 1 or [self.vocab[prompt[at]] for at in [*marks, *range(end, len(prompt))]] != wanted:
+        if (
+            len(lengths) < 2
+            or lengths.min() < 1
+            or [self.vocab[prompt[at]] for at in [*marks, *range(end, len(prompt))]] != wanted
+        ):
             raise UserError(f"'{self.render(torch.tensor(prompt))}' is no prompt of task '{self.name}': {self.summary}")
         return self.number_of(tuple(lengths.tolist()))
 
@@ -188,12 +192,13 @@ ADD_FIELDS = Operator("add digits of fields", 5, add_fields)
 def added(a: Tensor, b: Tensor) -> Tensor:
     """The digits of a sum of numbers of any lengths, lowest first, end carry included. [row, a], [row, b]"""
     most = max(a.shape[1], b.shape[1])
-    return add(*(torch.nn.functional.pad(x, (0, most - x.shape[1])) for x in (a, b)))
+    a, b = (torch.nn.functional.pad(x, (0, most - x.shape[1])) for x in (a, b))
+    return add(a, b)
 
 
 @dataclass(frozen=True)
 class UnpaddedAddition(FieldsTask):
-    """Two numbers of any lengths, lowest digit first, end carry written. 653 + 49 = 0702: ``^ 3 5 6 + 9 4 = 2 0 7 0 $``."""
+    """Two numbers of any lengths, lowest digit first, end carry written. 653 + 49: ``^ 3 5 6 + 9 4 = 2 0 7 0 $``."""
 
     name, summary = "addition-unpadded", "the sum of two numbers of any lengths, lowest digit first, end carry written"
     marks = ("+", "=")
@@ -233,7 +238,7 @@ class RunningAddition(FieldsTask):
     Lowest digit first, every end carry written. The zero behind ``;`` is the sum so far of the first step.
     """
 
-    name, summary = "addition-operands", "several numbers of any lengths, lowest digit first, and all their running sums"
+    name, summary = ("addition-operands", "all running sums of several numbers of any lengths, lowest digit first")
     marks = ("+", "=", ";", ",")
     usual = 3
     tail = (";", "0", "=")
@@ -290,7 +295,8 @@ class CopyField(FieldsTask):
         return self.parts(scale)[-2] + 1
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
-        return inputs.split(self.parts(scale), 1)[-2]
+        field: Tensor = inputs.split(self.parts(scale), 1)[-2]
+        return field
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         start, _, equals = self.starts(scale)[-3:]

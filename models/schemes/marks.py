@@ -23,6 +23,7 @@ from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout
 from lengthlens.tasks.task import END, PAD
 
+COMPARED, TUPLES = 8, 8  # sizes up to which pointers are compared, and scales of each where those are tuples
 KEPT_SCALES = 512  # whose fields are kept in memory
 WINDOW = 2  # of the constants in offsets, and nearly so in fields
 
@@ -132,7 +133,8 @@ class LearnedFields(LearnedRelation):
     A query at offset o of field f may attend to field f−2 or f−P or 0 or P−1 …, at offset o+1 or L−o or 1 or L …
     (`field_forms`), where L is where that field ends: 60 forms, each with constants from −window to window. A pointer
     stops at the marks that bound its field, so that an operand that has run out is seen to have run out. No form is
-    chosen for a task. Price, `condense` and what is said in words are those of ``forms=wide``.
+    chosen for a task; of pointers that cannot be told apart on its prompts, one is there. Price, `condense` and what is
+    said in words are those of ``forms=wide``.
     """
 
     name = "lbpe-marks"
@@ -155,16 +157,28 @@ class LearnedFields(LearnedRelation):
             raise UserError(f"scheme '{self.name}' reads the marks of a task: build the model for a task")
         super().__init__(sizes, options, task)  # type: ignore[arg-type]
         opens = [id >= len(task.symbols) and token not in (END, PAD) for id, token in enumerate(task.vocab)]
+        self.opens, self.equals = torch.tensor(opens, device="cpu"), task.ids.get("=", -1)
         self.by_scale = Recent(self._at, KEPT_SCALES)
         self.marks: Tensor
         self.register_buffer("marks", torch.tensor(opens), persistent=False)
-        for place, form in enumerate(self.forms):
-            along, length = form[3:]
-            for value in range(-options.window, options.window + 1):
-                # Held at a mark it is the same as with value 0; in the query's own field it is still to come.
-                again = not along and (value > 0 if length else value < 0)
-                later = form[:3] == (1, 0, 0) and (length or value > 0)
-                self.alive[:, :, place, value + options.window] = not (again or later)
+        self.alive &= self._different(task).view(self.alive.shape[2:]).to(self.alive.device)
+
+    def _different(self, task: Task) -> Tensor:
+        """Which pointers are there: one of those that are the same from all answer queries of the task. [form·value]
+
+        Where a prompt always has two fields, f−2 and f−P are one. The plainest is kept, the first of small value.
+        """
+        found = []
+        for scale in task.scales_up_to(COMPARED, TUPLES, torch.Generator(device="cpu").manual_seed(0)):
+            key = self.keys_at(scale, torch.arange(self.bias[0, 0].numel(), device="cpu"))
+            query = torch.arange(len(key), device="cpu")[:, None]
+            found.append(torch.where(key <= query, key, -1)[task.prompt_length(scale) - 1 : -1])
+        keys, width = torch.cat(found).numpy(), self.bias.shape[-1]
+        order = np.argsort(np.abs(np.arange(keys.shape[1]) % width - width // 2), kind="stable")
+        first = order[np.unique(keys[:, order], axis=1, return_index=True)[1]]
+        there = torch.zeros(keys.shape[1], dtype=torch.bool, device="cpu")
+        there[first[(keys[:, first] >= 0).any(0)]] = True
+        return there
 
     @staticmethod
     def _family(options: Any) -> tuple[FieldForm, ...]:
@@ -198,11 +212,10 @@ class LearnedFields(LearnedRelation):
 
     def fields(self, tokens: Tensor) -> Fields:
         """The fields of rows of ids [row, pos]; of the first alone where the host sees that all have the same."""
-        assert self.task is not None
         if len(tokens) > 1 and readable(tokens):
             opening = torch.where(self.marks[tokens], tokens, -1)
             tokens = tokens[:1] if bool((opening == opening[:1]).all()) else tokens
-        return fields_in(tokens, self.marks, self.task.ids["="])
+        return fields_in(tokens, self.marks, self.equals)
 
     # -- what theory and probes ask: by scale, since where the marks of an instance stand follows from it ----------
 
@@ -210,7 +223,7 @@ class LearnedFields(LearnedRelation):
         """The fields of instances of a scale; of short ones also the keys of all pointers, [query, form·value]."""
         assert self.task is not None
         tokens = self.task.sample(scale, 1, torch.Generator(device="cpu").manual_seed(0), "cpu").tokens
-        fields, length = fields_in(tokens, self.marks.cpu(), self.task.ids["="]), tokens.shape[1]
+        fields, length = fields_in(tokens, self.opens, self.equals), tokens.shape[1]
         if length > KEPT_LENGTH:
             return fields, None
         return fields, keys_in(fields, slice(0, length), *self._chosen(None, tokens.device))[0].to(torch.int16)
@@ -219,8 +232,10 @@ class LearnedFields(LearnedRelation):
         """The key of pointers, places in [form·value], at every query of instances of a scale. [query, pointer]"""
         fields, all_queries = self.by_scale.at(scale)
         if all_queries is not None:
-            return all_queries[:, places].long()
-        return keys_in(fields, slice(0, fields.field.shape[1]), *self._chosen(places, places.device))[0]
+            known: Tensor = all_queries[:, places].long()
+            return known
+        own: Tensor = keys_in(fields, slice(0, fields.field.shape[1]), *self._chosen(places, places.device))[0]
+        return own
 
     def _keys_of_steps(self, places: Tensor, query: Tensor, scale: Tensor) -> Tensor:
         """The same at any queries and scales, [step] each; −1 behind the instance. [step, pointer]"""
@@ -242,7 +257,8 @@ class LearnedFields(LearnedRelation):
         i, j, n = (each.cpu() for each in torch.broadcast_tensors(query_pos, key_pos, scale))
         keys = self._keys_of_steps(places, i.flatten(), n.flatten())
         codes = (keys == j.flatten()[:, None]).long().view(*i.shape, len(places))
-        return (codes if len(places) else codes.new_zeros(*i.shape, 1)).to(query_pos.device)
+        found = codes if len(places) else codes.new_zeros(*i.shape, 1)
+        return found.to(query_pos.device)
 
     def describe(self, code: Code) -> str:
         pointers = [self._pointer(place) for place in self._places(self.alive).tolist()]
@@ -286,14 +302,14 @@ class LearnedFields(LearnedRelation):
 
     def named_lines(self, layout: Layout) -> None:
         """Its keys lie on no lines: they stop at marks."""
-        return None
+        return
 
 
 class FieldPointer(Pointer):
     """A form of fields with a value: from a query it points at one key, or at none."""
 
     scheme: LearnedFields
-    place: int
+    place: Tensor  # [1], in [form·value]
 
     def __new__(cls, form: FieldForm, value: int, scheme: LearnedFields, place: int) -> "FieldPointer":
         made = super().__new__(cls, form, value)  # type: ignore[arg-type]
@@ -316,5 +332,5 @@ class FieldPointer(Pointer):
             return str(self) if code[0] else f"no key of {self}"
 
         phi = partial(self.scheme._codes, self.place)
-        about = {"whole_scale": True, "listed": listed, "background": (0,), "component": component}
-        return Relation(phi, str(self), describe, **about)
+        about = phi, str(self), describe
+        return Relation(*about, whole_scale=True, listed=listed, background=(0,), component=component)
