@@ -25,6 +25,7 @@ COPY = TASKS["copy"]
 NAMES = scheme_names()
 # Small options, so that clipping, windows and thresholds are all met at the lengths of the tests.
 SMALL = {
+    "lbpe-marks": {"other": "each"},  # how many keys weigh as one is no matter of codes
     "relative": {"max_distance": 5},
     "shaw": {"max_distance": 5},
     "urpe": {"max_distance": 5},

@@ -257,7 +257,7 @@ class LearnedFields(LearnedRelation):
         i, j, n = (each.cpu() for each in torch.broadcast_tensors(query_pos, key_pos, scale))
         keys = self._keys_of_steps(places, i.flatten(), n.flatten())
         codes = (keys == j.flatten()[:, None]).long().view(*i.shape, len(places))
-        found = codes if len(places) else codes.new_zeros(*i.shape, 1)
+        found: Tensor = codes if len(places) else codes.new_zeros(*i.shape, 1)
         return found.to(query_pos.device)
 
     def describe(self, code: Code) -> str:
