@@ -288,6 +288,12 @@ def test_runs_are_evaluated_at_tuples(tmp_path: Path) -> None:
     assert all(row in kept for row in rows)
 
 
+def test_certificates_are_refused() -> None:
+    for name, scheme, why in (("copy-field", "ideal", "are tuples"), ("copy", "lbpe-marks", "named_lines")):
+        with pytest.raises(UserError, match=why):
+            ll.certify(network(scheme, name))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_verdict_knows_tuples(name: str) -> None:
     assert verdict(name, "ideal", 5, 12, helps=False).verdict == "possible"

@@ -17,7 +17,8 @@ from lengthlens.tasks.task import BEGIN, END, PAD
 EVERY_TASK = pytest.mark.parametrize("name", TASKS)
 FAMILIES = {
     "position-addressed": (
-        "copy reverse shift duplicate parity-cot modular-sum-cot addition multiplication-by-digit".split()
+        "copy reverse shift duplicate parity-cot modular-sum-cot addition multiplication-by-digit "
+        "addition-unpadded addition-operands copy-field".split()
     ),
     "growing": "parity modular-sum addition-msb multiplication".split(),
     "content-addressed": "sort count majority mode induction anti-induction".split(),
@@ -48,6 +49,15 @@ def right(words: list[str]) -> list[str]:
     return words[len(left(words)) + 2 : words.index("=")]
 
 
+def running_sums(words: list[str]) -> list[str]:
+    """Each running sum with a digit more than the longer of its two numbers, and commas between them."""
+    sums, so_far, width = [], 0, 1
+    for operand in " ".join(words[1 : words.index(";")]).split(" + "):
+        so_far, width = so_far + number(operand.split()), 1 + max(width, len(operand.split()))
+        sums.append(" ".join(padded(so_far, width)))
+    return " , ".join(sums).split()
+
+
 # What each task computes, written a second time and differently: plain Python on words.
 MEANING = {
     "copy": lambda w: left(w),
@@ -59,6 +69,9 @@ MEANING = {
     "parity": lambda w: [str(left(w).count("1") % 2)],
     "modular-sum": lambda w: [str(sum(map(int, left(w))) % 5)],
     "addition": lambda w: padded(number(left(w)) + number(right(w)), len(left(w)) + 1),
+    "addition-unpadded": lambda w: padded(number(left(w)) + number(right(w)), 1 + max(len(left(w)), len(right(w)))),
+    "addition-operands": running_sums,
+    "copy-field": lambda w: " ".join(w[1 : w.index("=")]).split(" , ")[-2].split(),
     "addition-msb": lambda w: padded(number(left(w)[::-1]) + number(right(w)[::-1]), len(left(w)) + 1)[::-1],
     "multiplication": lambda w: padded(number(left(w)) * number(right(w)), 2 * len(left(w))),
     "multiplication-by-digit": lambda w: padded(number(left(w)) * number(right(w)), len(left(w)) + 1),

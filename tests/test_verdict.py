@@ -20,8 +20,8 @@ from lengthlens.theory.properties import examine
 from lengthlens.theory.steps import Steps
 from lengthlens.theory.verdict import verdict, verdict_grid
 
-POSITIONS = [name for name, task in TASKS.items() if task.family == "position-addressed"]
-FIXED = [name for name in scheme_names() if name != "lbpe"]
+POSITIONS = [name for name, task in TASKS.items() if task.family == "position-addressed" and task.one_number]
+FIXED = [name for name in scheme_names() if name not in ("lbpe", "lbpe-marks")]
 
 
 def codes_at(phi, query, keys, scale):

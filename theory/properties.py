@@ -232,11 +232,11 @@ def examine_listed(
         query, key = relation.listed(int(scale))
         codes = relation.codes(query, key, scale)
         for operator in (operator for operator in operators if operator.steps.arity):
-            mine = operator.at_scale(scale)
+            own = operator.at_scale(scale)
             found = operator.hash.index(codes)
             hits = np.bincount(query[found >= 0], minlength=int(query.max()) + 1)
-            at = np.minimum(operator.steps.query[mine], len(hits) - 1)
-            for step in mine[hits[at] != operator.keys_read[mine]]:
+            at = np.minimum(operator.steps.query[own], len(hits) - 1)
+            for step in own[hits[at] != operator.keys_read[own]]:
                 mine = np.flatnonzero((query == operator.steps.query[step]) & (found >= 0))
                 unread = mine[~np.isin(key[mine], operator.steps.sources[step])]
                 stable = stable or unread_at(operator, step, key[unread], found[unread])

@@ -149,11 +149,15 @@ class LearnedRelation(PositionScheme):
         return PRICE * self.bias.abs().sum() if self.wide else None
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        bias = positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
+        bias = self._bias_of_rows(layer, positions, queries)
         if not self.means_others:
             return bias
         bias, other = bias.unbind(1)
         return bias - other * (q.transpose(1, 2) @ k.permute(0, 2, 3, 1))
+
+    def _bias_of_rows(self, layer: int, positions: Positions, queries: slice) -> Tensor:
+        """`_bias`, [1|row, …]."""
+        return positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
 
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]; if others have score 0, [scale, 2, …], which keys are others behind it."""

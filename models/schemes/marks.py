@@ -148,7 +148,7 @@ class LearnedFields(LearnedRelation):
     @dataclass(frozen=True)
     class Options:
         window: int = option(WINDOW, at_least=0, at_most=16)
-        other: Literal["each", "one"] = "one"  # keys without a value weigh each, or all as one
+        other: Literal["each", "one", "mean"] = "one"  # keys without a value: as in ``lbpe``
 
     options: Options  # type: ignore[assignment]
 
@@ -188,7 +188,7 @@ class LearnedFields(LearnedRelation):
     def condenses(cls, options: Mapping[str, Any]) -> bool:
         return True
 
-    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+    def _bias_of_rows(self, layer: int, positions: Positions, queries: slice) -> Tensor:
         return self._bias(layer, positions, queries, positions.tokens)
 
     def _pointed(

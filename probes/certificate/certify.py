@@ -175,6 +175,9 @@ def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
     if task.family != "position-addressed":
         needed = "each answer token follows from a fixed number of tokens, at places that position and scale give"
         raise UserError(f"task '{task.name}' is {task.family}: a length can be certified only where {needed}")
+    if not task.one_number:
+        why = "a certificate is about all scales up to an n, and tuples of lengths are in no such order"
+        raise UserError(f"the scales of task '{task.name}' are tuples, for which nothing can be certified yet: {why}")
     if model.cfg.n_layers > 2:
         raise UserError(f"models of one or two layers can be certified, not of {model.cfg.n_layers}")
     if max_length < task.min_scale:
