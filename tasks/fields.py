@@ -202,6 +202,7 @@ class UnpaddedAddition(FieldsTask):
 
     name, summary = "addition-unpadded", "the sum of two numbers of any lengths, lowest digit first, end carry written"
     marks = ("+", "=")
+    coupled_from = 1
 
     def answer_length(self, scale: int) -> int:
         return max(self.parts(scale)) + 2
@@ -287,6 +288,7 @@ class CopyField(FieldsTask):
     name, summary = "copy-field", "the last field but one of several strings of any lengths"
     marks = (",", "=")
     usual = 3
+    coupled_from = 1
 
     def most_fields(self, size: int) -> int:
         return max(4, size // 10)
