@@ -1,18 +1,20 @@
 """What every scheme must keep to, checked by trying: each breach names the method and shows the smallest example."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.models.config import JsonConfig
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes
 from lengthlens.models.schemes.spec import SCHEMES, SchemeSpec
 from lengthlens.tasks import TASKS, Task
-from lengthlens.tasks.contract import Breach, BreachError, breaches, called, demand, other_device
+from lengthlens.tasks.contract import Breach, BreachError, breaches, called, check_task, demand, other_device
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
 SCALES = (0, 1, 2, 3, 5, 9)  # tried, counted from the task's smallest
@@ -289,3 +291,28 @@ def devices(trial: Trial) -> None:
 
 def raising(error: BaseException) -> None:
     raise error
+
+
+# -- what comes from outside is checked once, before anything is trained with it ------------------------------------
+
+_sound: set[tuple[str, str]] = set()  # what this process has found to be sound: kind and fingerprint
+
+
+def require_sound(config: JsonConfig) -> None:
+    """Refuse a task or scheme from outside that does not keep to its contract; ours are checked by the tests."""
+    again: Any = dataclasses.replace(config)  # refuses a definition that was changed meanwhile
+    for kind, origin in again.plugins.items():
+        if (kind, origin["fingerprint"]) not in _sound:
+            found = breaches_of(kind, origin["name"], again)
+            if found:
+                more = f"; lengthlens check has {len(found) - 1} more" if len(found) > 1 else ""
+                raise UserError(f"{kind} '{origin['name']}' does not keep to its contract: {found[0]}{more}")
+            _sound.add((kind, origin["fingerprint"]))
+
+
+def breaches_of(kind: str, name: str, config: Any) -> list[Breach]:
+    if kind == "task":
+        return check_task(TASKS[name])
+    own = {field.name for field in dataclasses.fields(config.spec.scheme.Options)}
+    options = {key: value for key, value in config.spec.options.items() if key in own}
+    return check_scheme(name, TASKS.get(str(config.task)), options)
