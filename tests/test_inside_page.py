@@ -146,6 +146,7 @@ def test_what_the_page_is_given_of_patterns_is_what_they_are() -> None:
             )
 
 
+@pytest.mark.slow
 def test_a_model_without_a_task_has_a_page_too() -> None:
     model = build(ModelConfig(d_vocab=40, scheme="learned", n_heads=2, d_model=16, n_ctx=64)).eval()
     found = inspect(model, train_max=8, scales=[4, 8], text="3 1 4 1 5")
@@ -186,6 +187,7 @@ def every_figure(seen: Inspection) -> list[tuple[Callable[..., Figure], tuple[ob
     ]
 
 
+@pytest.mark.slow
 def test_every_figure_fits_a_column_without_cut_text_and_draws_on_axes(seen: Inspection) -> None:
     for plot, data, panel in every_figure(seen):
         figure = plot(*data, width=3.3)

@@ -33,6 +33,7 @@ def test_there_are_at_most_twelve_cells_with_one_call_each() -> None:
     assert len(called) == len(set(called))
 
 
+@pytest.mark.slow
 def test_it_runs_and_its_claims_hold() -> None:
     found = runpy.run_path(str(NOTEBOOK))
     assert found["scores"][0].exact_match > 0.9  # it has learned to copy
@@ -66,6 +67,7 @@ def test_01_a_first_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert match[4] > 0.9 and match[8] > 0.5  # it has learned its range, and goes on
 
 
+@pytest.mark.slow
 def test_02_why_does_it_fail(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +98,7 @@ def test_05_look_inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys:
     assert "attends to i−j = n" in said and "told that n is 2:  1" in said
 
 
+@pytest.mark.slow
 def test_06_a_study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run("06_a_study", monkeypatch, tmp_path)
     beyond = found["beyond"].set_index("scheme")["value"]

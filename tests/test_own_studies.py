@@ -190,6 +190,7 @@ def test_a_table_of_runs_is_told_from_a_study(store: Path, tmp_path: Path) -> No
 # -- what may be said --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_auc_needs_enough_runs_and_cells() -> None:
     """Two runs, one of which extrapolates, were an AUC of 1.000 (1.000 to 1.000)."""
     few = Study(synthetic_study(["copy"], ["ideal", "relative"], 1, pola_targets=()))

@@ -36,6 +36,7 @@ def probe(store, *arguments):
     return CliRunner().invoke(main, ["probe", "--store", str(store.path), *arguments])
 
 
+@pytest.mark.slow
 def test_json_has_a_row_for_each_measurement(store):
     result = probe(store, "copy_ideal", "--json")
     assert result.exit_code == 0, result.output

@@ -59,6 +59,7 @@ def networks():
         yield f"{task}, {scheme}", build(ModelConfig(task=task, scheme=scheme, **small))
 
 
+@pytest.mark.slow
 def test_probes_give_the_numbers_that_they_gave_before_they_were_quick():
     columns, expected = (found := json.loads(NUMBERS.read_text()))["columns"], found["rows"]
     probes = ["lrc", "src", "transfer", "pruned", "relation", "interchange", "marks"]

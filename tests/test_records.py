@@ -79,6 +79,7 @@ def test_a_run_without_any_right_is_given_fewer_instances_and_none_twice() -> No
     assert plan.next_evaluation([row(20, 100, None, reason="refused")]) == (50, 3)
 
 
+@pytest.mark.slow
 def test_from_nothing_to_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = {"steps": 2, "train_max": 2, "batch": 2, "d_model": 8, "n_heads": 2, "check_every": 2}
     grids = tuple(

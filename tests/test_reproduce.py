@@ -38,6 +38,7 @@ def starts(out: Path) -> list[int]:
     return [sum(event["event"] == "start" for event in run.events()) for run in runs]
 
 
+@pytest.mark.slow
 def test_it_ends_with_study_figures_and_page(smoke: tuple[Path, dict[str, Any]]) -> None:
     out, summary = smoke
     table, about = read_study(summary["study"])
@@ -92,6 +93,7 @@ def test_what_is_there_was_looked_at(tmp_path: Path, name: str, spoil: Callable[
     assert not is_shown(tmp_path, "made of this")
 
 
+@pytest.mark.slow
 def test_outputs_that_were_spoilt_are_made_again(copied: Path) -> None:
     figure, page = copied / "figures" / "front.png", copied / "index.html"
     before = figure.read_bytes(), page.read_bytes()
