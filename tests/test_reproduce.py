@@ -48,6 +48,7 @@ def test_it_ends_with_study_figures_and_page(smoke: tuple[Path, dict[str, Any]])
     assert "<!doctype html>" in Path(summary["page"]).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_bytes_of_the_same_store(
     smoke: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -58,15 +59,18 @@ def test_another_process_makes_the_same_bytes_of_the_same_store(
     assert (tmp_path / "again.parquet").read_bytes() == (out / "study.parquet").read_bytes()
 
 
+@pytest.mark.slow
 def test_runs_that_are_accurate_are_probed_and_others_flagged(smoke: tuple[Path, dict[str, Any]]) -> None:
     status = {run["run"].partition("_s0")[0]: run["status"] for run in smoke[1]["probed"]}
     assert status == {"copy_ideal": "probed", "copy_relative": "probed", "parity_ideal": "left out"}
 
 
+@pytest.mark.slow
 def test_a_kill_costs_nothing_that_was_finished(smoke: tuple[Path, dict[str, Any]]) -> None:
     assert sorted(starts(smoke[0]))[0] == 1  # the run that had ended before the kill
 
 
+@pytest.mark.slow
 def test_a_second_call_does_nothing(copied: Path) -> None:
     def times() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in copied.rglob("*") if path.is_file() and path.name != ".lock"}
