@@ -122,24 +122,15 @@ class RpeSquare(PositionScheme):
             of_query, of_key = both.chunk(2, 1)
             return self._bias(layer, of_query, 0, queries.stop, known) @ of_key.transpose(-1, -2)
         of_query = _counts(looking, k, self._back(queries, queries.stop, q.device))
-        # In pieces of keys, so that no square of the length is ever there.
-        step, parts = max(1, queries.stop - queries.start), []
-        for start in range(0, queries.stop, step):
-            piece = slice(start, min(start + step, queries.stop))
+        # In pieces of counts and of keys, so that no square of the length is ever there.
+        step, parts = queries.stop - queries.start, []
+        pieces = [slice(start, min(start + step, queries.stop)) for start in range(0, queries.stop, step)]
+        bias = torch.cat([self._bias(layer, of_query, own.start, own.stop) for own in pieces], -1)
+        for piece in reversed(pieces):  # the largest first: what it frees fits all others
             known = self._back(piece, piece.stop, q.device)
             of_piece = _counts(from_keys[:, piece], k[:, : piece.stop], known)  # [row, head, piece, count]
-            parts.append(self._weighed(layer, of_query, of_piece, piece.stop))
-        return torch.cat(parts, -1)
-
-    def _weighed(self, layer: int, of_query: Tensor, of_piece: Tensor, counts: int) -> Tensor:
-        """The bias of queries and a piece of keys, from their counts, again in pieces. [row, head, query, key]"""
-        step, total = of_piece.shape[2], None
-        for start in range(0, counts, step):
-            own = slice(start, min(start + step, counts))
-            part = self._bias(layer, of_query, own.start, own.stop) @ of_piece[..., own].transpose(-1, -2)
-            total = part if total is None else total + part
-        assert total is not None
-        return total
+            parts.append(bias[..., : piece.stop] @ of_piece.transpose(-1, -2))
+        return torch.cat(parts[::-1], -1)
 
     def _bias(self, layer: int, of_query: Tensor, start: int, stop: int, known: Any = None) -> Tensor:
         """The expected bias of queries with keys that count from `start` to `stop`. [row, head, query, count]"""
