@@ -1,9 +1,9 @@
 """What the engine of a sweep costs beside the runs themselves: `python benchmarks/engine.py [--runs 2000]`.
 
 A sweep of runs of one step each, on two local workers and on two workers of a Dask cluster on this machine. Shown for
-each run: the seconds of a worker that are not spent in the run (waiting, sending, receiving; from the first result on,
-so that starting workers does not count), the seconds of CPU of the process that hands out the work, and, for scale,
-what a run itself takes in its worker.
+each run: the seconds from the end of one run to the beginning of the next in the same worker (waiting, sending,
+receiving; they cannot be negative, and starting workers does not count), the seconds of CPU of the process that hands
+out the work, and, for scale, what a run itself takes in its worker.
 """
 
 import os
@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from common import options
@@ -24,11 +26,11 @@ TINY = {"steps": 1, "batch": 1, "train_max": 2, "d_model": 8, "n_heads": 1, "che
 WORKERS = 2
 
 
-def timed(plan: Planned, store: RunStore) -> tuple[float, str]:
-    """One run in its worker: how long it took, and how it ended."""
-    start = time.perf_counter()
+def timed(plan: Planned, store: RunStore) -> tuple[int, float, float, str]:
+    """One run: its worker, when it began and ended by the clock that all processes share, and how."""
+    start = time.monotonic()
     outcome = train_and_evaluate(plan, store, checkpoint_seconds=60.0, wait=True)
-    return time.perf_counter() - start, outcome.status
+    return os.getpid(), start, time.monotonic(), outcome.status
 
 
 @contextmanager
@@ -47,19 +49,18 @@ def measure(engine: str, runs: int) -> None:
     grid = Grid(["copy"], ["rope"], range(runs), settings=TINY)
     with tempfile.TemporaryDirectory() as temporary, cluster(engine) as where:
         plans = {plan.config.id: plan for plan in grid.planned()}
-        inside, start = list[float](), [0.0, 0.0]
-        for _, (seconds, status) in in_parallel(partial(timed, store=RunStore(Path(temporary))), plans, **where):
+        found, start = list[tuple[int, float, float]](), 0.0
+        for _, (*span, status) in in_parallel(partial(timed, store=RunStore(Path(temporary))), plans, **where):
             assert status == "not-converged", status
-            if start[0]:
-                inside.append(seconds)
-            else:
-                start = [time.perf_counter(), time.process_time()]
-        clock, cpu = time.perf_counter() - start[0], time.process_time() - start[1]
-    others = max(0.0, WORKERS * clock - sum(inside)) / len(inside)
-    each = (
-        f"{1000 * cpu / len(inside):.1f} ms of CPU to hand it out, {1000 * sum(inside) / len(inside):.0f} ms in the run"
-    )
-    print(f"{engine:<6} {runs} runs, {WORKERS} workers: {1000 * others:.1f} ms of a worker beside each run, {each}")
+            found.append(tuple(span))
+            start = start or time.process_time()
+        cpu = (time.process_time() - start) / max(1, runs - 1)
+    found.sort()  # by worker, and in each by time
+    between = [after[1] - before[2] for before, after in pairwise(found) if before[0] == after[0]]
+    inside = [end - begin for _, begin, end in found]
+    figures = ((mean(between), "between runs"), (cpu, "of CPU to hand it out"), (mean(inside), "in the run"))
+    told = ", ".join(f"{1000 * seconds:.1f} ms {what}" for seconds, what in figures)
+    print(f"{engine:<6} {runs} runs, {WORKERS} workers, each: {told}")
 
 
 def main() -> None:
