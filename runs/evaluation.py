@@ -126,10 +126,15 @@ def answers_at(
 
 
 def refuse_too_many(task: Task, length: Length, samples: int, memory: int = MEMORY) -> None:
-    """Refuse, before any is drawn, instances that do not fit into `memory` bytes."""
-    number = task.checked_scale(task.number_of(length))
-    drawn = samples * (task.longest(length) if isinstance(length, int) else task.length(number)) * TOKEN
-    within_memory(drawn, f"{samples} instances of n = {length}", max(memory, LEAST_MEMORY))
+    """Refuse, before any is drawn, instances that do not fit into `memory` bytes.
+
+    Those of random tuples are drawn tuple by tuple, and there are at least as many of these as the largest length.
+    """
+    number, together = task.checked_scale(task.number_of(length)), samples
+    tokens = task.length(number)
+    if isinstance(length, int) and not task.one_number:
+        tokens, together = task.longest(length), -(-samples // length)
+    within_memory(together * tokens * TOKEN, f"{samples} instances of n = {length}", max(memory, LEAST_MEMORY))
 
 
 def right_tokens(logits: Float[Tensor, "row pos token"], batch: Batch) -> Bool[Tensor, "row answer"]:

@@ -16,7 +16,7 @@ from lengthlens.models.schemes.relation import NOWHERE, Form, marked_keys, read_
 from lengthlens.tasks import TASKS
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=64)
-ADDRESSED = [name for name, task in TASKS.items() if task.family == "position-addressed"]
+ADDRESSED = [name for name, task in TASKS.items() if task.family == "position-addressed" and task.one_number]
 GROWING = [name for name, task in TASKS.items() if task.family == "growing"]
 
 

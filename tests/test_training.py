@@ -259,7 +259,7 @@ def test_metrics_reach_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_defaults_work_for_every_task_with_a_range() -> None:
     for name, task in TASKS.items():
         if task.max_scale is None or task.max_scale >= 10:
-            assert RunConfig(name, "rope").model.train_ctx == task.length(10)
+            assert RunConfig(name, "rope").model.train_ctx == task.longest(10)
 
 
 # -- checkpoints over training ---------------------------------------------------------------------------------------
