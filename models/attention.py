@@ -143,9 +143,9 @@ class Attention(nn.Module):
         own = NamedKeys(named.key[wanted], named.bias[:, :, wanted], named.valued[:, :, wanted])
         times = torch.ones(wanted.stop) if placement.temperature is None else placement.temperature
         keys, values = k[:, : wanted.stop], v[:, : wanted.stop]
-        mixed = attend_to_mean if placement.scheme.means_others else attend
-        pools = placement.scheme.pools_others
-        return mixed(q[:, wanted] / self.cfg.attn_scale, keys, values, own, pools, self.layer, times[wanted])
+        given = q[:, wanted] / self.cfg.attn_scale, keys, values, own, self.layer, times[wanted]
+        scheme = placement.scheme
+        return attend_to_mean(*given) if scheme.means_others else attend(*given, scheme.pools_others)
 
     def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, wanted: slice) -> Tensor:
         first, end = wanted.start, wanted.stop

@@ -28,7 +28,7 @@ def names_of(scheme: PositionScheme, positions: Positions) -> NamedKeys | None:
     return positions.once("named", lambda: scheme.names_in(positions, slice(0, tokens)))
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, pools: bool, layer: int, times: Tensor) -> Tensor | None:
+def attend(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, layer: int, times: Tensor, pools: bool) -> Tensor | None:
     """What the last queries mix of the keys they see, [row, query, head, d_head]; None where rounding would show.
 
     Say a key has weight w by its content, W is the sum of all, and `a` their mix. A named key weighs w·e^bias instead,
@@ -38,9 +38,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, pools: bool, layer
     Arguments:
         q: [row, query, head, d_head], already divided by what scores are divided by.
         k, v: [row, key, head, d_head]; the last of them is that of the last query.
-        named: the keys that these queries name; `pools`, whether all keys without a value weigh as one.
+        named: the keys that these queries name.
         layer: whose biases are meant.
         times: [query], what every score of a query is multiplied by, its biases, too.
+        pools: whether all keys without a value weigh as one.
     """
     q = q * times[:, None, None]
     mix, log_weight = over_all(q, k, v)
@@ -63,9 +64,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, pools: bool, layer
     return torch.cat(parts, 1)
 
 
-def attend_to_mean(
-    q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, pools: bool, layer: int, times: Tensor
-) -> Tensor | None:
+def attend_to_mean(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, layer: int, times: Tensor) -> Tensor:
     """The same where all keys without a value are one of score 0 with their mean value: no score of theirs is needed,
     and their mean is the sum of all values up to the query less that of the few that stand apart."""
     q = q * times[:, None, None]

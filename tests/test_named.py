@@ -54,7 +54,7 @@ def test_where_the_named_key_was_nearly_all_and_is_suppressed_nothing_is_claimed
     q, k, v = torch.ones(1, 1, 1, 1), torch.tensor([0.0, 40.0, 0.0]).view(1, 3, 1, 1), torch.rand(1, 3, 1, 1)
     for bias, exact in ((-80.0, False), (-40.0, False), (0.0, True), (5.0, True)):
         own = NamedKeys(torch.tensor([[1]]), torch.full((1, 1, 1, 1), bias), torch.ones(1, 1, 1, 1, dtype=torch.bool))
-        assert (named.attend(q, k, v, own, False, 0, torch.ones(1)) is not None) == exact
+        assert (named.attend(q, k, v, own, 0, torch.ones(1), False) is not None) == exact
 
 
 def test_gradients_hooks_and_rows_of_different_scales_go_by_scores(monkeypatch: pytest.MonkeyPatch) -> None:
