@@ -15,8 +15,8 @@ from lengthlens.analyses.canvas import Canvas
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import MissingError, records
 from lengthlens.analyses.tables import Table, of_frame
-from lengthlens.models.schemes.lbpe import FORMS
-from lengthlens.models.schemes.relation import read_form, read_forms
+from lengthlens.models.schemes.lbpe import NINE
+from lengthlens.models.schemes.relation import WIDE, read_form, read_forms
 from lengthlens.tasks import TASKS
 
 SCALES = range(3, 9)  # enough for a form that is constant by chance at one scale to differ at another
@@ -56,21 +56,27 @@ def circuit_equations(task: str) -> list[str]:
 
 
 def covering(sources: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> list[str]:
-    """Equations of which at every source (i, j, n) one holds: each time the one that holds at most of what is left."""
-    texts: list[str] = []
-    while len(sources):
-        i, j, n = sources.T
-        tried = [
-            (form, value, form.query * i + form.key * j + form.scale * n + form.constant == value)
-            for form in read_forms(FORMS)
-            for value in sorted(range(-WINDOW, WINDOW + 1), key=abs)
-        ]
-        form, value, holds = max(tried, key=lambda each: int(each[2].sum()))  # the first of the best
-        if not holds.any():
-            return []
-        texts.append(form.says(value))
-        sources = sources[~holds]
-    return texts
+    """Equations of which at every source (i, j, n) one holds: each time the one that holds at most of what is left.
+
+    Of the nine usual forms, or where those do not do, of the wide family.
+    """
+    for forms in map(read_forms, (NINE, WIDE)):
+        texts, left = list[str](), sources
+        while len(left):
+            i, j, n = left.T
+            tried = [
+                (form, value, form.query * i + form.key * j + form.scale * n + form.constant == value)
+                for form in forms
+                for value in sorted(range(-WINDOW, WINDOW + 1), key=abs)
+            ]
+            form, value, holds = max(tried, key=lambda each: int(each[2].sum()))  # the first of the best
+            if not holds.any():
+                break
+            texts.append(form.says(value))
+            left = left[~holds]
+        else:
+            return texts
+    return []
 
 
 class LearnedRelations(Finding):

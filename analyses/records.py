@@ -20,18 +20,19 @@ from lengthlens.analyses.curves import exact_multiples
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import CELL, MissingError, records
 from lengthlens.analyses.tables import Table, of_frame
+from lengthlens.models.schemes import SchemeSpec
 
 GOAL = 0.99  # exact match, end token included, that every seed has to reach
-GOAL_SCHEME = "lbpe/other=one"  # the learned relation, with all keys that it does not name weighing as one
-GOALS = {
-    "copy": (1000, 10_000), "reverse": (1000,), "shift": (1000,), "duplicate": (1000,), "parity-cot": (1000, 10_000),
-    "modular-sum-cot": (1000,), "addition": (1000,), "multiplication-by-digit": (1000,),
-}  # fmt: skip  # the lengths to reach, after training on lengths up to 10
+GOAL_SCHEME = "lbpe"  # the learned relation, as it is by default
+RECORDED = (
+    "copy", "reverse", "shift", "duplicate", "parity-cot", "modular-sum-cot", "addition", "multiplication-by-digit",
+)  # fmt: skip
+GOALS = dict.fromkeys(RECORDED, (1000, 10_000))  # the lengths to reach, after training on lengths up to 10
 SEEDS = 3  # a goal wants so many
 FAR = 100  # times the training range: from there on exact match is a record
 FEWER = 0.1  # share of the instances that do for a length, once none was right at a shorter one
 SCALED, UNSCALED = "log", "none"  # attention scores by the logarithm of the length, or not
-SCALING = "/score_scaling="  # before its name in a scheme's label, where it is not the default
+SCALING = "/score_scaling="  # before its name in a scheme's label, where it is not the scheme's usual one
 SHOWN = (20, 100, 1000, 10_000)  # lengths with a column of their own
 NOTHING = "–"
 STAR: dict[str, Any] = {"marker": "*", "markersize": 5, "color": "black", "linestyle": "none"}
@@ -39,15 +40,73 @@ MISSED = STAR | {"markerfacecolor": "white", "markeredgewidth": 0.7}
 
 # As published, for context: other sizes, formats and training lengths than here, and not run by us.
 PUBLISHED = (
-    ("Position coupling (2405.20671)", "addition", "30 digits", "200 digits", "above 0.95 (median)"),
-    ("Abacus embeddings (2405.17399)", "addition", "20 digits", "100 digits", "up to 0.99"),
-    ("Index hints with FIRE (2402.09371)", "addition", "40 digits", "100 digits", "above 0.98, seeds fragile"),
-    ("Attention bias calibration (2310.11984)", "arithmetic, parity", "–", "up to 10 times as long", "above 0.99"),
-    ("Adaptive sparse attention (2506.16640)", "associative recall", "64 tokens", "65,536 tokens", "not read off"),
-    ("Carry in the text and a loop over digits (2406.00075)", "addition", "2 digits", "1000 digits", "examples shown"),
-    ("Trajectories on a grid, no Transformer (2511.22751)", "addition", "3 digits", "2450 digits", "no error seen"),
-)  # fmt: skip
-WORKS = ("work (arXiv)", "task", "trained up to", "tested at", "exact match")
+    (
+        "Trajectories on a grid, no Transformer (2511.22751)",
+        "addition",
+        "trajectories of an expert",
+        "3 digits",
+        "2450 digits",
+        "no error seen",
+    ),
+    (
+        "Carry in the text and a loop over digits (2406.00075)",
+        "addition",
+        "carries, an outer loop",
+        "2 digits",
+        "1000 digits",
+        "examples shown",
+    ),
+    (
+        "Adaptive sparse attention (2506.16640)",
+        "associative recall",
+        "nothing of the task",
+        "64 tokens",
+        "65,536 tokens",
+        "not read off",
+    ),
+    (
+        "Self-improvement (2502.01612)",
+        "addition, copy, mazes",
+        "its own longer answers to train on",
+        "10",
+        "100",
+        "no saturation seen",
+    ),
+    (
+        "Position coupling (2405.20671)",
+        "addition",
+        "which digits belong together",
+        "30 digits",
+        "200 digits",
+        "above 0.95 (median)",
+    ),
+    (
+        "Multi-operand coupling (2410.15787)",
+        "addition",
+        "which digits belong together, a scratchpad",
+        "10 numbers of 10 digits",
+        "30 of 30",
+        "not read off",
+    ),
+    ("Abacus embeddings (2405.17399)", "addition", "the place of each digit", "20 digits", "100 digits", "up to 0.99"),
+    (
+        "Index hints with FIRE (2402.09371)",
+        "addition",
+        "hints in the text",
+        "40 digits",
+        "100 digits",
+        "above 0.98, seeds fragile",
+    ),
+    (
+        "Attention bias calibration (2310.11984)",
+        "arithmetic, parity",
+        "a trained network's biases, extended",
+        "–",
+        "up to 10 times as long",
+        "above 0.99",
+    ),
+)
+WORKS = ("work (arXiv)", "task", "given", "trained up to", "tested at", "exact match")
 
 Frame = pd.DataFrame
 
@@ -74,7 +133,7 @@ def outcomes(study: Study) -> Frame:
     """
     rows = study.rows
     scores = rows[(rows["measure"] == "exact_match") & (rows["scale"] >= rows["train_max"]).fillna(False)]
-    if not (scores["scale"] >= FAR * scores["train_max"])[scores["scheme"].str.startswith(GOAL_SCHEME)].any():
+    if not (scores["scale"] >= FAR * scores["train_max"])[scores["scheme"] == GOAL_SCHEME].any():
         raise MissingError(f"no run of {GOAL_SCHEME} in the table was evaluated at {FAR} times its training range")
     scores = scores[["run", "scale", "value", "low", "high", "samples", "reason"]].rename(columns={"scale": "length"})
     lengths = scores.merge(rows[["run", "task"]].drop_duplicates())[["task", "length"]].drop_duplicates()
@@ -89,7 +148,8 @@ def outcomes(study: Study) -> Frame:
     found["samples"] = found["samples"].where(found["outcome"] == "scored")
     found["exact"] = found["value"].mask(found["outcome"].isin(["refused", "diverged"]), 0.0)
     parts = found["scheme"].str.partition(SCALING)
-    return found.assign(scheme=parts[0], score_scaling=parts[2].mask(parts[2] == "", SCALED))
+    usual = parts[0].map({scheme: SchemeSpec.parse(scheme).usual_scaling for scheme in parts[0].unique()})
+    return found.assign(scheme=parts[0], score_scaling=parts[2].mask(parts[2] == "", usual))
 
 
 def statistics(found: Frame) -> Frame:
@@ -224,8 +284,11 @@ def tables(chosen: Frame) -> dict[str, Table]:
         found["records-goals"] = Table(
             " ".join(sentences(chosen)), **of_frame(pd.DataFrame(goal_lines(chosen))), title="The goal"
         )
-    published = "As published, with other sizes, formats and training lengths than here, and not run by us."
-    works = of_frame(pd.DataFrame(PUBLISHED, columns=list(WORKS)))
+    published = (
+        "First what was measured here, by the worst seed; n is read off the prompt. Then as published, with other "
+        "sizes, formats and training lengths, and not run by us."
+    )
+    works = of_frame(pd.DataFrame([*own_lines(chosen), *PUBLISHED], columns=list(WORKS)))
     return found | {"records-published": Table(published, **works, title="As published")}
 
 
@@ -243,8 +306,8 @@ def notes(chosen: Frame) -> list[str]:
         "A seed whose training diverged or whose scheme cannot process a length counts as 0.",
         "Steps and seconds are medians for one run.",
         "The scale n is given to `lbpe` and `ideal`: it is read off the prompt.",
-        "No seed, checkpoint or stopping time was selected on inputs longer than those of training; `other=one` was "
-        "designed after a failure at n = 1000.",
+        "No seed, checkpoint or stopping time was selected on inputs longer than those of training; `other=one` and "
+        "`other=mean` were designed after failures at n = 1000.",
         "On these tasks it is the farthest that was found for a single forward pass of a Transformer, and not the "
         "farthest of all: others have gone farther with loops, other formats or other networks.",
     ]
@@ -289,6 +352,27 @@ def goal_lines(chosen: Frame) -> list[dict[str, str]]:
         for row in records(goals(chosen))
         for low, high in [(row["low"], row["high"])]
     ]
+
+
+def own_lines(chosen: Frame) -> list[tuple[str, ...]]:
+    """The rows of `GOAL_SCHEME` beside published ones: for each longest length, the tasks that were taken to it."""
+    own = chosen[(chosen["scheme"] == GOAL_SCHEME) & (chosen["seeds"] > 0)]
+    farthest = own.loc[own.groupby("task", sort=False)["length"].idxmax()]
+    found = list[tuple[str, ...]]()
+    for _, rows in farthest.groupby("length"):
+        behind = f"{_counted(rows['seeds'])} seeds, {_counted(rows['least_samples'])} instances each"
+        reached = (
+            number(rows["train_max"].max()),
+            number(rows["length"].max()),
+            f"{share(rows['worst'].min())} ({behind})",
+        )
+        found.append((f"here, `{GOAL_SCHEME}`, one pass", ", ".join(rows["task"]), "the scale n", *reached))
+    return found
+
+
+def _counted(numbers: "pd.Series[Any]") -> str:
+    """One number, or the least and the greatest: "3", "3 to 10"."""
+    return " to ".join(number(n) for n in sorted({int(numbers.min()), int(numbers.max())}))
 
 
 def score_text(row: Mapping[str, Any]) -> str:

@@ -20,12 +20,13 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, printable, read_whole, sha256, write_whole
+from lengthlens.models.schemes import SchemeSpec
 from lengthlens.probes.invariance import THRESHOLD_COLUMNS
 from lengthlens.probes.probe import PROBES
 from lengthlens.runs.evaluation import ACCURATE
 from lengthlens.values import anything, list_of, map_of, parse_json, parse_parquet, parsed, record, shown, text
 
-SCHEMA = 2  # version of the columns below
+SCHEMA = 3  # version of the columns below
 COLUMNS = {
     "run": "str",
     "task": "str",
@@ -155,7 +156,9 @@ def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
     about: dict[str, Any] = parse_json(metadata.get(METADATA, b"{}"), f"the provenance of {what}", PROVENANCE_RULE)
     assumed = "1" if any(name in table for name in FIRST) else str(SCHEMA)
     version = metadata.get(VERSION, b"").decode(errors="replace") or assumed
-    if version != str(SCHEMA):
+    if version == str(SCHEMA - 1) and "scheme" in table:
+        table = table.assign(scheme=table["scheme"].map({each: label_now(each) for each in table["scheme"].unique()}))
+    elif version != str(SCHEMA):
         raise UserError(
             f"'{path}' is a study of schema version {version}, and this is a lengthlens for version {SCHEMA}: make it "
             "again from its runs with `lengthlens reproduce`"
@@ -184,6 +187,21 @@ def _from_parquet(data: bytes, what: str) -> tuple[Frame, Mapping[bytes, bytes]]
     if whole is None and CHECKSUM in metadata:
         raise damaged
     return parsed(arrow.to_pandas, what, "a table"), metadata
+
+
+def label_now(label: object) -> object:
+    """What a scheme of a study before this schema version is called now: the defaults of ``lbpe`` were others.
+
+    >>> label_now("lbpe"), label_now("lbpe/other=one/score_scaling=none"), label_now("rope/score_scaling=none")
+    ('lbpe/forms=nine/other=each', 'lbpe/forms=nine/other=one', 'rope/score_scaling=none')
+    """
+    name, _, scaling = str(label).partition("/score_scaling=")
+    if name.partition("/")[0] not in ("lbpe", "ideal"):
+        return label
+    were = ("forms=nine", "other=each") if name.startswith("lbpe") else ()
+    then = [text for text in were if f"/{text[:6]}" not in name]
+    now = SchemeSpec.parse("/".join([name, *then]))
+    return now.label if (scaling or "log") == now.usual_scaling else f"{now.label}/score_scaling={scaling or 'log'}"
 
 
 EARLIER_VERDICTS = {"pe-limited": "impossible", "content-addressed": "open"}  # as studies have them that are older

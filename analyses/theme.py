@@ -98,10 +98,11 @@ def bare(label: str) -> str:
 def shown(label: str) -> str:
     """A label as figures print it: without signs that separate options.
 
-    >>> shown("hinted:relative/max_distance=3"), shown("lbpe/score_scaling=none")
-    ('hinted:relative, max_distance 3', 'lbpe, unscaled scores')
+    >>> shown("hinted:relative/max_distance=3"), shown("lbpe/forms=nine/other=each/score_scaling=none")
+    ('hinted:relative, max_distance 3', 'lbpe, nine forms, unscaled scores')
     """
     text = label.replace("max_distance=", "max_distance ").replace("score_scaling=none", "unscaled scores")
+    text = text.replace("/forms=nine/other=each", "/nine forms")  # as the studies have it
     return literal(text.replace("train_max=", "n ≤ ").replace("/", ", "))
 
 

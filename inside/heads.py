@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.inside.subject import ROWS, Instances, by_head_and_scale, first_query, instances_at, label, watch
-from lengthlens.models.schemes.lbpe import FORMS
+from lengthlens.models.schemes.lbpe import NINE
 from lengthlens.models.schemes.relation import Pointer, marked_keys, read_forms
 from lengthlens.probes.subject import AnyModel, subject_of
 from lengthlens.tasks import Task
@@ -170,7 +170,7 @@ class _Eye:
 
     def __init__(self, instances: Instances) -> None:
         self.tokens, self.queries, self.instances = instances.tokens, instances.queries, instances
-        forms = read_forms(FORMS)
+        forms = read_forms(NINE)
         if instances.task is None:  # a length that was chosen by whoever looks means nothing to the network
             forms = tuple(form for form in forms if not form.scale)
         keys = marked_keys(forms, WINDOW, self.queries, torch.tensor([instances.scale]))[0]

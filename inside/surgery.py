@@ -81,7 +81,7 @@ def surgery(
     >>> model = copy_by_hand("lbpe")
     >>> with surgery(model, scale=1):  # it attends to i−j = n, and now believes that n is 1
     ...     model.task.render(model("^ 7 3 5 =").argmax(-1)[0, 3:])
-    '5'
+    '3 5'
     """
     own = scheme_of(model)
     if own is None:

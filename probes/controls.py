@@ -68,7 +68,8 @@ def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
     point = BY_HAND[scheme]
     task = TASKS["copy"]
     tokens, same = len(task.vocab), torch.eye(len(task.vocab))
-    options = {"max_distance": max_distance} if "max_distance" in SchemeSpec.of(scheme).options else {}
+    usual: dict[str, Any] = {"max_distance": max_distance, "forms": "nine", "other": "each"}
+    options = {name: value for name, value in usual.items() if name in SchemeSpec.of(scheme).options}
     model = _blank("copy", scheme, parts=2, n_layers=1, n_heads=1, scheme_options=options)
     with torch.no_grad():
         attention = model.layers[0].attn

@@ -73,7 +73,7 @@ class RunConfig(JsonConfig):
     d_mlp: int | None = ModelConfig.d_mlp
     n_ctx: int = ModelConfig.n_ctx
     initializer_range: float | None = ModelConfig.initializer_range  # with 0.03 addition stayed on a plateau
-    score_scaling: str = "log"  # without it softmax spreads over ever more keys, and even the ideal scheme decays
+    score_scaling: str | None = None  # filled in; as `SchemeSpec.usual_scaling` has it, with the reason
     train_max: int = 10  # the largest scale in training: room enough to see growth, and to go 100 times beyond
     steps: int = 4000  # at most; copying by plain distances takes nearly all of them, most runs settle before
     batch: int = 32  # instances a step; in a few trials on parity-cot, four times as many converged no sooner
@@ -104,6 +104,8 @@ class RunConfig(JsonConfig):
             rule(getattr(self, name), name)
         self.note_names()
         object.__setattr__(self, "scheme_options", dict(self.spec.options))
+        if self.score_scaling is None:
+            object.__setattr__(self, "score_scaling", self.spec.usual_scaling)
         for each in dataclasses.fields(self):
             if each.type is float:
                 object.__setattr__(self, each.name, float(getattr(self, each.name)))  # 1 and 1.0 are one run

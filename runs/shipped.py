@@ -18,7 +18,7 @@ HOME = Path(__file__).resolve().parent / "trained"
 def shipped() -> dict[str, Run]:
     """Every trained model of the package, by name.
 
-    >>> shipped()["copy/lbpe"].config.train_max
+    >>> shipped()["copy/rope"].config.train_max
     10
     """
     runs = [Run(path) for path in sorted(HOME.iterdir()) if path.is_dir()] if HOME.is_dir() else []
@@ -36,7 +36,7 @@ def shipped_run(name: str) -> Run:
     """The model of this name, or whose name alone begins so.
 
     >>> shipped_run("addition/lbpe").config.spec.label
-    'lbpe/other=one'
+    'lbpe/forms=nine/other=one'
     """
     known = shipped()
     if name in known:

@@ -195,10 +195,10 @@ def scheme_label(config: RunConfig) -> str:
 
     >>> scheme_label(RunConfig(task="copy", scheme="hinted:relative", scheme_options={"max_distance": 3}))
     'hinted:relative/max_distance=3'
-    >>> scheme_label(RunConfig(task="copy", scheme="lbpe", score_scaling="none"))
-    'lbpe/score_scaling=none'
+    >>> scheme_label(RunConfig(task="copy", scheme="ideal", score_scaling="none"))
+    'ideal/score_scaling=none'
     """
-    usual = config.score_scaling == RunConfig.score_scaling
+    usual = config.score_scaling == config.spec.usual_scaling
     return config.spec.label if usual else f"{config.spec.label}/score_scaling={config.score_scaling}"
 
 

@@ -1,9 +1,11 @@
-"""Parameters of a test of which `make test` tries a few, and `.ci/run` all."""
+"""Parameters of tests: a scheme, and which values `make test` tries, where `.ci/run` tries all."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+
+NINE = "lbpe/forms=nine/other=each"  # the learned relation with few forms, which trains in few steps
 
 
 def few(values: Iterable[Any], *quick: Any) -> list[Any]:

@@ -23,6 +23,7 @@ from lengthlens.probes.certificate.search import Game, Leak, scene
 from lengthlens.probes.controls import SHARP, copy_by_hand
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import NINE
 
 COPY = TASKS["copy"]
 BACK, ZERO = 1, 3  # the form i−j−n and the place of its value 0, in a learned relation
@@ -43,7 +44,7 @@ def pointed(scheme: str, bias: float, other: str = "each") -> HookedModel:
 def deeper(scheme: str, bias: float, other: str = "each") -> HookedModel:
     """The same with an MLP, and a second layer that mixes everything and writes nothing."""
     model = pointed(scheme, bias)
-    options = {"other": other}
+    options = {**model.config.scheme_options, "other": other}
     deep = build(replace(model.config, n_layers=2, attn_only=False, d_mlp=4, scheme_options=options))
     with torch.no_grad():
         for parameter in deep.parameters():
@@ -114,7 +115,13 @@ def test_no_instance_leads_by_less_than_the_bound(scheme: str) -> None:
     """Heads that differ in which keys have a value, all weights at random: the bound holds for every instance tried."""
     generator = torch.Generator().manual_seed(0)
     model = copy_by_hand(scheme)
-    model = build(replace(model.config, n_heads=2, scheme_options={"other": "one"})).eval()
+    model = build(
+        replace(
+            model.config,
+            n_heads=2,
+            scheme_options={"forms": "nine", "other": "one"} if scheme == "lbpe" else {"other": "one"},
+        )
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.4, generator=generator)
@@ -182,7 +189,7 @@ def test_a_search_finds_no_limit_where_there_is_none(bias: float, other: str) ->
 
 
 def test_a_model_that_errs_has_no_certificate(small_model: Callable[..., HookedModel]) -> None:
-    found = certify(small_model("lbpe"))
+    found = certify(small_model(NINE))
     assert (found.kind, found.length) == ("none", 0)
     assert "at n = 1 the model itself is wrong" in found.reason
 
@@ -250,7 +257,12 @@ def test_leak_bound_in_closed_form() -> None:
 def test_no_head_leaks_more_than_its_bound(
     small_model: Callable[..., HookedModel], scheme: str, scaling: str, other: str
 ) -> None:
-    model = small_model(scheme, score_scaling=scaling, train_ctx=9, scheme_options={"other": other})
+    model = small_model(
+        scheme,
+        score_scaling=scaling,
+        train_ctx=9,
+        scheme_options={"forms": "nine", "other": other} if scheme == "lbpe" else {"other": other},
+    )
     if isinstance(model.pos_embed, LearnedRelation):
         some = torch.rand(model.pos_embed.alive.shape, generator=torch.Generator().manual_seed(1)) < 0.2
         model.pos_embed.alive.copy_(some)
@@ -289,13 +301,13 @@ def test_refusals_in_a_sentence(small_model: Callable[..., HookedModel]) -> None
     with pytest.raises(UserError, match="scheme 'lbpe-mlp' cannot be certified"):
         certify(small_model("lbpe-mlp"))
     with pytest.raises(UserError, match="'lbpe' with other=one can be certified without length-scaled scores"):
-        certify(small_model("lbpe", scheme_options={"other": "one"}, score_scaling="log"))
+        certify(small_model("lbpe", scheme_options={"forms": "nine", "other": "one"}, score_scaling="log"))
     with pytest.raises(UserError, match="task 'parity' is growing"):
-        certify(small_model("lbpe", task="parity"))
+        certify(small_model(NINE, task="parity"))
     with pytest.raises(UserError, match="one or two layers can be certified, not of 3"):
-        certify(small_model("lbpe", n_layers=3))
+        certify(small_model(NINE, n_layers=3))
     with pytest.raises(UserError, match="max_length must be at least 1, not 0"):
-        certify(small_model("lbpe"), max_length=0)
+        certify(small_model(NINE), max_length=0)
 
 
 def test_the_command_says_it_all(tmp_path: object) -> None:

@@ -12,6 +12,7 @@ from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.probes.controls import copy_by_hand, induction_by_hand
 from lengthlens.studies.healing import draw_healing, healing_study, read_healing
+from lengthlens.tests.parameters import NINE
 
 ROOT = Path(__file__).resolve().parent.parent
 SURGERY = ROOT / "figures" / "surgery"
@@ -24,7 +25,7 @@ def run(*words: str) -> Result:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("runs"))
-    ll.train(ll.RunConfig("copy", "lbpe", train_max=3, steps=150, n_heads=2, d_model=32), ll.RunStore(path))
+    ll.train(ll.RunConfig("copy", NINE, train_max=3, steps=150, n_heads=2, d_model=32), ll.RunStore(path))
     return path
 
 

@@ -15,6 +15,7 @@ from lengthlens.probes.marks import exchanged, known_by
 from lengthlens.probes.stretch import kept_steps, placements, stretched_match
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import NINE
 
 LARGEST = 4  # scale of the memorising copier
 
@@ -304,7 +305,7 @@ def test_a_weak_score_is_lost_among_many_keys() -> None:
         ("copy", "hinted:t5", 40, "codes never trained", "distance 40 to 45"),  # a bucket
         ("copy", "relative", 10, "codes trained for other keys", "distance 10"),
         ("copy", "hinted:relative", 10, "parts never together", "distance 10; from the scale, distance 0"),
-        ("copy", "lbpe", 10, "parts never together", "i−j = n and j = 1 and i+j = n+2"),
+        ("copy", NINE, 10, "parts never together", "i−j = n and j = 1 and i+j = n+2"),
         ("parity", "relative", 10, "operator rows never seen", "sum of 10 mod 2"),
     ],
 )

@@ -7,9 +7,10 @@ import lengthlens as ll
 from lengthlens.models import named
 from lengthlens.models.schemes import NamedKeys
 from lengthlens.models.transformer import HookedModel
+from lengthlens.tests.parameters import NINE
 
 SCALE = 12
-SCHEMES = ["lbpe", "lbpe/other=one", "ideal", "ideal/other=one", "lbpe/forms=wide/other=one", "lbpe/other=mean"]
+SCHEMES = [NINE, "lbpe/forms=nine/other=one", "ideal", "ideal/other=one", "lbpe/other=one", "lbpe/forms=nine"]
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,7 @@ def test_where_the_named_key_was_nearly_all_and_is_suppressed_nothing_is_claimed
 
 
 def test_gradients_hooks_and_rows_of_different_scales_go_by_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made("lbpe/other=one", "none", "copy")
+    model = made("lbpe/forms=nine/other=one", "none", "copy")
     monkeypatch.setattr("lengthlens.models.attention.attend", lambda *_: pytest.fail("this way is closed"))
     tokens = ll.TASKS["copy"].sample(4, 2, torch.Generator().manual_seed(0)).tokens
     model(tokens, scale=4).sum().backward()

@@ -243,7 +243,7 @@ def test_wrong_axes_names_and_sizes_are_sentences() -> None:
         ll.plot("front", table(), tasks=["sort"])
     with pytest.raises(UserError, match="no size in inches"):
         ll.plot("front", table(), width=0.01)
-    with pytest.raises(MissingError, match="no run of lbpe/other=one"):
+    with pytest.raises(MissingError, match="no run of lbpe in the table"):
         ll.plot("records", table())
 
 

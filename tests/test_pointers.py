@@ -11,6 +11,7 @@ from lengthlens.models.schemes.relation import Pointer, read_form, read_forms
 from lengthlens.probes.controls import SHARP, copy_by_hand
 from lengthlens.probes.subject import exact_by_scale
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import NINE
 from lengthlens.tests.test_verdict import steps_of
 from lengthlens.theory import properties as module
 from lengthlens.theory.properties import comparisons, distinct, lightest, weighted_pointers
@@ -66,7 +67,7 @@ def test_the_lightest_weights():
 @pytest.mark.parametrize("name", ["shift", "duplicate"])
 def test_a_head_with_these_weights_reads_right_at_every_scale(name):
     task = TASKS[name]
-    scheme = make_scheme("lbpe", {}, task)
+    scheme = make_scheme(NINE, {}, task)
     (pointers,) = scheme.pointers()
     found = weighted_pointers(pointers, program_of(task, 10, 40).operators[0].only(0), 10)
     model = copy_by_hand("lbpe")  # what is written is the same: the token that is read, and $ for =
@@ -113,11 +114,11 @@ def test_what_one_head_can_do_several_cannot_do_apart():
 
 @pytest.mark.parametrize("train_max", [3, 4, 10])
 def test_more_to_choose_from_never_does_harm(train_max):
-    found = [verdict("shift", "lbpe", train_max, 30, {"window": w}, helps=False).verdict for w in (0, 1, 2, 3)]
+    found = [verdict("shift", NINE, train_max, 30, {"window": w}, helps=False).verdict for w in (0, 1, 2, 3)]
     assert found == ["impossible", "possible", "possible", "possible"]
 
 
 def test_few_pointers_serve_shift():
-    (pointers,) = make_scheme("lbpe", {}, TASKS["shift"]).pointers()
+    (pointers,) = make_scheme(NINE, {}, TASKS["shift"]).pointers()
     found = weighted_pointers(pointers, program_of(TASKS["shift"], 10, 30).operators[0].only(0), 10)
     assert len(found.pointers) == 5  # a solver for whole numbers finds no fewer

@@ -14,6 +14,7 @@ from lengthlens.probes.subject import Subject, exact_by_scale
 from lengthlens.probes.transfer import readout_transfer
 from lengthlens.runs.config import RunConfig
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import NINE
 
 SCALES = range(1, 9)
 KNOWN = {
@@ -99,7 +100,7 @@ def test_fidelity_and_threshold_can_be_changed_afterwards_or_refused():
 
 
 def test_pruning_keeps_the_model_as_it_was_and_drops_what_no_answer_needs():
-    model = build(ModelConfig(task="copy", scheme="lbpe", n_heads=2, d_model=16))
+    model = build(ModelConfig(task="copy", scheme=NINE, n_heads=2, d_model=16))
     with torch.no_grad():
         model.pos_embed.bias.normal_(std=0.3, generator=torch.Generator().manual_seed(0))
     before = {name: value.clone() for name, value in model.state_dict().items()}

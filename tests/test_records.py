@@ -46,8 +46,8 @@ def table(*groups: list[dict[str, Any]]) -> Study:
     return Study(as_study(pd.DataFrame([row for group in groups for row in group])))
 
 
-def unscaled(scheme: str = GOAL_SCHEME) -> str:
-    return f"{scheme}/score_scaling=none"
+def scaled(scheme: str = GOAL_SCHEME) -> str:
+    return f"{scheme}/score_scaling=log"
 
 
 # -- the preset --------------------------------------------------------------------------------------------------
@@ -56,12 +56,13 @@ def unscaled(scheme: str = GOAL_SCHEME) -> str:
 def test_the_preset_is_every_cell_under_the_default_recipe() -> None:
     plans = PRESETS["records"].plans()
     configs = [plan.config for plan in plans]
-    assert len({config.id for config in configs}) == len(configs) == 8 * 5 * 2 * 3
+    assert len({config.id for config in configs}) == len(configs) == 8 * (1 + 5 * 2) * 3
     assert RunConfig("addition", "lbpe", seed=2).id in {config.id for config in configs}
     assert {config.train_max for config in configs} == {10}
     for plan in plans:
-        assert set(GOALS[plan.config.task]) <= set(plan.samples)
-        assert plan.samples[20] == 1000 and plan.samples.get(10_000, 20) == 20, "instances of each length"
+        if plan.config.spec.label == GOAL_SCHEME:
+            assert set(GOALS[plan.config.task]) <= set(plan.samples)
+        assert plan.samples[20] == 100 and plan.samples.get(10_000, 10) == 10, "instances of each length"
     assert not PRESETS["records"].probed
 
 
@@ -82,9 +83,7 @@ def test_a_run_without_any_right_is_given_fewer_instances_and_none_twice() -> No
 @pytest.mark.slow
 def test_from_nothing_to_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = {"steps": 2, "train_max": 2, "batch": 2, "d_model": 8, "n_heads": 2, "check_every": 2}
-    grids = tuple(
-        grid("copy", "lbpe/other=one ideal", 2, (4, 200), 8, score_scaling=s, **tiny) for s in ("log", "none")
-    )
+    grids = tuple(grid("copy", "lbpe ideal", 2, (4, 200), 8, score_scaling=s, **tiny) for s in ("log", "none"))
     small = Preset("a small one", grids, (), instances={200: 6}, probes=(), figures=PRESETS["records"].figures)
     monkeypatch.setattr("lengthlens.studies.presets.PRESETS", {"small": small})
     monkeypatch.setattr("lengthlens.analyses.page.embedded", lambda figure: "data:,")
@@ -96,7 +95,7 @@ def test_from_nothing_to_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert set(scores.loc[scores["scale"] == 200, "samples"]) <= {6, 1}, "a tenth once none was right"
     assert len(about["configs"]) == 8
     assert (done.figures / "records.png").exists()
-    assert "| copy | lbpe/other=one |" in (done.figures / "tables" / "records.md").read_text()
+    assert "| copy | lbpe |" in (done.figures / "tables" / "records.md").read_text()
     assert not reproduce("small", tmp_path, workers=1).made
 
 
@@ -147,7 +146,7 @@ def test_in_range_lengths_are_no_records() -> None:
     ],
 )
 def test_the_better_scaling_is_shown(log: Any, none: Any, best: str) -> None:
-    both = table(rows(log), rows(none, scheme=unscaled()))
+    both = table(rows(log, scheme=scaled()), rows(none))
     assert analysis.best_scaling(analysis.statistics(analysis.outcomes(both))) == best
     assert set(analysis.best(both)["score_scaling"]) == {best}
     assert set(analysis.best(both)["scheme"]) == {GOAL_SCHEME}
@@ -178,7 +177,7 @@ def test_order_is_that_of_the_record() -> None:
         "none",
         "hinted:relative/max_distance=12",
         "hinted:relative/max_distance=3",
-        "lbpe",
+        "lbpe/forms=nine/other=each",
         "ideal",
         GOAL_SCHEME,
     )
@@ -194,7 +193,7 @@ def test_order_is_that_of_the_record() -> None:
 def example() -> Study:
     return table(
         rows({20: [1.0] * 3, 1000: [1.0, 0.97, 1.0]}, train_max=10),
-        rows({20: [0.9] * 3, 1000: [0.0] * 3}, train_max=10, scheme=unscaled()),
+        rows({20: [0.9] * 3, 1000: [0.0] * 3}, train_max=10, scheme=scaled()),
         rows({20: [1.0] * 3, 1000: [None] * 3}, train_max=10, scheme="ideal"),
         rows({20: ["refused"] * 3, 1000: ["refused"] * 3}, train_max=10, scheme="learned"),
         rows({20: [0.0] * 3, 1000: [0.0] * 3}, train_max=10, scheme="rope", accurate=False),
@@ -204,7 +203,7 @@ def example() -> Study:
 def test_cells_say_what_is_missing_refused_or_not_accurate() -> None:
     cells = {line["scheme"]: line for line in analysis.lines(analysis.best(example()))}
     goal = cells[GOAL_SCHEME]
-    assert goal["n = 1000"] == "1.000 (0.970)" and goal["scores"] == "log"
+    assert goal["n = 1000"] == "1.000 (0.970)" and goal["scores"] == "none"
     assert goal["seeds ≥ 0.99 at 1000"] == "2/3" and goal["training"] == "200 steps, 20 s"
     assert (cells["ideal"]["n = 1000"], cells["ideal"]["seeds ≥ 0.99 at 1000"]) == ("–", "–")
     assert cells["learned"]["n = 20"] == "refused" and cells["learned"]["scores"] == "(log)"
@@ -220,7 +219,10 @@ def test_tables_carry_goals_samples_and_published_figures_apart() -> None:
         and "checkpoint or stopping time was selected" in found["records"].caption
     )
     assert "not run by us" in found["records-published"].caption
-    assert "2405.17399" in found["records-published"].markdown()
+    beside = found["records-published"].markdown()
+    assert (
+        "2405.17399" in beside and "| copy | the scale n | 10 | 1000 | 0.970 (3 seeds, 200 instances each) |" in beside
+    )
     assert r"\toprule" in found["records"].latex()
 
 
@@ -236,8 +238,8 @@ def test_the_figure_has_a_panel_a_task_and_a_star_a_goal() -> None:
 
 
 def test_the_committed_records() -> None:
-    """Eight tasks at a hundred times the training length, and two at a thousand times, every seed."""
+    """Eight tasks at a hundred times the training length, ten seeds, and at a thousand times, three seeds."""
     chosen = analysis.best(Study(*read_study(FIGURES / "study.parquet")))
-    assert set(analysis.goals(chosen)["state"]) == {"reached"} and len(analysis.goals(chosen)) == 10
+    assert set(analysis.goals(chosen)["state"]) == {"reached"} and len(analysis.goals(chosen)) == 16
     for name, made in analysis.tables(chosen).items():
         assert (FIGURES / "tables" / f"{name}.md").read_text() == made.markdown(), name

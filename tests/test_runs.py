@@ -28,6 +28,7 @@ from lengthlens.runs.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATU
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import Planned, pending
 from lengthlens.runs.training import train
+from lengthlens.tests.parameters import NINE
 
 TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
 
@@ -478,7 +479,14 @@ def test_the_best_row_of_a_length_counts() -> None:
 
 
 def test_an_option_that_was_added_later_leaves_names_as_they_were():
-    before, now = RunConfig("copy", "lbpe"), RunConfig("copy", "lbpe", {"other": "each"})
+    before, now = RunConfig("copy", "ideal"), RunConfig("copy", "ideal", {"other": "each"})
     assert now.id == before.id and "other" not in now.identity()["scheme_options"]
     assert now.scheme_options["other"] == "each"
-    assert RunConfig("copy", "lbpe", {"other": "one"}).id != before.id
+    assert RunConfig("copy", "ideal", {"other": "one"}).id != before.id
+
+
+def test_scores_are_scaled_unless_the_scheme_makes_up_for_length_itself():
+    scaling = {scheme: RunConfig("copy", scheme).score_scaling for scheme in ("rope", "ideal", NINE, "lbpe")}
+    assert scaling == {"rope": "log", "ideal": "log", NINE: "log", "lbpe": "none"}
+    assert RunConfig("copy", "lbpe", score_scaling="log").id != RunConfig("copy", "lbpe").id
+    assert RunConfig("copy", "lbpe", score_scaling="none").id == RunConfig("copy", "lbpe").id

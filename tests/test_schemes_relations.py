@@ -14,6 +14,7 @@ from lengthlens.models.schemes.ideal import KEPT_SCALES, OTHER, Ideal
 from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.schemes.relation import NOWHERE, Form, marked_keys, read_form, read_forms
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import NINE
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=64)
 ADDRESSED = [name for name, task in TASKS.items() if task.family == "position-addressed" and task.one_number]
@@ -113,7 +114,7 @@ def test_ideal_keeps_few_circuits():
     assert len(scheme.circuits.kept) <= KEPT_SCALES
 
 
-@pytest.mark.parametrize("name", ["ideal", "lbpe", "hinted:relative"])
+@pytest.mark.parametrize("name", ["ideal", NINE, "hinted:relative"])
 def test_twenty_thousand_tokens_block_by_block(name):
     """The last block of a long sequence: what is kept for other layers does not grow with the number of keys."""
     scheme = make_scheme(name, None, TASKS["copy"], SIZES).requires_grad_(False)
@@ -158,9 +159,9 @@ def test_marked_keys_are_where_the_form_has_the_value(form, i, n, window):
 
 @pytest.mark.parametrize("task", ADDRESSED)
 @pytest.mark.parametrize("scale", [1, 2, 3, 8, 40])
-def test_default_forms_hold_every_source(task, scale):
+def test_the_nine_forms_hold_every_source(task, scale):
     """Wherever a step reads, some form of the family has a value within its window."""
-    scheme = make_scheme("lbpe", None, TASKS[task])
+    scheme = make_scheme(NINE, None, TASKS[task])
     circuit = TASKS[task].circuit(scale)
     for slot in range(circuit.sources.shape[1]):
         codes = scheme.phi(
@@ -172,7 +173,7 @@ def test_default_forms_hold_every_source(task, scale):
 @pytest.mark.parametrize("task", [task for task in ADDRESSED if task not in ("shift", "duplicate")])
 def test_one_form_and_value_says_where_a_slot_is(task):
     """At all scales and steps; rotating and doubling need one per part of the answer."""
-    scheme = make_scheme("lbpe", None, TASKS[task])
+    scheme = make_scheme(NINE, None, TASKS[task])
     for slot in range(TASKS[task].circuit(9).sources.shape[1]):
         common: set[tuple[int, int]] | None = None
         for scale in (2, 5, 9):
@@ -204,21 +205,22 @@ def loop_bias(scheme: LearnedRelation, length: int, n: int, layer: int = 1) -> t
 @settings(max_examples=15, deadline=None)
 @given(length=st.integers(1, 16), scale=st.integers(1, 12), window=st.integers(0, 4), temperature=st.floats(0.2, 2))
 def test_lbpe_is_the_sum_over_forms(length, scale, window, temperature):
-    scheme = filled("lbpe", "copy", window=window)
+    scheme = filled(NINE, "copy", window=window)
     scheme.temperature.fill_(temperature)
     scheme.alive.copy_(torch.rand(scheme.alive.shape) < 0.7)
     torch.testing.assert_close(bias_of(scheme, length, scale), loop_bias(scheme, length, scale), atol=1e-5, rtol=1e-5)
 
 
 def test_lbpe_takes_forms_of_its_users():
-    scheme = filled("lbpe", "copy", forms="2i-j-3n+1, i+j", window=1)
+    scheme = filled("lbpe", "copy", forms="2i-j-3n+1, i+j", window=1, other="each")
     assert scheme.gate_logits.shape == (2, 3, 2)
     torch.testing.assert_close(bias_of(scheme, 14, 4), loop_bias(scheme, 14, 4))
 
 
 def trained_by_hand(**options: str) -> LearnedRelation:
     """Head 1 of layer 0 reads i−j = n strongly; head 2 avoids j = 1; the rest is noise."""
-    scheme = make_scheme("lbpe", options, TASKS["copy"], SIZES).eval().requires_grad_(False)
+    chosen = {"forms": "nine", "other": "each", **options}
+    scheme = make_scheme("lbpe", chosen, TASKS["copy"], SIZES).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
     scheme.bias.copy_(0.1 * torch.randn(scheme.bias.shape, generator=generator) / len(scheme.forms))
     at = {str(form): k for k, form in enumerate(scheme.forms)}
@@ -254,10 +256,10 @@ def test_pruning_leaves_a_relation_of_what_counts():
         "i−j = n", "j = 1", "i−j = n and j = 1", "no form within its window",
     }  # fmt: skip
     # Pruned entries stay pruned in a copy that is loaded.
-    again = make_scheme("lbpe", None, TASKS["copy"], SIZES)
+    again = make_scheme(NINE, None, TASKS["copy"], SIZES)
     again.load_state_dict(scheme.state_dict())
     assert torch.equal(again.phi(position[:, None], position, torch.tensor(5)), codes)
-    assert make_scheme("lbpe", None, TASKS["copy"]).prune_below(0.5).phi(*torch.tensor([7, 2, 5])).tolist() == [0]
+    assert make_scheme(NINE, None, TASKS["copy"]).prune_below(0.5).phi(*torch.tensor([7, 2, 5])).tolist() == [0]
 
 
 def test_all_other_keys_together_weigh_as_one_at_every_length():
@@ -301,7 +303,7 @@ def test_pruning_goes_as_far_as_something_holds():
 
 
 def test_annealing_sharpens_the_gates():
-    scheme = filled("lbpe", "copy", final_temperature=0.05)
+    scheme = filled(NINE, "copy", final_temperature=0.05)
     start = scheme.gates()
     for progress, temperature in ((0.0, 1.0), (0.5, 0.05**0.5), (1.0, 0.05), (7.0, 0.05)):
         scheme.anneal(progress)

@@ -20,12 +20,12 @@ def test_they_are_small_sound_and_say_nothing_of_a_machine() -> None:
         *("config.json", "status.json", "evaluation.json", "manifest.json", "model.safetensors")
     }
     assert {
-        "copy/lbpe",
+        "copy/lbpe/forms=nine/other=each",
         "copy/rope",
         "copy/learned",
         "copy/ideal",
-        "parity-cot/lbpe",
-        "addition/lbpe/other=one",
+        "parity-cot/lbpe/forms=nine/other=each",
+        "addition/lbpe/forms=nine/other=one",
     } <= set(shipped())
     for run in shipped().values():
         assert run.problems() == [] and run.config.train_max == 10

@@ -16,11 +16,12 @@ from lengthlens.runs.stack import Stack, stacks
 from lengthlens.runs.sweep import Grid, sweep, train_and_evaluate_all
 from lengthlens.runs.trainer import Trainer
 from lengthlens.tasks import Task
+from lengthlens.tests.parameters import NINE
 
 TINY = {"train_max": 4, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 7, "device": "cpu"}
 # Moved by rounding alone: nothing that all keys have in common changes a softmax. In W_R, rows of slow sinusoids.
 NOISE = ("b_K", "inner.b_in", "anchored.b_in", "pos_embed.b_in", "W_R")
-FEW = ["lbpe", "lbpe/forms=wide/other=mean", "randomized:learned"]
+FEW = [NINE, "lbpe", "randomized:learned"]
 EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in scheme_names() if name not in FEW)]
 
 
@@ -33,7 +34,7 @@ def configs(scheme: str, count: int, **changes: Any) -> list[ll.RunConfig]:
 @pytest.mark.parametrize("lengths", ["one", "mixed"])
 @pytest.mark.parametrize("scheme", EVERY)
 def test_a_stacked_run_learns_what_it_learns_alone(scheme: str, lengths: str) -> None:
-    count = 8 if (scheme, lengths) == ("lbpe", "one") else 3
+    count = 8 if (scheme, lengths) == (NINE, "one") else 3
     alone = [Trainer(config) for config in configs(scheme, count, lengths=lengths)]
     for trainer in alone:
         while not trainer.done:
@@ -95,7 +96,7 @@ def operations(trainers: list[Trainer]) -> int:
 
 def test_operations_do_not_depend_on_how_many_runs_there_are() -> None:
     """Eight seeds of lbpe: as many as two. One has a copy less, since its embeddings alone are contiguous."""
-    one, two, eight = (operations([Trainer(c) for c in configs("lbpe", count, steps=4)]) for count in (1, 2, 8))
+    one, two, eight = (operations([Trainer(c) for c in configs(NINE, count, steps=4)]) for count in (1, 2, 8))
     assert one + 1 == two == eight
 
 

@@ -27,6 +27,7 @@ from lengthlens.runs.training import (
 )
 from lengthlens.studies.sharing import export, fetch
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import NINE
 
 SMALL = {
     "n_heads": 2,
@@ -47,7 +48,7 @@ def small(scheme: str = "relative", **changes: object) -> RunConfig:
 # -- resuming ----------------------------------------------------------------------------------------------------
 
 # Schemes that draw positions in training, that are annealed, that have networks of their own, and plain ones.
-SCHEMES = ("relative", "rope", "learned", "ideal", "lbpe", "hinted:relative", "randomized:learned", "abacus", "fire")
+SCHEMES = ("relative", "rope", "learned", "ideal", NINE, "hinted:relative", "randomized:learned", "abacus", "fire")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

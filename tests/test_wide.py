@@ -1,7 +1,6 @@
 """The wide family of forms: what it holds, how it is thinned out in training, and the tasks that it is tried on."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from lengthlens.runs.trainer import Trainer
 from lengthlens.studies.presets import read_preset
 from lengthlens.tasks import TASKS
 from lengthlens.tasks.contract import check_task
+from lengthlens.tests.parameters import NINE
 from lengthlens.theory.verdict import verdict
 
 SIZES = Sizes(n_layers=2, n_heads=2, d_head=4, d_model=8, n_ctx=64)
@@ -105,9 +105,10 @@ def test_named_keys_are_those_of_the_scores_and_lines_are_only_of_whole_forms() 
 
 
 def test_ids_of_earlier_runs_are_what_they_were() -> None:
-    config = RunConfig("copy", "lbpe", {"other": "one"}, score_scaling="none")
+    config = RunConfig("copy", "lbpe", {"forms": "nine", "other": "one"}, score_scaling="none")
     assert config.id == "copy_lbpe_s0_1ce42627"
-    assert replace(config, scheme_options={"other": "one", "forms": "wide"}).id != config.id
+    assert RunConfig("copy", "lbpe").id == "copy_lbpe_s0_24421b8e", "wide, and the others as one mean, by default"
+    assert RunConfig("copy", "lbpe", {"forms": "nine", "other": "each"}).id == "copy_lbpe_s0_5d9a000d", "of the study"
 
 
 # -- thinned out in training -----------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ def test_condensing_keeps_what_is_needed_and_nothing_else() -> None:
 
 
 def test_only_the_wide_family_has_a_price_and_condenses() -> None:
-    scheme, listed = wide(), make_scheme("lbpe", {}, TASKS["copy"], SIZES)
+    scheme, listed = wide(), make_scheme(NINE, {}, TASKS["copy"], SIZES)
     price = scheme.penalty()
     assert price is not None
     torch.testing.assert_close(price, PRICE * scheme.bias.abs().sum())
@@ -175,7 +176,7 @@ def test_tasks_that_only_the_wide_family_holds(name: str) -> None:
 
 
 def test_every_second_is_none_of_the_nine() -> None:
-    assert verdict("every-second", "lbpe", 6, 12, helps=False).verdict == "impossible"
+    assert verdict("every-second", NINE, 6, 12, helps=False).verdict == "impossible"
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3, 5])

@@ -335,8 +335,12 @@ def weighted_pointers(pointers: Sequence[Pointer], steps: Steps, train_max: int)
     """
     if (alone := unfailing(pointers, steps)) and all_covered(alone, steps, train_max):
         return WeightedPointers(tuple(alone), np.ones(len(alone)), numbered(at_source(alone, steps))[1])
+    near = up_to(steps, 2 * train_max)
+    samples = (near[::stride] for stride in (256, 32) if len(near) > 20 * stride)
+    if any(lightest(comparisons(pointers, sample)) is None for sample in samples):
+        return None  # what no weights do for some steps, none do for all
     for window in sorted({abs(one.value) for one in pointers}):
-        chosen = fewest([one for one in pointers if abs(one.value) <= window], up_to(steps, 2 * train_max))
+        chosen = fewest([one for one in pointers if abs(one.value) <= window], near)
         if chosen is not None and all_covered(chosen[0], steps, train_max):
             return WeightedPointers(tuple(chosen[0]), chosen[1], numbered(at_source(chosen[0], steps))[1])
     return None

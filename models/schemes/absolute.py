@@ -55,9 +55,9 @@ class _Table(Anchorable):
 
     @dataclass(frozen=True)
     class Options:
-        start: int = option(0, at_least=0, at_most=LARGEST, later=True)
-        spread: int = option(0, at_least=0, at_most=LARGEST, later=True)
-        draws: int = option(8, at_least=1, at_most=1000, later=True)  # without a spread there is but one
+        start: int = option(0, at_least=0, at_most=LARGEST, before=0)
+        spread: int = option(0, at_least=0, at_most=LARGEST, before=0)
+        draws: int = option(8, at_least=1, at_most=1000, before=8)  # without a spread there is but one
 
     options: Options
 

@@ -104,7 +104,7 @@ class Ideal(PositionScheme):
     @dataclass(frozen=True)
     class Options:
         table_scale: int = option(20, at_least=1, at_most=200)  # beyond any training range here
-        other: Literal["each", "one"] = option("each", later=True)  # keys without a value weigh each, or all as one
+        other: Literal["each", "one"] = option("each", before="each")  # keys without a value weigh each, or all as one
 
     options: Options
 

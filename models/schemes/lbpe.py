@@ -38,8 +38,8 @@ from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout, Line
 
 # Counted back from the query, forward from the start, and mirrored, each at small multiples of the scale. With a window
-# of 3 they hold every source of every position-addressed task here (a test says so).
-FORMS = "i-j, i-j-n, i-j-2n, j, j-n, j-2n, i+j-n, i+j-2n, i+j-3n"
+# of 3 they hold every source of every position-addressed task here (a test says so), and no source of some others.
+NINE = "i-j, i-j-n, i-j-2n, j, j-n, j-2n, i+j-n, i+j-2n, i+j-3n"
 
 EVERY = slice(None)
 
@@ -51,7 +51,7 @@ NEGLIGIBLE = 0.1  # a weight that adds less than this to a score is dropped unas
 
 
 class LearnedRelation(PositionScheme):
-    """Each head chooses among integer linear forms of i, j, n, and learns a bias for each small value of them.
+    """Each head learns a bias for each small value of integer linear forms of i, j, n, and few of them survive.
 
     A form u = a·i + b·j + c·n + d is coded as u where |u| ≤ window, and as OTHER elsewhere. What a head adds to the
     score of a pair is Σ over forms of F · gate[form] · bias[form, code], with gates that are a softmax at `temperature`
@@ -90,12 +90,12 @@ class LearnedRelation(PositionScheme):
     @dataclass(frozen=True)
     class Options:
         variant: str = "forms"  # the only one; what was "mlp" is scheme lbpe-mlp. Kept: it is part of runs' names
-        forms: str = FORMS  # a list with commas, or "wide"
+        forms: str = option(WIDE, names={"nine": NINE})  # "wide", "nine", or a list with commas
         window: int = option(3, at_least=0, at_most=64)
         final_temperature: float = option(1.0, at_least=0.01)  # of the gates, reached at the end of training
         hidden: int = option(32, at_least=1, at_most=4096)  # means nothing here; kept for the same reason
         # Keys without a value: each by itself, all with the weight of one, or all as one key of score 0.
-        other: Literal["each", "one", "mean"] = option("each", later=True)
+        other: Literal["each", "one", "mean"] = option("mean", before="each")
 
         def __post_init__(self) -> None:
             if self.variant == "mlp":

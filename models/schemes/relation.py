@@ -117,7 +117,7 @@ def numbered(codes: Ints) -> tuple[Ints, Ints]:
 
 
 LARGEST_FACTOR = 1000  # factor of a form
-MOST_FORMS = 64
+MOST_FORMS = 96  # room for the wide family
 WIDE = "wide"  # stands for the whole family of `wide_forms` where forms are listed
 NOWHERE = -1  # in place of a key that is not there
 TERM = re.compile(r"([+\-−]?)(\d*)([ijn]?)")

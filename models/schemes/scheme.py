@@ -43,13 +43,20 @@ class NoOptions:
     """The options of a scheme that has none."""
 
 
-def option(default: Any, at_least: float | None = None, at_most: float | None = None, later: bool = False) -> Any:
+def option(
+    default: Any,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    before: Any = None,
+    names: Mapping[str, str] | None = None,
+) -> Any:
     """A field of an `Options` dataclass whose numbers are bounded (bounds included).
 
-    One that was added `later`, when runs had been stored without it, has a default that means what they did: at that
-    value it is no part of a run's name, so that they are still found.
+    One that was added when runs had been stored without it says what they did `before`: at that value it is no part of
+    a run's name, so that they are still found. `names` are short words for long texts.
     """
-    return field(default=default, metadata={"at_least": at_least, "at_most": at_most, "later": later})
+    about = {"at_least": at_least, "at_most": at_most, "before": before, "names": names or {}}
+    return field(default=default, metadata=about)
 
 
 def readable(numbers: Tensor) -> bool:

@@ -142,6 +142,18 @@ class SchemeSpec:
         return any(each.uses_scale for each in _classes(self.name) if each is not None)
 
     @property
+    def usual_scaling(self) -> str:
+        """How scores are scaled in training unless something else is asked for.
+
+        Softmax spreads over ever more keys, and even the ideal scheme decays, unless scores grow with the log of their
+        number. Where all keys that a scheme does not name weigh as one, there is nothing to make up for.
+
+        >>> SchemeSpec.of("ideal").usual_scaling, SchemeSpec.of("lbpe").usual_scaling
+        ('log', 'none')
+        """
+        return "log" if self.options.get("other", "each") == "each" else "none"
+
+    @property
     def relation_in_words(self) -> str:
         scheme, wrapper = _classes(self.name)
         return wrapper.words(scheme) if wrapper else scheme.relation_in_words
@@ -149,18 +161,18 @@ class SchemeSpec:
     @property
     def label(self) -> str:
         """As tables and figures name it: with those of its options that are not the default. `parse` reads it."""
-        usual = SchemeSpec.of(self.name).options
-        return "/".join([self.name, *(f"{k}={v}" for k, v in self.options.items() if usual[k] != v)])
+        usual, fields = SchemeSpec.of(self.name).options, _fields(self.name)
+        other = {name: value for name, value in self.options.items() if usual[name] != value}
+        return "/".join([self.name, *(f"{name}={_word(fields[name], value)}" for name, value in other.items())])
 
     def identity(self) -> dict[str, Any]:
-        """The options that are part of a run's name: without those that were added later and are at their default.
+        """The options that are part of a run's name: without those that were added later and are as it was before.
 
         >>> sorted(SchemeSpec.of("ideal", {"other": "each"}).identity())
         ['table_scale']
         """
-        fields = [field for kind in _kinds(self.name) for field in dataclasses.fields(kind)]
-        later = {field.name: field.default for field in fields if field.metadata.get("later")}
-        return {name: value for name, value in self.options.items() if name not in later or later[name] != value}
+        before = {name: field.metadata.get("before") for name, field in _fields(self.name).items()}
+        return {name: value for name, value in self.options.items() if before[name] is None or before[name] != value}
 
     def build(self, task: Task | None = None, sizes: Sizes | None = None) -> PositionScheme:
         """The scheme itself, for a network of these sizes.
@@ -270,6 +282,15 @@ def _kinds(name: str) -> list[type]:
     return [each.Options for each in _classes(name) if each is not None]
 
 
+def _fields(name: str) -> "dict[str, dataclasses.Field[Any]]":
+    return {field.name: field for kind in _kinds(name) for field in dataclasses.fields(kind)}
+
+
+def _word(field: "dataclasses.Field[Any]", value: Any) -> Any:
+    """A value, or its short name."""
+    return next((word for word, text in field.metadata.get("names", {}).items() if text == value), value)
+
+
 @lru_cache(1024)
 def _types(kind: type) -> dict[str, Any]:
     """The types of the options, by name."""
@@ -282,6 +303,9 @@ def _filled(name: str, kinds: Sequence[type], given: Mapping[str, Any]) -> list[
     for each in given:
         if each not in fields:
             raise unknown(f"option of scheme '{name}'", str(each), fields)
+    before = {each: field.metadata.get("before") for each, field in fields.items()}
+    if all(each in given for each, value in before.items() if value is None):  # stored when these were all
+        given = {each: value for each, value in before.items() if value is not None} | dict(given)
     filled = []
     for kind in kinds:
         types = _types(kind)
@@ -291,6 +315,8 @@ def _filled(name: str, kinds: Sequence[type], given: Mapping[str, Any]) -> list[
 
 def _value(scheme: str, field: "dataclasses.Field[Any]", kind: Any, value: Any) -> Any:
     """The value as one of the types that `kind` allows, within its bounds; else a sentence that says what it may be."""
+    if isinstance(value, str):
+        value = field.metadata.get("names", {}).get(value.strip(), value)
     what = f"option '{field.name}' of scheme '{scheme}'"
     if get_origin(kind) is Literal:
         if value in get_args(kind):
