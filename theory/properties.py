@@ -283,20 +283,34 @@ def examine_family(
 def chosen_for(
     family: Mapping[str, Relation], heads: Sequence[Sequence[Pointer]], steps: Steps, train_max: int
 ) -> tuple[Choice, Ints]:
-    """What serves the one slot of these steps, and the signature of each step under it."""
-    best = best_of(family, steps, train_max)
+    """What serves the one slot of these steps, and the signature of each step under it.
+
+    Where the largest length of a tuple does not say where the source is, nothing does that knows only that length.
+    """
+    open_ended = is_undecided(steps) and not any(relation.whole_scale for relation in family.values())
+    best = best_of(family, steps, train_max, 1 if open_ended else LOOKED_AT)
     tried = (weighted_pointers(pointers, steps, train_max) for pointers in heads)
-    together = None if best.findings.possible else next((found for found in tried if found), None)
+    together = None if best.findings.possible or open_ended else next((found for found in tried if found), None)
     if together is None:
         return best, source_codes(family[best.name], [steps])[0].signature
     served = Findings(None, None, None, *counts([together.signature], [steps], train_max))
     return replace(best, name=str(together), findings=served), together.signature
 
 
-def best_of(family: Mapping[str, Relation], steps: Steps, train_max: int) -> Choice:
-    """The first relation that serves a slot, or else the one that comes nearest; small scales decide on most."""
+def is_undecided(steps: Steps) -> bool:
+    """Whether two steps with the same query and largest length read different keys in their one slot."""
+    order = np.lexsort((steps.sources[:, 0], steps.size, steps.query))
+    query, size, source = (np.diff(part[order]) for part in (steps.query, steps.size, steps.sources[:, 0]))
+    return bool(((query == 0) & (size == 0) & (source != 0)).any())
+
+
+def best_of(family: Mapping[str, Relation], steps: Steps, train_max: int, most: int) -> Choice:
+    """The first relation that serves a slot, or else the one that comes nearest; small scales decide on most.
+
+    Of a large family at most so many are looked at as name the source most often: one that serves names it always.
+    """
     few, tried = up_to(steps, 2 * train_max), {}
-    for name, relation in family.items():
+    for name, relation in most_often(family, few, most).items():
         tried[name] = examine(relation, [few], train_max)
         if tried[name].possible:
             tried[name] = examine(relation, [steps], train_max)
@@ -306,10 +320,25 @@ def best_of(family: Mapping[str, Relation], steps: Steps, train_max: int) -> Cho
     return Choice(steps.operator, steps.slot_names[0], name, tried[name])
 
 
+def most_often(family: Mapping[str, Relation], steps: Steps, most: int) -> Mapping[str, Relation]:
+    """The relations under which most of the sources have a code of their own, those with most of them first."""
+    if len(family) <= most:
+        return family
+    some = steps[:: max(1, len(steps) // SAMPLED)]
+
+    def named(relation: Relation) -> int:
+        codes = relation.codes(some.query, some.sources[:, 0], some.scale)
+        return len(some) if relation.background is None else int((codes != relation.background).any(1).sum())
+
+    return {name: family[name] for name in sorted(family, key=lambda name: -named(family[name]))[:most]}
+
+
 # -- several pointers together ---------------------------------------------------------------------------------------
 
 NOWHERE = -1
 STEPS_TOGETHER = 1 << 14
+LOOKED_AT = 9  # relations of a family, for each slot
+SAMPLED = 256  # steps by which they are chosen
 PACKED = 39  # digits of base 3 that fit into 63 bits
 Floats = NDArray[np.float64]
 
@@ -335,12 +364,8 @@ def weighted_pointers(pointers: Sequence[Pointer], steps: Steps, train_max: int)
     """
     if (alone := unfailing(pointers, steps)) and all_covered(alone, steps, train_max):
         return WeightedPointers(tuple(alone), np.ones(len(alone)), numbered(at_source(alone, steps))[1])
-    near = up_to(steps, 2 * train_max)
-    samples = (near[::stride] for stride in (256, 32) if len(near) > 20 * stride)
-    if any(lightest(comparisons(pointers, sample)) is None for sample in samples):
-        return None  # what no weights do for some steps, none do for all
     for window in sorted({abs(one.value) for one in pointers}):
-        chosen = fewest([one for one in pointers if abs(one.value) <= window], near)
+        chosen = fewest([one for one in pointers if abs(one.value) <= window], up_to(steps, 2 * train_max))
         if chosen is not None and all_covered(chosen[0], steps, train_max):
             return WeightedPointers(tuple(chosen[0]), chosen[1], numbered(at_source(chosen[0], steps))[1])
     return None
