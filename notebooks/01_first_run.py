@@ -31,7 +31,8 @@ for step in task.circuit(3):
 # -----
 # A run is a task, a position embedding (here called a *scheme*), a recipe and a seed. ``lbpe`` learns by itself
 # which positions belong together.
-config = ll.RunConfig(task="copy", scheme="lbpe", train_max=4, steps=250, d_model=32, n_heads=2, check_every=50)
+scheme = "lbpe/forms=nine/other=each"  # from nine forms it takes fewer steps than from all, which is the default
+config = ll.RunConfig(task="copy", scheme=scheme, train_max=4, steps=250, d_model=32, n_heads=2, check_every=50)
 trained = ll.train(config)
 print(trained.status)
 

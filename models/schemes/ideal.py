@@ -17,7 +17,16 @@ from torch import Tensor, nn
 from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
 from lengthlens.models.schemes.relation import Code, Ints, Relation
-from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Recent, Sizes, option, pooled_keys
+from lengthlens.models.schemes.scheme import (
+    NamedKeys,
+    Positions,
+    PositionScheme,
+    Recent,
+    Sizes,
+    option,
+    pooled_keys,
+    seen_keys,
+)
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.layout import Layout, Line
 from lengthlens.tasks.task import UNUSED
@@ -200,7 +209,11 @@ class Ideal(PositionScheme):
     def _dense_bias(self, layer: int, roles: Tensor, queries: slice) -> Tensor:
         """[row, head, query, key] from [row, query, key]"""
         bias = nn.functional.pad(self.table[layer], (1, 0))[:, roles].transpose(0, 1)
-        return bias if self.options.other == "each" else bias - pooled_keys(roles > 0, queries)[:, None]
+        return bias if self.options.other == "each" else bias - self._pooled(roles > 0, queries)
+
+    def _pooled(self, valued: Tensor, queries: slice) -> Tensor:
+        """[row, 1, query, key] from [row, query, key]"""
+        return pooled_keys(~valued & seen_keys(queries, valued.device))[:, None]
 
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]. Sparse: a step reads a handful of keys, however many there are."""
@@ -212,7 +225,7 @@ class Ideal(PositionScheme):
         if self.options.other == "each":
             return bias
         valued = empty[0].bool().index_fill(0, place, True).view(shape[1:])
-        return bias - pooled_keys(valued, queries)[:, None]
+        return bias - self._pooled(valued, queries)
 
     def _entries(self, positions: Positions, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
         """Of each pair that has a bias, its place in a block [scale, query, key], and in the table. [entry] each"""

@@ -25,14 +25,15 @@ from lengthlens.models.schemes.relation import (
     read_forms,
 )
 from lengthlens.models.schemes.scheme import (
+    KEPT_LENGTH,
     NamedKeys,
     Positions,
     PositionScheme,
     Sizes,
     option,
-    other_keys,
     pooled_keys,
     readable,
+    seen_keys,
 )
 from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout, Line
@@ -149,30 +150,49 @@ class LearnedRelation(PositionScheme):
         return PRICE * self.bias.abs().sum() if self.wide else None
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        bias = self._bias_of_rows(layer, positions, queries)
+        bias = self._per_row(positions, lambda scales: self._bias(layer, positions, queries, scales))
         if not self.means_others:
             return bias
-        bias, other = bias.unbind(1)
-        return bias - other * (q.transpose(1, 2) @ k.permute(0, 2, 3, 1))
+        other = self._per_row(positions, lambda scales: self._others(layer, positions, queries, scales)[1])
+        return bias.addcmul(other.to(bias.dtype), q.transpose(1, 2) @ k.permute(0, 2, 3, 1), value=-1)
 
-    def _bias_of_rows(self, layer: int, positions: Positions, queries: slice) -> Tensor:
-        """`_bias`, [1|row, …]."""
-        return positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
+    def _per_row(self, positions: Positions, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What `make` gives for scales, [1|row, …]."""
+        return positions.per_scale(make)
 
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
-        """[scale, head, query, key]; if others have score 0, [scale, 2, …], which keys are others behind it."""
+        """[scale, head, query, key]"""
         kind, used = self._used()
         key, exists = self._pointed(positions, queries, scales, kind, used)
         every = positions.once("weights", lambda: chosen(self.weights(), used)[:, None, :, None].unbind())
         added = torch.where(exists, every[layer], 0)  # [scale, head, query, pointer]
-        empty = added.new_zeros(*added.shape[:3], queries.stop)
-        bias = empty.scatter_add(3, key.expand_as(added), added)
-        if not self.pools_others:
-            return bias
-        counts = (exists & chosen(self.alive, used)[layer][:, None]).to(added.dtype)
-        valued = empty.scatter_add(3, key.expand_as(counts), counts) > 0
-        bias = bias - pooled_keys(valued, queries)
-        return torch.stack([bias, other_keys(valued, queries).to(bias.dtype)], 1) if self.means_others else bias
+        bias = added.new_zeros(*added.shape[:3], queries.stop).scatter_add(3, key.expand_as(added), added)
+        return bias - self._others(layer, positions, queries, scales)[0] if self.pools_others else bias
+
+    def _others(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
+        """What is taken off the scores of keys without a value (`pooled_keys`), and which they are.
+
+        [scale, head, query, key] each. For all layers at once, unless the sequence is long.
+        """
+        if positions.tokens.shape[1] > KEPT_LENGTH:
+            pooled, other = self._others_in(slice(layer, layer + 1), positions, queries, scales)
+            return pooled[0], other[0]
+        made = positions.once(
+            ("others", queries.start, queries.stop), lambda: self._others_in(EVERY, positions, queries, scales)
+        )
+        return made[0][layer], made[1][layer]
+
+    def _others_in(self, layers: slice, positions: Positions, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
+        """[layer, scale, head, query, key]"""
+        kind, used = self._used()
+        key, exists = self._pointed(positions, queries, scales, kind, used)
+        counts = (exists & chosen(self.alive[layers], used)[:, None, :, None]).to(self.bias.dtype)
+        valued = counts.new_zeros(*counts.shape[:4], queries.stop).scatter_add(4, key.expand_as(counts), counts)
+        seen = positions.cached_if_short(
+            ("others seen", queries.start, queries.stop), lambda: seen_keys(queries, key.device)
+        )
+        other = (valued == 0) & seen
+        return pooled_keys(other), other
 
     def _pointed(
         self, positions: Positions, queries: slice, scales: Tensor, kind: Hashable, used: Tensor | None

@@ -5,7 +5,7 @@ field 2, the prompt has P = 2 fields, and "field f−P, offset o+1" points at th
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple
@@ -118,12 +118,11 @@ def keys_in(fields: Fields, queries: slice, forms: Tensor, values: Tensor) -> Te
     lie behind the query in the query's own field. [row, query, pointer]"""
     own, prompt, constant, along, length = forms.unbind(1)
     field, offset = (part[:, queries, None] for part in (fields.field, fields.offset))
-    other = own * field + prompt * fields.prompt[:, None, None] + constant
-    # How long the query's own field will be, nobody knows yet.
-    exists = (other >= 0) & ((other < field) | ((other == field) & (length == 0)))
+    other = constant.addcmul(own, field).addcmul(prompt, fields.prompt[:, None, None])
+    exists = (other >= 0) & (other <= field - length)  # how long the query's own field will be, nobody knows yet
     other = torch.where(exists, other, 0)
     start, end = (fields.start.gather(1, at.flatten(1)).view(other.shape) for at in (other, other + 1))
-    key = start + along * offset + length * (end - start) + values
+    key = (start + values).addcmul(along, offset).addcmul(length, end - start)
     return torch.where(exists, key.clamp(min=start, max=end), -1)
 
 
@@ -188,8 +187,8 @@ class LearnedFields(LearnedRelation):
     def condenses(cls, options: Mapping[str, Any]) -> bool:
         return True
 
-    def _bias_of_rows(self, layer: int, positions: Positions, queries: slice) -> Tensor:
-        return self._bias(layer, positions, queries, positions.tokens)
+    def _per_row(self, positions: Positions, make: Callable[[Tensor], Tensor]) -> Tensor:
+        return make(positions.tokens)
 
     def _pointed(
         self, positions: Positions, queries: slice, scales: Tensor, kind: Any, used: Tensor | None

@@ -449,30 +449,28 @@ class Anchorable(PositionScheme):
         return scale if self.anchored else 0 * scale
 
 
-def pooled_keys(valued: Tensor, queries: slice) -> Tensor:
+def pooled_keys(other: Tensor) -> Tensor:
     """At keys without a value, the log of how many of them a query sees; 0 elsewhere. [*, query, key]
 
     Taken off the scores, it makes them weigh as one key with their average, however many there are: at every length,
-    attention is then the same function of the keys that have a value. `valued` is for a block of queries, and keys
-    after a query do not count.
+    attention is then the same function of the keys that have a value. `other` says which they are, of `seen_keys`.
 
     The first key stands apart, value or not. Heads that have nothing to attend to rest on a mark such as ``^``, by its
     token; pooled, its weight would fade as the keys beside it grow in number.
 
-    >>> one_of_four = torch.tensor([[[False, False, True, False]]])
-    >>> pooled_keys(one_of_four, slice(3, 4)).exp().round().tolist()
+    >>> valued = torch.tensor([[[False, False, True, False]]])
+    >>> pooled_keys(~valued & seen_keys(slice(3, 4), valued.device)).exp().round().tolist()
     [[[1.0, 2.0, 1.0, 2.0]]]
     """
-    other = other_keys(valued, queries)
-    number = other.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(other, number.to(torch.get_default_dtype()).log(), 0)
+    number = other.sum(-1, keepdim=True, dtype=torch.get_default_dtype()).clamp(min=1)
+    return torch.where(other, number.log(), 0)
 
 
-def other_keys(valued: Tensor, queries: slice) -> Tensor:
-    """Which keys have no value, of those that a query sees and without the first. [*, query, key]"""
-    query = torch.arange(queries.start, queries.stop, device=valued.device)[:, None]
-    key = torch.arange(queries.stop, device=valued.device)
-    return ~valued & (key <= query) & (key > 0)
+def seen_keys(queries: slice, device: torch.device) -> Tensor:
+    """The keys that each query of a block sees, without the first. [query, key]"""
+    query = torch.arange(queries.start, queries.stop, device=device)[:, None]
+    key = torch.arange(queries.stop, device=device)
+    return (key <= query) & (key > 0)
 
 
 def joined(parts: Iterable[Tensor | None], join: Callable[[Tensor, Tensor], Tensor] = operator.add) -> Tensor | None:
