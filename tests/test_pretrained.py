@@ -19,13 +19,14 @@ from lengthlens.models.pretrained import CONFIG, WEIGHTS, digest, is_local, load
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks.copying import Copy
+from lengthlens.tests.parameters import few
 
 Small = Callable[..., HookedModel]
 Mixed = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 LENGTHS = (1, 2, 22, 100)
 
 
-@pytest.mark.parametrize("name", scheme_names())
+@pytest.mark.parametrize("name", few(scheme_names(), "none", "rope", "lbpe", "hinted:relative"))
 def test_bitwise_equal_logits(name: str, small_model: Small, mixed_batch: Mixed, tmp_path: Path) -> None:
     model = small_model(name)
     model.save_pretrained(tmp_path)

@@ -18,6 +18,7 @@ from lengthlens.probes.controls import SHARP, copy_by_content, copy_by_hand, ind
 from lengthlens.probes.stretch import placements
 from lengthlens.probes.subject import exact_by_scale
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import few
 
 COPY = TASKS["copy"]
 TRAINED = 5  # the one scale at which the copiers below are right
@@ -36,7 +37,7 @@ def exact(model: HookedModel, scale: int) -> float:
 # -- nothing is changed ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", scheme_names())
+@pytest.mark.parametrize("scheme", few(scheme_names(), "none", "rope", "lbpe", "hinted:relative"))
 def test_surgery_that_changes_nothing_changes_no_bit(scheme: str, small_model: Callable[..., HookedModel]) -> None:
     model, tokens = small_model(scheme), instances(5)
     before, names = model(tokens), list(model.state_dict())

@@ -116,6 +116,7 @@ def survives_the_death_of_a_worker(reference: RunStore, where: Path, **engine: o
     assert any([event["event"] for event in run.events()].count("start") > 1 for run in store.runs())
 
 
+@pytest.mark.slow
 def test_local_workers_may_die(reference: tuple[RunStore, float], tmp_path: Path) -> None:
     survives_the_death_of_a_worker(reference[0], tmp_path, workers=2)
 

@@ -14,6 +14,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import few
 
 NAMES = scheme_names()
 Small = Callable[..., HookedModel]
@@ -81,7 +82,7 @@ def test_folding_keeps_the_logits(kind: str | None, small_model: Small, mixed_ba
             model.folded()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(NAMES, "none", "rope", "lbpe", "hinted:relative"))
 def test_patching_a_clean_activation_into_itself_changes_nothing(name: str, small_model: Small) -> None:
     model = small_model(name)
     tokens = model.to_tokens("^ 7 3 = 7 3 $")
@@ -116,7 +117,7 @@ def test_detect_head(name: str, small_model: Small) -> None:
     torch.testing.assert_close(scores[1, 2], expected.detach(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(NAMES, "none", "rope", "lbpe", "hinted:relative"))
 def test_svd_interpreter(name: str, small_model: Small) -> None:
     model = small_model(name)
     vectors = SVDInterpreter(model).get_singular_vectors("OV", layer_index=1, head_index=2, num_vectors=2)
@@ -127,7 +128,7 @@ def test_svd_interpreter(name: str, small_model: Small) -> None:
         assert SVDInterpreter(model).get_singular_vectors(kind, layer_index=0, num_vectors=2).shape == (14, 1, 2)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(NAMES, "none", "rope", "lbpe", "hinted:relative"))
 def test_training_tool(name: str, small_model: Small) -> None:
     model = small_model(name)
     tokens = TASKS["copy"].sample(3, 16, torch.Generator().manual_seed(0)).tokens
