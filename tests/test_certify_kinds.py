@@ -67,7 +67,7 @@ BACK = Form(1, -1, -1)  # i−j−n, which copying reads at 0
 
 def lured(far: int, layers: int = 1) -> HookedModel:
     """Copies, but prefers the key n + `far` back, which only long instances have."""
-    model = copier(COPY, "lbpe", layers=layers, forms="i-j-n, i-j-n-1", window=1)
+    model = copier(COPY, "lbpe", layers=layers, forms="i-j-n, i-j-n-1", window=1, other="each")
     return point(model, [BACK, BACK._replace(constant=-far)], [(0, 0, 30.0), (1, 0, 60.0)])
 
 
@@ -158,7 +158,7 @@ def test_every_kind_has_witnesses_where_it_begins_and_ends(seed: int) -> None:
 def test_every_step_is_of_a_kind_that_was_found(task: Task, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With forms that meet late, step by step: against what schemes and circuits say at each scale."""
     monkeypatch.setattr(proof, "BLOCK", 100)  # kinds are put together from many blocks
-    options = {"forms": "i-j-n, i+j-2n-20, 2i-j-3n, j-17", "window": 1} if scheme == "lbpe" else {}
+    options = {"forms": "i-j-n, i+j-2n-20, 2i-j-3n, j-17", "window": 1, "other": "each"} if scheme == "lbpe" else {}
     model = build(ModelConfig(task=task.name, scheme=scheme, scheme_options=options), task)
     with torch.no_grad():
         for parameter in model.pos_embed.parameters():
@@ -215,7 +215,11 @@ def test_refusals_in_a_sentence() -> None:
         certify(copier(Wrong(), "ideal"))
     with pytest.raises(UserError, match=r"repeat only every \d+ scales"):
         certify(
-            point(copier(COPY, "lbpe", forms="i-j-n, i-j", window=0), [Form(997, -1, 5), BACK], [(0, 0, 1), (1, 0, 1)])
+            point(
+                copier(COPY, "lbpe", forms="i-j-n, i-j", window=0, other="each"),
+                [Form(997, -1, 5), BACK],
+                [(0, 0, 1), (1, 0, 1)],
+            )
         )
     with pytest.raises(UserError, match="built for task 'copy', not for 'reverse'"):
         certify(copier(COPY, "ideal"), task=TASKS["reverse"])
