@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import lengthlens as ll
+from lengthlens.tests.parameters import NINE
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NOTEBOOK = FOLDER / "causal_claim.py"
@@ -102,5 +103,5 @@ def test_05_look_inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys:
 def test_06_a_study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run("06_a_study", monkeypatch, tmp_path)
     beyond = found["beyond"].set_index("scheme")["value"]
-    assert beyond["lbpe"] > 0.9 > beyond["learned"]
+    assert beyond[NINE] > 0.9 > beyond["learned"]
     assert "extrapolation.png" in [path.name for path in found["drawn"].files] and not found["drawn"].missing
