@@ -102,7 +102,7 @@ def shown(label: str) -> str:
     ('hinted:relative, max_distance 3', 'lbpe, nine forms, unscaled scores')
     """
     text = label.replace("max_distance=", "max_distance ").replace("score_scaling=none", "unscaled scores")
-    text = text.replace("/forms=nine/other=each", "/nine forms")  # as the studies have it
+    text = text.replace("/forms=nine/other=each", "/nine forms").replace("/forms=nine", "/nine forms")
     return literal(text.replace("train_max=", "n ≤ ").replace("/", ", "))
 
 
