@@ -217,7 +217,7 @@ def best(study: Study) -> Frame:
 def goals(chosen: Frame) -> Frame:
     """The rows of `best` at the lengths of `GOALS`, and in `state` whether `GOAL_SCHEME` reaches the goal there.
 
-    Reached: by every seed that was evaluated there, at least `SEEDS`; not reached: one seed below is enough; open: fewer.
+    Reached: by every seed that was evaluated there, at least `SEEDS`; not reached: one below is enough; open: fewer.
     """
     own = chosen[chosen["scheme"] == GOAL_SCHEME]
     wanted = [n in GOALS.get(task, ()) for task, n in zip(own["task"], own["length"])]
