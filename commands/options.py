@@ -58,7 +58,14 @@ class OutFolder(click.Path):
 
 def reading(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
     """The callback of an option whose text is read so, if it is given."""
-    return lambda context, parameter, text: None if text is None else read(text)
+
+    def callback(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+        try:
+            return None if text is None else read(text)
+        except UserError as wrong:
+            raise UserError(f"{parameter.opts[0]}: {wrong}") from None
+
+    return callback
 
 
 def read_names(text: str) -> list[str]:
@@ -79,7 +86,7 @@ def read_numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        low = read_whole_number(first, f"each of {values.shown(text)} (numbers and ranges such as 5,10-12)")
+        low = read_whole_number(first, "each number (5,10-12 are a number and a range)")
         high = read_whole_number(last, f"the end of the range {values.shown(part)}") if dash else low
         if high < low:
             raise UserError(f"the range {values.shown(part)} is empty: its end comes before its beginning")

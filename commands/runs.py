@@ -58,6 +58,7 @@ def train_command(
     given = given_fields(**fields)
     stated = map_of(anything())(given.get("scheme_options", {}), "scheme_options")
     config = RunConfig.from_dict({**given, "scheme_options": {**stated, **given_fields(scheme_options)}})
+    before = store.run(config).status().finished
     with stoppable(f"run '{config.id}'"):
         reports = [wandb_report(config)] if wandb else []
         if tensorboard:
@@ -67,7 +68,8 @@ def train_command(
     if as_json:
         print_json(trained.summary())
         return
-    click.echo(f"{config.id}: {trained.status.status} after {trained.status.steps} steps")
+    again = "; it was there already, and nothing was trained" if before else ""
+    click.echo(f"{config.id}: {trained.status.status} after {trained.status.steps} steps{again}")
     if trained.status.in_range_exact_match is not None:
         click.echo(in_range_words(config.train_max, trained.status.in_range_exact_match, trained.run))
     if trained.status.reason:

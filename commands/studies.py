@@ -91,7 +91,8 @@ def study_command(
         chosen = list(matching(store.must_exist().runs(), where or {}, left_out))
         if where and not chosen:
             raise UserError(
-                f"no run in '{store.path}' has {shown_where(where)}: see `lengthlens runs --store {store.path}`"
+                f"no run in '{store.path}' that can be read has {shown_where(where)}: see `lengthlens runs --store "
+                f"{store.path}`"
             )
         table = study(
             store, chosen, pola_targets=pola or (), report=tell, left_out=left_out, earlier=earlier_study(out)

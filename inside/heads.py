@@ -348,8 +348,8 @@ class HeadRelation(NamedTuple):
             return f"attends to {self.relation}, weight {least} at every length up to {scales[-1]}"
         course = ", ".join(f"{weight:.2f}" for weight in weights)
         held = [str(scale) for scale, weight in self.weights.items() if weight >= EXPLAINS]
-        only = f" at n = {', '.join(held)} only" if len(held) < len(scales) else ""
-        return f"attends to {self.relation}{only}, weight {course} at n = {', '.join(map(str, scales))}"
+        only = f", half or more at n = {', '.join(held)} only" if len(held) < len(scales) else ""
+        return f"attends to {self.relation}, weight {course} at n = {', '.join(map(str, scales))}{only}"
 
 
 def head_relations(found: Sequence[Glance]) -> list[HeadRelation]:

@@ -45,7 +45,7 @@ def shipped_run(name: str) -> Run:
     if len(begins) > 1:
         raise UserError(f"'{name}' may mean any of {len(begins)} trained models: {', '.join(begins)}")
     if not begins:
-        raise unknown("trained model", name, known)
+        raise unknown("trained model", name, [*known, *("/".join(each.split("/")[:2]) for each in known)])
     return known[begins[0]]
 
 

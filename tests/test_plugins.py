@@ -305,6 +305,11 @@ class Prophet(EvenOdd):
         return super().score(layer, positions, queries, q, k) + last
 
 
+class Unasked(EvenOdd):
+    def score(self, layer, positions, queries, q, k):
+        return super().score(layer, positions, queries, q, k) + positions.scale[:, None, None, None]
+
+
 class OneScale(EvenOdd):
     uses_scale = True
 
@@ -324,6 +329,7 @@ class OneScale(EvenOdd):
         (Whole, "score", "keys run from 0 to 0"),
         (Idle, "__init__", "parameter 'spare'"),
         (Prophet, "score", "the last token changes"),
+        (Unasked, "score", "(positions.scale is None unless the class says uses_scale = True)"),
         (OneScale, "score", "is treated otherwise on rows of scales"),
     ],
 )

@@ -107,16 +107,27 @@ def given(
 ) -> Iterator[tuple[str, Tensor]]:
     """Whatever the scheme gives for a block of queries, by method; rotations as their dot products [row, head, q, k]"""
     for place in ("embed", "embed_qk"):
-        found = called(place, getattr(scheme, place), positions, where=where)
+        found = _asked(scheme, place, positions, where=where)
         if found is not None:
             yield place, found
     if "rotate" in scheme.acts():
         q, k = (called("rotate", scheme.rotate, x, positions, where=where) for x in (q, k))
         yield "rotate", torch.einsum("bqhd,bkhd->bhqk", q[:, rows], k[:, : rows.stop])
     for layer in range(SIZES.n_layers):
-        score = called("score", scheme.score, layer, positions, rows, q[:, rows], k[:, : rows.stop], where=where)
-        factor = called("factor", scheme.factor, layer, positions, rows, where=where)
+        score = _asked(scheme, "score", layer, positions, rows, q[:, rows], k[:, : rows.stop], where=where)
+        factor = _asked(scheme, "factor", layer, positions, rows, where=where)
         yield from ((place, value) for place, value in (("score", score), ("factor", factor)) if value is not None)
+
+
+def _asked(scheme: PositionScheme, method: str, *arguments: Any, where: str) -> Any:
+    """What a method gives; if it looks for a scale that it was not given, the breach says how to be given one."""
+    try:
+        return called(method, getattr(scheme, method), *arguments, where=where)
+    except BreachError as wrong:
+        if scheme.uses_scale or "NoneType" not in wrong.breach.what:
+            raise
+        hint = "positions.scale is None unless the class says uses_scale = True"
+        raise BreachError(method, f"{wrong.breach.what} ({hint})") from wrong
 
 
 def placed(scheme: PositionScheme, tokens: Tensor, scale: Tensor | None, where: str) -> Positions:
