@@ -296,7 +296,7 @@ def test_positions_keep_their_places_near_borders() -> None:
 
 
 def test_refusals_in_a_sentence(small_model: Callable[..., HookedModel]) -> None:
-    with pytest.raises(UserError, match="A form with 2j that is still in use names keys at every second query"):
+    with pytest.raises(UserError, match="a form with 2j that is still in use names keys at every second query"):
         certify(small_model("lbpe"))
     with pytest.raises(UserError, match="scheme 'rope' cannot be certified: only schemes such as lbpe"):
         certify(small_model("rope", d_head=4))

@@ -166,8 +166,8 @@ def checked(model: HookedModel, task: Task | None, max_length: int) -> Task:
         raise UserError(f"scheme '{scheme.name}' with other=one can be certified {why}")
     if set(scheme.acts()) - {"score"} or scheme.named_lines(Layout((), Line(), Line(), ())) is None:
         needed = "says on which lines the keys lie that it names (`named_lines`), and acts on scores alone"
-        half = " A form with 2j that is still in use names keys at every second query." if scheme.name == "lbpe" else ""
-        raise UserError(f"scheme '{scheme.name}' cannot be certified: only one that {needed}.{half}")
+        half = "a form with 2j that is still in use names keys at every second query, and so on no line"
+        raise UserError(f"scheme '{scheme.name}' cannot be certified: only one that {needed} ({half})")
     if task is None:
         raise UserError("a certificate is about the answers of a task, and the model names none")
     if scheme.task is not None and scheme.task != task:
