@@ -5,10 +5,13 @@ Pages under docs/generated are made from the code and the committed tables at ev
 under docs/tutorials from the scripts in notebooks/, which are run for it.
 """
 
+import re
 import sys
 from importlib.metadata import version as installed
 from pathlib import Path
 
+from docutils import nodes
+from PIL import Image
 from pygments.lexers.special import TextLexer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -78,6 +81,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_theme_options = {"top_of_page_buttons": []}
 copybutton_prompt_text = "$ "
+ENLARGED = 120  # pixels to an inch of a figure on a page
 
 
 def plain_docstring(app, what, name, obj, options, lines):
@@ -90,17 +94,37 @@ def plain_docstring(app, what, name, obj, options, lines):
             found += ["::", ""]
         found.append(line if line.startswith("    ") else text)
         above = line or above
-    lines[:] = found
+    lines[:] = ["", *found] if what == "property" else found  # else what stands before a colon is read as its type
+
+
+def is_no_news(app, what, name, obj, skip, options):
+    """Fields of a named tuple stand in its signature; "Alias for field number 0" adds nothing."""
+    return True if str(obj.__doc__).startswith("Alias for field") else None
 
 
 def titled(app, name, source):
     """A committed table has no title of its own: it gets that of its file."""
     if "/tables/" in name:
         source[0] = f"# {name.split('/')[1]}: {name.rpartition('/')[2]}\n\n{source[0]}"
+    if name == "CONTRIBUTING" and not tags.has("quick"):  # what GitHub draws is drawn here by docs/generate.py
+        picture = "![The rooms, and what each imports](docs/generated/map.svg)"
+        source[0] = re.sub("```mermaid.*?```", picture, source[0], flags=re.DOTALL)
+
+
+def in_true_size(app, document):
+    """A figure that is narrow on paper is narrow on the page: its pixels are counted by their number to an inch."""
+    for image in document.findall(nodes.image):
+        path = Path(app.srcdir, image["uri"])
+        if path.suffix == ".png" and path.is_file() and "width" not in image:
+            with Image.open(path) as picture:
+                inches = picture.width / picture.info.get("dpi", (100, 100))[0]
+            image["width"] = f"{round(inches * ENLARGED)}px"
 
 
 def setup(app):
     """What Sphinx calls when it begins."""
     app.add_lexer("mermaid", TextLexer)  # GitHub draws it, the site shows its text
     app.connect("source-read", titled)
+    app.connect("doctree-read", in_true_size)
+    app.connect("autodoc-skip-member", is_no_news)
     app.connect("autodoc-process-docstring", plain_docstring, 400)  # before the sections of napoleon

@@ -9,6 +9,7 @@ error, so that what is added to the package is added here, too.
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def write(folder: Path, pictures: bool = True) -> None:
         put(folder / f"{name}.md", text.encode())
     put(GLOSSARY, terms_page().encode())
     if pictures:
-        for name, draw in {**relation_pictures(), **circuit_pictures()}.items():
+        for name, draw in {**relation_pictures(), **circuit_pictures(), "map": draw_map}.items():
             target = folder / f"{name}.svg"
             if not target.exists() or target.stat().st_mtime < newest_code():
                 save(draw(), target)
@@ -333,9 +334,7 @@ def tasks_page(pictures: bool = True) -> str:
             if task.family != family:
                 continue
             row, circuit = rows[name], circuit_of(task)[1]
-            used = [
-                f"`{each.name}` ({', '.join(each.slots)})" for each in circuit.operators if each.name in circuit.used
-            ]
+            used = [f"`{each.name}` ({counted(each.slots)})" for each in circuit.operators if each.name in circuit.used]
             facts = {
                 "example at n = 4": f"`{row['example']}`",
                 "vocabulary": f"{row['vocabulary']} tokens",
@@ -347,6 +346,12 @@ def tasks_page(pictures: bool = True) -> str:
             if pictures:
                 text += f"\n![The circuit of {name}](circuit-{name}.svg)\n"
     return text
+
+
+def counted(slots: Sequence[str]) -> str:
+    """The slots of an operator, those of one name as a number of them."""
+    numbers = Counter(slots)
+    return ", ".join(slot if number == 1 else f"{number} times {slot}" for slot, number in numbers.items())
 
 
 TASKS_LEAD = """# Tasks
@@ -599,6 +604,32 @@ def made_by(command: str, name: str, study: str) -> str:
     if line.startswith("lengthlens figures") and study:
         return f"lengthlens figures {name} --table figures/{study}/study.parquet --out figures/{study}"
     return line
+
+
+def draw_map() -> Figure:
+    """The arrows in CONTRIBUTING.md, which GitHub draws by itself: each room stands right of all that it imports."""
+    arrows = re.findall(r"^  (\S+) --> (\S+)$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    depth = dict.fromkeys(dict.fromkeys(name for arrow in arrows for name in arrow), 0)
+    for _ in depth:  # as often as the longest way can have rooms
+        for room, imported in arrows:
+            depth[room] = max(depth[room], depth[imported] + 1)
+    columns = {k: [name for name in depth if depth[name] == k] for k in depth.values()}
+    place = {name: (k, i - (len(names) - 1) / 2) for k, names in columns.items() for i, name in enumerate(names)}
+    with theme.style():
+        figure = Figure(figsize=(11, 1.9), layout="constrained")
+        axes = figure.subplots()
+        box = {"boxstyle": "round,pad=0.35", "facecolor": "#eef4fb", "edgecolor": theme.BLUE}
+        texts = {name: axes.text(*place[name], name, ha="center", va="center", bbox=box) for name in place}
+        for room, imported in arrows:
+            axes.annotate(
+                "", place[imported], place[room], zorder=1,
+                arrowprops={"arrowstyle": "-|>", "color": "#888888", "shrinkA": 24, "shrinkB": 26,
+                            "connectionstyle": "arc3,rad=0.0", "patchA": texts[room].get_bbox_patch()},
+            )  # fmt: skip
+        axes.set_xlim(-0.6, max(columns) + 0.6)
+        axes.set_ylim(-1.6, 1.6)
+        axes.axis("off")
+    return figure
 
 
 def trained_page() -> str:

@@ -315,6 +315,7 @@ class HookedModel(LensNames, HookedRootModule):
             raise UserError(f"hook point '{name}' does not fire: call set_{switch}(True) first")
 
     def check_hooks_to_add(self, hook_point: HookPoint, hook_point_name: str, *_: Any, **__: Any) -> None:
+        """Refuse a hook on a point that does not fire as things stand, with a sentence that says what to switch."""
         self._refuse_dead(hook_point_name)
 
     def _enable_hook(self, name: str | Callable[[str], bool], hook: Callable[..., Any], dir: str) -> None:

@@ -15,6 +15,8 @@ import torch
 
 import lengthlens as ll
 
+# sphinx_gallery_thumbnail_path = "figures/study/extrapolation.png"
+
 task = ll.TASKS["copy"]
 batch = task.sample(5, batch=3, generator=torch.Generator().manual_seed(0))
 for row in batch.tokens:

@@ -17,6 +17,8 @@ from torch import nn
 import lengthlens as ll
 from lengthlens.models.schemes.scheme import PositionScheme
 
+# sphinx_gallery_thumbnail_path = "docs/images/relation-rope.svg"
+
 BINS = 5
 
 

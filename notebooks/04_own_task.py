@@ -16,6 +16,8 @@ import torch
 import lengthlens as ll
 from lengthlens.tasks import Circuit, Operator, Task
 
+# sphinx_gallery_thumbnail_path = "docs/images/circuit-parity-cot.svg"
+
 
 @ll.register
 class Neighbours(Task):
