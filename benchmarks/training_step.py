@@ -6,8 +6,8 @@ Peers with the same position embedding, sizes, activation and optimiser: a plain
 x-transformers (its flash attention on), TransformerLens 4's native bridge, and HookedTransformer of TransformerLens
 3.9, which needs an interpreter of its own with that version installed. Rounds are interleaved; a ratio is that of a
 peer's time to ours in the same round, and the median over rounds is shown: above 1 we are faster. Time is the CPU
-time of the process, which a busy machine disturbs least. A round has `--steps` steps at the large size, four times as
-many at the small one.
+time of the process, which a busy machine disturbs least. A round has `--steps` steps at the large size, twice as
+many at the medium one and four times as many at the small one.
 """
 
 import statistics
@@ -41,7 +41,8 @@ class Size:
         return self.d_model // self.n_heads
 
 
-SIZES = {"small": Size(2, 64, 22, 128), "large": Size(4, 256, 128, 16)}
+SIZES = {"small": Size(2, 64, 22, 128), "medium": Size(3, 128, 64, 32), "large": Size(4, 256, 128, 16)}
+TIMES = {"small": 4, "medium": 2, "large": 1}  # `--steps` of them in a round
 
 
 class PlainBlock(nn.Module):
@@ -178,7 +179,7 @@ def compare(name: str, given: Namespace) -> None:
     worker = Worker(given.hooked_python, name, pe, given.threads) if given.hooked_python else None
     if worker:
         timers["hooked 3.9"] = worker.timed
-    steps = given.steps * (1 if name == "large" else 4)
+    steps = given.steps * TIMES[name]
     for seconds_per_step in timers.values():
         seconds_per_step(3)  # warm up
     rounds = [{title: of(steps) for title, of in timers.items()} for _ in range(given.rounds)]

@@ -614,20 +614,23 @@ def draw_map() -> Figure:
         for room, imported in arrows:
             depth[room] = max(depth[room], depth[imported] + 1)
     columns = {k: [name for name in depth if depth[name] == k] for k in depth.values()}
-    place = {name: (k, i - (len(names) - 1) / 2) for k, names in columns.items() for i, name in enumerate(names)}
+    height = {name: i - (len(names) - 1) / 2 for names in columns.values() for i, name in enumerate(names)}
+    height |= {"errors": 0.0, "notebook": 1.2, "processes": -1.2}  # so that few arrows cross
     with theme.style():
-        figure = Figure(figsize=(11, 1.9), layout="constrained")
+        figure = Figure(figsize=(8.8, 1.9), layout="constrained")
         axes = figure.subplots()
-        box = {"boxstyle": "round,pad=0.35", "facecolor": "#eef4fb", "edgecolor": theme.BLUE}
-        texts = {name: axes.text(*place[name], name, ha="center", va="center", bbox=box) for name in place}
+        box = {"boxstyle": "round,pad=0.3", "facecolor": "#eef4fb", "edgecolor": theme.BLUE, "linewidth": 0.8}
+        drawn = {
+            name: axes.text(depth[name], height[name], name, ha="center", va="center", fontsize=8, bbox=box)
+            for name in depth
+        }
         for room, imported in arrows:
-            axes.annotate(
-                "", place[imported], place[room], zorder=1,
-                arrowprops={"arrowstyle": "-|>", "color": "#888888", "shrinkA": 24, "shrinkB": 26,
-                            "connectionstyle": "arc3,rad=0.0", "patchA": texts[room].get_bbox_patch()},
-            )  # fmt: skip
-        axes.set_xlim(-0.6, max(columns) + 0.6)
-        axes.set_ylim(-1.6, 1.6)
+            ends = {"patchA": drawn[room].get_bbox_patch(), "patchB": drawn[imported].get_bbox_patch()}
+            style = {"arrowstyle": "-|>", "color": "#888888", "shrinkA": 0, "shrinkB": 0, "linewidth": 0.8, **ends}
+            start, end = ((depth[name], height[name]) for name in (room, imported))
+            axes.annotate("", end, start, zorder=1, arrowprops=style)
+        axes.set_xlim(-0.5, max(columns) + 0.4)
+        axes.set_ylim(-1.5, 1.5)
         axes.axis("off")
     return figure
 
