@@ -94,7 +94,8 @@ def plain_docstring(app, what, name, obj, options, lines):
             found += ["::", ""]
         found.append(line if line.startswith("    ") else text)
         above = line or above
-    lines[:] = ["", *found] if what == "property" else found  # else what stands before a colon is read as its type
+    quiet = ["..", ""]  # an empty comment, since what stands before a first colon would be read as a property's type
+    lines[:] = [*quiet, *found] if what == "property" else found
 
 
 def is_no_news(app, what, name, obj, skip, options):
@@ -115,7 +116,7 @@ def in_true_size(app, document):
     """A figure that is narrow on paper is narrow on the page: its pixels are counted by their number to an inch."""
     for image in document.findall(nodes.image):
         path = Path(app.srcdir, image["uri"])
-        if path.suffix == ".png" and path.is_file() and "width" not in image:
+        if path.suffix == ".png" and path.is_file() and "figures" in path.parts:
             with Image.open(path) as picture:
                 inches = picture.width / picture.info.get("dpi", (100, 100))[0]
             image["width"] = f"{round(inches * ENLARGED)}px"

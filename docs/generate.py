@@ -145,7 +145,7 @@ def put(path: Path, data: bytes) -> None:
 
 def newest_code() -> float:
     rooms = (path for room in ("tasks", "models/schemes") for path in (ROOT / room).glob("*.py"))
-    return max(path.stat().st_mtime for path in rooms)
+    return max(path.stat().st_mtime for path in (*rooms, ROOT / "CONTRIBUTING.md", Path(__file__)))
 
 
 def save(figure: Figure, path: Path) -> None:
