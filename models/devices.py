@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -20,6 +20,11 @@ def sent(x: Tensor, device: torch.device) -> Tensor:
     if x.device.type == "cpu" and device.type == "cuda":
         return x.pin_memory().to(device, non_blocking=True)
     return x.to(device)
+
+
+def on_the_cpu() -> AbstractContextManager[object]:
+    """In which tensors are made on the CPU; where they are anyway, that costs nothing (`torch.device` slows calls)."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 def named(text: str) -> bool:

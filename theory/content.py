@@ -187,6 +187,8 @@ class Coded:
         self.keys, steps = keys, keys.steps
         # [step, key, component]
         self.codes = relation.codes(steps.query[:, None], np.arange(keys.label.shape[1]), steps.scale[:, None])
+        self.factors = np.random.default_rng(0).integers(-(2**62), 2**62, size=self.codes.shape[-1])
+        self.hashes = self.codes @ self.factors  # [step, key]; sums wrap around, and may
 
     @property
     def of_source(self) -> Ints:
@@ -198,9 +200,8 @@ class Coded:
         """For each step the labels of the query and of a key at the code, whether those keys are its sources, and the
         sources' labels. None if more keys have the code than there are slots. [step, 3 + slot]
         """
-        keys, marked = self.keys, self.keys.seen.copy()
-        for k, value in enumerate(code):
-            marked &= self.codes[..., k] == value
+        keys, marked = self.keys, self.keys.seen & (self.hashes == np.asarray(code) @ self.factors)
+        marked[marked] = (self.codes[marked] == code).all(1)
         number = marked.sum(1)
         if (number > keys.steps.arity).any():
             return None

@@ -23,16 +23,20 @@ key n back is not in the prompt any more. So i−j = n has a weight of 1 and i�
 round i−j = 2n points at ``^``, and must not be followed: j = 0 has −2.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lengthlens.models.schemes.relation import Ints, Pointer, Relation, numbered
+from lengthlens.models.schemes.relation import Ints, Pointer, Relation, by_value, numbered
+from lengthlens.models.schemes.scheme import PositionScheme
+from lengthlens.tasks.task import SHAPES
 from lengthlens.theory.steps import BLOCK, Bools, Counterexample, SourceCodes, Steps, codes_of, source_codes, up_to
 
 MOST_ROWS = 1 << 12
+FIRST_LOOK = 1 << 9  # steps that are looked at first, where most relations fail
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,11 @@ class RowBlock:
         found[:, edge:] &= self.keys[edge:] <= self.query[:, None]
         return found
 
+    def in_order(self) -> Bools:
+        """Which components grow with the key in every row, or shrink: these tell all keys apart. [component]"""
+        change = np.diff(self.codes, axis=1)
+        return np.asarray((change > 0).all((0, 1)) | (change < 0).all((0, 1)))
+
     def unread_marked(self, operator: SourceCodes, steps: Ints, row: Ints) -> tuple[Counterexample | None, bool]:
         """A step at which a code of a source marks a key that is not read, though at another step it is read.
 
@@ -208,9 +217,14 @@ def examine_rows(
     scale, query = number // width, number % width  # [row]
     row_of = np.split(row, np.cumsum([len(operator.steps) for operator in operators])[:-1])
     orders = [np.argsort(rows, kind="stable") for rows in row_of]
+    apart = None  # whether no two keys of a row have the same code, once that has been asked
     for start, stop in block_bounds(query):
         if isolated and stable:
             break
+        if start and stable and apart is None:
+            apart = tells_apart(relation, query[start:], scale[start:])
+            if apart:
+                break
         block = RowBlock(relation, query[start:stop], scale[start:stop])
         for operator, rows, order in zip(operators, row_of, orders):
             a, b = np.searchsorted(rows, [start, stop], sorter=order)
@@ -223,28 +237,86 @@ def examine_rows(
     return isolated, stable
 
 
+def tells_apart(relation: Relation, query: Ints, scale: Ints) -> bool:
+    """Whether some component of the codes tells all keys of every row apart, by their order. [row] each"""
+    if not relation.whole_scale:
+        scale = scale % SHAPES  # which is all that it looks at
+    width = int(query.max()) + 1
+    number = np.unique(scale * width + query)
+    query, scale, there = number % width, number // width, None
+    for start, stop in block_bounds(query):
+        own = RowBlock(relation, query[start:stop], scale[start:stop]).in_order()
+        there = own if there is None else there & own
+        if not there.any():
+            return False
+    return True
+
+
 def examine_listed(
     relation: Relation, operators: Sequence[SourceCodes], isolated: Counterexample | None, stable: Counterexample | None
 ) -> tuple[Counterexample | None, Counterexample | None]:
     """The same for a relation that lists the pairs worth a look: no source has the code of all others."""
-    assert relation.listed is not None
-    for scale in np.unique(np.concatenate([operator.steps.scale for operator in operators])):
-        query, key = relation.listed(int(scale))
-        codes = relation.codes(query, key, scale)
-        for operator in (operator for operator in operators if operator.steps.arity):
-            own = operator.at_scale(scale)
-            found = operator.hash.index(codes)
-            hits = np.bincount(query[found >= 0], minlength=int(query.max()) + 1)
-            at = np.minimum(operator.steps.query[own], len(hits) - 1)
-            for step in own[hits[at] != operator.keys_read[own]]:
-                mine = np.flatnonzero((query == operator.steps.query[step]) & (found >= 0))
-                unread = mine[~np.isin(key[mine], operator.steps.sources[step])]
-                stable = stable or unread_at(operator, step, key[unread], found[unread])
-                isolated = isolated or alike_at(operator, step, key[mine], found[mine])
+    operators = [operator for operator in operators if operator.steps.arity]
+    scale = np.concatenate([operator.steps.scale for operator in operators])
+    number = np.repeat(np.arange(len(operators)), [len(operator.steps) for operator in operators])
+    first = np.cumsum([0, *(len(operator.steps) for operator in operators)])
+    order, start, size = np.lexsort((number, scale)), 0, FIRST_LOOK
+    while start < len(order) and not (isolated and stable):
+        block = order[start : start + size]
+        start, size = start + size, min(2 * size, BLOCK)
+        parts = [Listed(relation, operators[k], block[own] - first[k], own) for k, own in by_value(number[block])]
+        stable = stable or earliest(part.unread_marked() for part in parts)
+        isolated = isolated or earliest(part.unread_alike() for part in parts)
     return isolated, stable
 
 
+Found: TypeAlias = tuple[int, Counterexample] | None  # with its place among the steps of all operators
+
+
+def earliest(found: Iterable[Found]) -> Counterexample | None:
+    return min(filter(None, found), key=lambda one: one[0], default=(0, None))[1]
+
+
+class Listed:
+    """The pairs that a relation lists for some steps of an operator, those that have the code of a source."""
+
+    def __init__(self, relation: Relation, operator: SourceCodes, steps: Ints, place: Ints) -> None:
+        """`place` [step] is theirs among the steps of all operators."""
+        assert relation.listed is not None
+        self.operator, about = operator, operator.steps
+        row, key = relation.listed(about.query[steps], about.scale[steps])
+        step = steps[row]
+        code = operator.hash.index(relation.codes(about.query[step], key, about.scale[step]))
+        known = code >= 0
+        self.place, self.step, self.key, self.code = place[row][known], step[known], key[known], code[known]  # [pair]
+        self.unread = (key[known, None] != about.sources[step[known]]).all(1)
+
+    def unread_marked(self) -> Found:
+        """The first step at which a code of a source marks a key that is not read, though at another step it is."""
+        first, last = (mark[self.code] for mark in self.operator.marked_by)
+        wrong = self.unread & ((first != self.step) | (last != self.step))
+        return self._first(wrong, self.unread, unread_at)
+
+    def unread_alike(self) -> Found:
+        """The first step at which some other key has the code of a source."""
+        code, source = self.operator.code[self.step], self.operator.steps.sources[self.step]  # [pair, slot]
+        wrong = ((code == self.code[:, None]) & (source != self.key[:, None])).any(1)
+        return self._first(wrong, np.ones_like(wrong), alike_at)
+
+    def _first(self, wrong: Bools, among: Bools, example: Callable[..., Counterexample | None]) -> Found:
+        if not wrong.any():
+            return None
+        at = int(wrong.argmax())
+        mine = among & (self.step == self.step[at])
+        found = example(self.operator, self.step[at], self.key[mine], self.code[mine])
+        assert found is not None
+        return int(self.place[at]), found
+
+
 # -- a relation that is still to be learned --------------------------------------------------------------------------
+
+LOOKED_AT = 9  # relations of a family, for each slot
+SAMPLED = 256  # steps by which they are chosen
 
 
 @dataclass(frozen=True)
@@ -257,42 +329,68 @@ class Choice:
     findings: Findings
 
 
-def examine_family(
-    family: Mapping[str, Relation], heads: Sequence[Sequence[Pointer]], operators: Sequence[Steps], train_max: int
-) -> tuple[Findings, list[Choice]]:
-    """What the best choice within a family of relations makes of a program, slot by slot.
+class Family:
+    """A relation that is still to be learned, and what the best choice within it makes of a program, slot by slot.
 
     A slot is served if its source is isolated, stable and covered under one relation (a head can use that relation
-    alone), or if weights on the pointers of one of the `heads` single it out. Findings are those of the first slot that
-    nothing serves.
+    alone), or if weights on the pointers of one of the `heads` single it out. A slot is looked at when it is asked for.
     """
-    choices, signatures = [], []
-    for steps in operators:
-        codes = [np.zeros(len(steps), dtype=np.int64)]
-        for slot in range(steps.arity):
-            best, signature = chosen_for(family, heads, steps.only(slot), train_max)
-            choices.append(best)
-            codes.append(signature)
-        signatures.append(numbered(np.stack(codes, 1))[1])
-    unserved = (choice.findings for choice in choices if not choice.findings.possible)
-    worst = next(unserved, Findings(None, None, None, 0, 0))
-    train, test = counts(signatures, operators, train_max)
-    return replace(worst, src_train=train, src_test=test), choices
+
+    def __init__(self, scheme: PositionScheme, operators: Sequence[Steps], train_max: int) -> None:
+        self.relations, self.heads, self.joint = scheme.candidates(), scheme.pointers(), scheme.relation()
+        self.operators, self.train_max = operators, train_max
+        self._slots = ((k, slot) for k, steps in enumerate(operators) for slot in range(steps.arity))
+        self._known: list[tuple[int, Choice, Ints]] = []  # the operator's place, what serves the slot, signatures
+
+    def __iter__(self) -> Iterator[tuple[int, Choice, Ints]]:
+        yield from self._known
+        for k, slot in self._slots:
+            self._known.append((k, *chosen_for(self, self.operators[k].only(slot))))
+            yield self._known[-1]
+
+    @property
+    def possible(self) -> bool:
+        return all(choice.findings.possible for _, choice, _ in self)
+
+    def findings(self) -> tuple[Findings, list[Choice]]:
+        """Those of the first slot that nothing serves, with the number of signatures of all, and all choices."""
+        choices = [choice for _, choice, _ in self]
+        signatures = []
+        for k, steps in enumerate(self.operators):
+            codes = [np.zeros(len(steps), dtype=np.int64), *(own for of, _, own in self._known if of == k)]
+            signatures.append(numbered(np.stack(codes, 1))[1])
+        unserved = (choice.findings for choice in choices if not choice.findings.possible)
+        worst = next(unserved, Findings(None, None, None, 0, 0))
+        train, test = counts(signatures, self.operators, self.train_max)
+        return replace(worst, src_train=train, src_test=test), choices
+
+    def most_often(self, steps: Steps, most: int) -> list[str]:
+        """The relations under which most of the sources have a code of their own, those with most of them first."""
+        if len(self.relations) <= most:
+            return list(self.relations)
+        some = steps[:: max(1, len(steps) // SAMPLED)]
+        every, at = list(self.relations.values()), (some.query, some.sources[:, 0], some.scale)
+        if [relation.component for relation in every] == list(range(len(every))) and every[0].background is not None:
+            own = self.joint.codes(*at) != [relation.background[0] for relation in every if relation.background]
+        else:
+            each = ((relation.codes(*at), relation.background) for relation in every)
+            own = np.stack([(codes != nowhere).any(1) | (nowhere is None) for codes, nowhere in each], 1)
+        often = own.sum(0)
+        return [name for _, name in sorted(zip(-often, self.relations), key=lambda one: one[0])[:most]]
 
 
-def chosen_for(
-    family: Mapping[str, Relation], heads: Sequence[Sequence[Pointer]], steps: Steps, train_max: int
-) -> tuple[Choice, Ints]:
+def chosen_for(family: Family, steps: Steps) -> tuple[Choice, Ints]:
     """What serves the one slot of these steps, and the signature of each step under it.
 
     Where the largest length of a tuple does not say where the source is, nothing does that knows only that length.
     """
-    open_ended = is_undecided(steps) and not any(relation.whole_scale for relation in family.values())
-    best = best_of(family, steps, train_max, 1 if open_ended else LOOKED_AT)
-    tried = (weighted_pointers(pointers, steps, train_max) for pointers in heads)
+    train_max = family.train_max
+    open_ended = is_undecided(steps) and not any(relation.whole_scale for relation in family.relations.values())
+    best = best_of(family, steps, 1 if open_ended else LOOKED_AT)
+    tried = (weighted_pointers(pointers, steps, train_max) for pointers in family.heads)
     together = None if best.findings.possible or open_ended else next((found for found in tried if found), None)
     if together is None:
-        return best, source_codes(family[best.name], [steps])[0].signature
+        return best, source_codes(family.relations[best.name], [steps])[0].signature
     served = Findings(None, None, None, *counts([together.signature], [steps], train_max))
     return replace(best, name=str(together), findings=served), together.signature
 
@@ -304,41 +402,28 @@ def is_undecided(steps: Steps) -> bool:
     return bool(((query == 0) & (size == 0) & (source != 0)).any())
 
 
-def best_of(family: Mapping[str, Relation], steps: Steps, train_max: int, most: int) -> Choice:
+def best_of(family: Family, steps: Steps, most: int) -> Choice:
     """The first relation that serves a slot, or else the one that comes nearest; small scales decide on most.
 
     Of a large family at most so many are looked at as name the source most often: one that serves names it always.
+    Where more of them do, one that is not looked at still serves as one of the pointers (`weighted_pointers`).
     """
-    few, tried = up_to(steps, 2 * train_max), {}
-    for name, relation in most_often(family, few, most).items():
-        tried[name] = examine(relation, [few], train_max)
+    few, tried = up_to(steps, 2 * family.train_max), {}
+    for name in family.most_often(few, most):
+        relation = family.relations[name]
+        tried[name] = examine(relation, [few], family.train_max)
         if tried[name].possible:
-            tried[name] = examine(relation, [steps], train_max)
+            tried[name] = examine(relation, [steps], family.train_max)
             if tried[name].possible:
                 break
     name = min(tried, key=lambda name: tried[name].failures)
     return Choice(steps.operator, steps.slot_names[0], name, tried[name])
 
 
-def most_often(family: Mapping[str, Relation], steps: Steps, most: int) -> Mapping[str, Relation]:
-    """The relations under which most of the sources have a code of their own, those with most of them first."""
-    if len(family) <= most:
-        return family
-    some = steps[:: max(1, len(steps) // SAMPLED)]
-
-    def named(relation: Relation) -> int:
-        codes = relation.codes(some.query, some.sources[:, 0], some.scale)
-        return len(some) if relation.background is None else int((codes != relation.background).any(1).sum())
-
-    return {name: family[name] for name in sorted(family, key=lambda name: -named(family[name]))[:most]}
-
-
 # -- several pointers together ---------------------------------------------------------------------------------------
 
 NOWHERE = -1
 STEPS_TOGETHER = 1 << 14
-LOOKED_AT = 9  # relations of a family, for each slot
-SAMPLED = 256  # steps by which they are chosen
 PACKED = 39  # digits of base 3 that fit into 63 bits
 Floats = NDArray[np.float64]
 

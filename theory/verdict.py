@@ -71,7 +71,7 @@ from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
 from lengthlens.tasks.fields import scale_in_words
 from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code, trained_codes
-from lengthlens.theory.properties import Choice, Findings, examine, examine_family, sources_only
+from lengthlens.theory.properties import Choice, Family, Findings, examine, sources_only
 from lengthlens.theory.steps import Counterexample, Program, program_of, up_to
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ class Case:
         self._tried: dict[Hashable, bool] = {}
         self._examined: dict[Hashable, Findings] = {}
         self._serving: dict[Hashable, list[Code]] = {}
+        self._families: dict[tuple[PositionScheme, int], Family | None] = {}
         self._built: dict[Hashable, tuple[PositionScheme | None, str]] = {}
         self._asked: dict[int, Ints] = {}
         if task.family == "content-addressed":
@@ -362,15 +363,25 @@ class Case:
     def findings(self, scheme: PositionScheme, largest: int) -> tuple[Findings, list[Choice]]:
         """What the definitions say of a scheme, up to a scale, and the forms chosen if it is still to be learned."""
         assert self.program is not None
-        candidates = scheme.candidates()
-        if candidates:
-            operators = tuple(up_to(steps, largest) for steps in self.program.operators)
-            return examine_family(candidates, scheme.pointers(), operators, self.train_max)
+        family = self.family(scheme, largest)
+        if family is not None:
+            return family.findings()
         relation = relation_for(scheme, self.task, largest)
         return self.examined(relation, largest).worded(relation), []
 
+    def family(self, scheme: PositionScheme, largest: int) -> Family | None:
+        """What it may learn, once for each scale; None if its relation is fixed."""
+        assert self.program is not None
+        if (scheme, largest) not in self._families:
+            operators = [up_to(steps, largest) for steps in self.program.operators]
+            learns = bool(scheme.candidates())
+            self._families[scheme, largest] = Family(scheme, operators, self.train_max) if learns else None
+        return self._families[scheme, largest]
+
     def fingerprint(self, relation: Relation, largest: int) -> Hashable:
         """Equal for relations that give all pairs up to a scale the same codes, and so have the same properties."""
+        if relation.kind is not None:
+            return relation.kind, relation.uses_scale, largest
         if relation.listed is not None:  # is examined by its list, which is quicker than all pairs
             return object()
         scale, query = self._rows(largest)
@@ -451,10 +462,20 @@ class Case:
         """Whether a scheme turns out possible, up to the scale of trials."""
         asked = name, repr(options)
         if asked not in self._tried:
-            scales = [self.trial_scale] if SchemeSpec.of(name).scheme.learns_relation else self.trial_scales
-            found = (self.findings_of(name, options, n) for n in scales)
-            self._tried[asked] = all(each is not None and each[0].possible for each in found)
+            self._tried[asked] = False
+            with suppress(UserError):  # of options that the scheme refuses
+                self._tried[asked] = self._is_possible(name, options)
         return self._tried[asked]
+
+    def _is_possible(self, name: str, options: Mapping[str, Any]) -> bool:
+        if options and SchemeSpec.of(name, options) == SchemeSpec.of(name):
+            return self.tried(name, {})
+        built, _ = self.built(name, options)
+        family = None if built is None else self.family(built, self.trial_scale)
+        if family is not None:
+            return family.possible  # which looks no further than at the first slot that is not served
+        found = (self.findings_of(name, options, n) for n in self.trial_scales)
+        return all(each is not None and each[0].possible for each in found)
 
     def _what_helps(self, scheme: Scheme, options: Mapping[str, Any]) -> list[Help]:
         found: list[Help] = []

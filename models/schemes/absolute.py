@@ -1,5 +1,6 @@
 """Schemes that give each position a vector, and the scheme that gives it nothing."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -73,6 +74,10 @@ class _Table(Anchorable):
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return pairs(query_pos - self.anchor(scale), key_pos - self.anchor(scale))
+
+    @property
+    def kind(self) -> Hashable:
+        return (type(self).phi, self.anchored) if type(self).phi is _Table.phi else None
 
     def describe(self, code: Code) -> str:
         return f"position {code[1]} seen from {code[0]}"

@@ -6,7 +6,7 @@ learned numbers. Or the query meets a vector for the distance, or the pattern is
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -105,6 +105,11 @@ class DistanceBias(Distanced):
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         return (distance.abs() if self.anchored else distance)[..., None]
 
+    @property
+    def kind(self) -> Hashable:
+        own = type(self)
+        return (own.phi, own.codes, self.anchored) if own.codes is DistanceBias.codes else None
+
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         return self.by_distance(self.values, layer, positions, queries)
 
@@ -130,6 +135,11 @@ class DistanceTable(Distanced):
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         return distance.clamp(self.least if self.anchored else None, self.last)[..., None]
+
+    @property
+    def kind(self) -> Hashable:
+        own = type(self)
+        return (own.phi, own.codes, self.anchored, self.last) if own.codes is DistanceTable.codes else None
 
     def place(self, distance: Tensor) -> Tensor:
         """The place in the table of each distance."""

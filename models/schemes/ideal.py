@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
-from lengthlens.models.schemes.relation import Code, Ints, Relation
+from lengthlens.models.schemes.relation import Code, Ints, Relation, by_value
 from lengthlens.models.schemes.scheme import (
     NamedKeys,
     Positions,
@@ -34,7 +34,7 @@ from lengthlens.tasks.task import UNUSED
 OTHER = 0
 ROLES = "roles"
 TABLE_TUPLES = 8  # scales of each size whose roles have a row in the table, where scales are tuples
-KEPT_SCALES = 64  # circuits kept in memory; a scale of 10,000 takes about a megabyte
+KEPT_SCALES = 512  # circuits kept in memory, all up to a size of 40 if scales are tuples; that of 10,000: a megabyte
 
 
 class KeyRole(NamedTuple):
@@ -53,7 +53,7 @@ class Reads(NamedTuple):
     roles: list[KeyRole]
 
 
-@lru_cache(128)
+@lru_cache(KEPT_SCALES)
 def circuit_and_reads(task: Task, scale: int) -> tuple[Circuit, Reads]:
     """What every scheme for a task begins with, and what a verdict asks for again and again."""
     circuit = task.circuit(task.checked_scale(scale))
@@ -156,12 +156,13 @@ class Ideal(PositionScheme):
         return (1 << 40) + (int.from_bytes(digest) >> 4)
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        code = torch.full_like(query_pos + key_pos + scale, OTHER)
-        query_pos, key_pos, scale = (x.expand(code.shape) for x in (query_pos, key_pos, scale))
-        for n in torch.unique(scale).tolist():
-            here = scale == n
-            code[here] = self._codes(n, query_pos[here], key_pos[here])
-        return code[..., None]
+        every = torch.broadcast_tensors(query_pos, key_pos, scale)
+        query, key, flat = (x.flatten() for x in every)
+        code = torch.full_like(query, OTHER)
+        for n, places in by_value(flat.cpu().numpy()):
+            here = torch.from_numpy(places).to(code.device)
+            code[here] = self._codes(n, query[here], key[here])
+        return code.view(*every[0].shape, 1)
 
     def _codes(self, scale: int, query: Tensor, key: Tensor) -> Tensor:
         """Codes of pairs [pair] at one scale: a look-up among the pairs that are read, which are in order."""
@@ -185,10 +186,16 @@ class Ideal(PositionScheme):
         about = self.phi, self.relation_in_words, self.describe
         return Relation(*about, whole_scale=True, listed=self._listed, background=(OTHER,))
 
-    def _listed(self, scale: int) -> tuple[Ints, Ints]:
+    def _listed(self, query: Ints, scale: Ints) -> tuple[Ints, Ints]:
         """All pairs but those that the circuit reads have the code OTHER."""
-        reads = self.circuits.at(scale)
-        return reads.query.numpy(), reads.key.numpy()
+        number, keys = np.zeros(len(query), dtype=np.int64), [np.zeros(0, dtype=np.int64)] * len(query)
+        for n, own in by_value(scale):
+            reads = self.circuits.at(n)
+            ends = np.searchsorted(reads.query.numpy(), [query[own], query[own] + 1])
+            number[own], key = ends[1] - ends[0], reads.key.numpy()
+            for row, first, last in zip(own.tolist(), *ends.tolist()):
+                keys[row] = key[first:last]
+        return np.repeat(np.arange(len(query)), number), np.concatenate(keys)
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         if ROLES in positions.cache:

@@ -21,6 +21,7 @@ from lengthlens.models.schemes.relation import (
     Phi,
     Pointer,
     Relation,
+    codes_of_forms,
     key_with,
     read_forms,
 )
@@ -269,7 +270,7 @@ class LearnedRelation(PositionScheme):
         forms = self._coded()
         if not forms:
             return torch.zeros_like(query_pos + key_pos + scale)[..., None]
-        return torch.stack([form.codes(query_pos, key_pos, scale) for form in forms], -1)
+        return codes_of_forms(forms, query_pos, key_pos, scale)
 
     def _coded(self) -> list[CodedForm]:
         """The forms that some head still uses, each with the values that count."""
@@ -286,12 +287,11 @@ class LearnedRelation(PositionScheme):
     def _phi_of(self, layer: int, head: int) -> Phi:
         """The relation of one head: each form's value where that head uses it, else OTHER."""
         forms = [CodedForm(form, counts) for form, counts in zip(self.forms, self.alive[layer, head])]
-        return lambda i, j, n: torch.stack([form.codes(i, j, n) for form in forms], -1)
+        return lambda i, j, n: codes_of_forms(forms, i, j, n)
 
     def candidates(self) -> dict[str, Relation]:
         """Each form that some head still uses, alone."""
-        assert self.task is not None
-        return {str(form.form): form.relation(self.task.length, k) for k, form in enumerate(self._coded())}
+        return {str(form.form): form.relation(k) for k, form in enumerate(self._coded())}
 
     def pointers(self) -> list[list[Pointer]]:
         """Every (form, value) that a head may still use."""

@@ -7,7 +7,7 @@ field 2, the prompt has P = 2 fields, and "field f−P, offset o+1" points at th
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,13 +18,13 @@ from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
 from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.schemes.relation import Code, Ints, Phi, Pointer, Relation
-from lengthlens.models.schemes.scheme import KEPT_LENGTH, NamedKeys, Positions, Recent, Sizes, option, readable
+from lengthlens.models.schemes.scheme import NamedKeys, Positions, Sizes, option, readable
+from lengthlens.models.schemes.taskgiven import example_of
 from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout
 from lengthlens.tasks.task import END, PAD
 
 COMPARED, TUPLES = 8, 8  # sizes up to which pointers are compared, and scales of each where those are tuples
-KEPT_SCALES = 512  # whose fields are kept in memory
 WINDOW = 2  # of the constants in offsets, and nearly so in fields
 
 
@@ -116,14 +116,40 @@ def fields_in(tokens: Tensor, marks: Tensor, equals: int) -> Fields:
 def keys_in(fields: Fields, queries: slice, forms: Tensor, values: Tensor) -> Tensor:
     """The key that each pointer, a form [pointer, 5] and a value [pointer], points at; −1 if there is none, and it may
     lie behind the query in the query's own field. [row, query, pointer]"""
-    own, prompt, constant, along, length = forms.unbind(1)
+
+    def start_of(other: Tensor) -> Tensor:
+        return fields.start.gather(1, other.flatten(1)).view(other.shape)
+
     field, offset = (part[:, queries, None] for part in (fields.field, fields.offset))
-    other = constant.addcmul(own, field).addcmul(prompt, fields.prompt[:, None, None])
+    return _keys(field, offset, fields.prompt[:, None, None], start_of, forms, values)
+
+
+def _keys(
+    field: Tensor, offset: Tensor, fields: Tensor, start_of: Callable[[Tensor], Tensor], forms: Tensor, values: Tensor
+) -> Tensor:
+    """The same for queries [*, 1] at an offset of a field, where the prompt has so many fields. [*, pointer]"""
+    own, prompt, constant, along, length = forms.unbind(1)
+    other = constant.addcmul(own, field).addcmul(prompt, fields)
     exists = (other >= 0) & (other <= field - length)  # how long the query's own field will be, nobody knows yet
     other = torch.where(exists, other, 0)
-    start, end = (fields.start.gather(1, at.flatten(1)).view(other.shape) for at in (other, other + 1))
+    start, end = start_of(other), start_of(other + 1)
     key = (start + values).addcmul(along, offset).addcmul(length, end - start)
     return torch.where(exists, key.clamp(min=start, max=end), -1)
+
+
+@lru_cache(1024)
+def fields_at(task: Task, scale: int) -> Fields:
+    """The fields of instances of a scale: where their marks stand follows from it."""
+    opens = [id >= len(task.symbols) and token not in (END, PAD) for id, token in enumerate(task.vocab)]
+    return fields_in(example_of(task, scale)[None], torch.tensor(opens, device="cpu"), task.ids.get("=", -1))
+
+
+@lru_cache(8)
+def fields_of_all(task: Task, scales: tuple[int, ...]) -> tuple[Fields, Tensor]:
+    """Those of several scales, one behind the other in one row, and the length of each. [1, all], [scale]"""
+    each = [fields_at(task, scale) for scale in scales]
+    parts = [torch.cat([torch.atleast_1d(own[k].squeeze(0)) for own in each])[None] for k in range(len(Fields._fields))]
+    return Fields(*parts), torch.tensor([own.field.shape[1] for own in each], device="cpu")
 
 
 class LearnedFields(LearnedRelation):
@@ -156,8 +182,7 @@ class LearnedFields(LearnedRelation):
             raise UserError(f"scheme '{self.name}' reads the marks of a task: build the model for a task")
         super().__init__(sizes, options, task)  # type: ignore[arg-type]
         opens = [id >= len(task.symbols) and token not in (END, PAD) for id, token in enumerate(task.vocab)]
-        self.opens, self.equals = torch.tensor(opens, device="cpu"), task.ids.get("=", -1)
-        self.by_scale = Recent(self._at, KEPT_SCALES)
+        self.equals = task.ids.get("=", -1)
         self.marks: Tensor
         self.register_buffer("marks", torch.tensor(opens), persistent=False)
         self.alive &= self._different(task).view(self.alive.shape[2:]).to(self.alive.device)
@@ -169,9 +194,11 @@ class LearnedFields(LearnedRelation):
         """
         found = []
         for scale in task.scales_up_to(COMPARED, TUPLES, torch.Generator(device="cpu").manual_seed(0)):
-            key = self.keys_at(scale, torch.arange(self.bias[0, 0].numel(), device="cpu"))
-            query = torch.arange(len(key), device="cpu")[:, None]
-            found.append(torch.where(key <= query, key, -1)[task.prompt_length(scale) - 1 : -1])
+            fields, start = fields_at(task, scale), task.prompt_length(scale) - 1
+            queries = slice(start, fields.field.shape[1] - 1)
+            key = keys_in(fields, queries, *self._chosen(None, fields.field.device))[0]
+            query = torch.arange(queries.start, queries.stop, device="cpu")[:, None]
+            found.append(torch.where(key <= query, key, -1))
         keys, width = torch.cat(found).numpy(), self.bias.shape[-1]
         order = np.argsort(np.abs(np.arange(keys.shape[1]) % width - width // 2), kind="stable")
         first = order[np.unique(keys[:, order], axis=1, return_index=True)[1]]
@@ -218,31 +245,19 @@ class LearnedFields(LearnedRelation):
 
     # -- what theory and probes ask: by scale, since where the marks of an instance stand follows from it ----------
 
-    def _at(self, scale: int) -> tuple[Fields, Tensor | None]:
-        """The fields of instances of a scale; of short ones also the keys of all pointers, [query, form·value]."""
-        assert self.task is not None
-        tokens = self.task.sample(scale, 1, torch.Generator(device="cpu").manual_seed(0), "cpu").tokens
-        fields, length = fields_in(tokens, self.opens, self.equals), tokens.shape[1]
-        if length > KEPT_LENGTH:
-            return fields, None
-        return fields, keys_in(fields, slice(0, length), *self._chosen(None, tokens.device))[0].to(torch.int16)
-
-    def keys_at(self, scale: int, places: Tensor) -> Tensor:
-        """The key of pointers, places in [form·value], at every query of instances of a scale. [query, pointer]"""
-        fields, all_queries = self.by_scale.at(scale)
-        if all_queries is not None:
-            known: Tensor = all_queries[:, places].long()
-            return known
-        own: Tensor = keys_in(fields, slice(0, fields.field.shape[1]), *self._chosen(places, places.device))[0]
-        return own
-
     def _keys_of_steps(self, places: Tensor, query: Tensor, scale: Tensor) -> Tensor:
-        """The same at any queries and scales, [step] each; −1 behind the instance. [step, pointer]"""
+        """The key of pointers, places in [form·value], at queries and scales, [step] each; −1 behind the instance.
+
+        [step, pointer]
+        """
+        assert self.task is not None
         distinct, which = scale.unique(return_inverse=True)
-        tables = [self.keys_at(n, places) for n in distinct.tolist()]
-        length = torch.tensor([len(table) for table in tables])
-        inside, first = query < length[which], (length.cumsum(0) - length)[which]
-        return torch.where(inside[:, None], torch.cat(tables)[first + torch.where(inside, query, 0)], -1)
+        fields, length = fields_of_all(self.task, tuple(distinct.tolist()))
+        first = (length.cumsum(0) - length)[which]
+        inside, starts = query < length[which], (first + which)[:, None]  # each has one start more than positions
+        field, offset = (part[0, first + torch.where(inside, query, 0)][:, None] for part in fields[:2])
+        about = fields.prompt[0, which][:, None], lambda other: fields.start[0, starts + other]
+        return torch.where(inside[:, None], _keys(field, offset, *about, *self._chosen(places, places.device)), -1)
 
     def _places(self, alive: Tensor) -> Tensor:
         """Where [*, form, value] is true anywhere, as places in [form·value]."""
@@ -322,10 +337,10 @@ class FieldPointer(Pointer):
     def relation(self, component: int) -> Relation:
         """Whether it points at a key."""
 
-        def listed(scale: int) -> tuple[Ints, Ints]:
-            key = self.scheme.keys_at(scale, self.place)[:, 0]
-            query = ((key >= 0) & (key <= torch.arange(len(key)))).nonzero()[:, 0]
-            return query.numpy(), key[query].numpy()
+        def listed(query: Ints, scale: Ints) -> tuple[Ints, Ints]:
+            key = self.key(query, scale)
+            row = np.flatnonzero((key >= 0) & (key <= query))
+            return row, key[row]
 
         def describe(code: Code) -> str:
             return str(self) if code[0] else f"no key of {self}"

@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -57,9 +57,10 @@ class Relation:
     uses_scale: bool = True  # False promises that the scale makes no difference; True promises nothing
     whole_scale: bool = False  # whether φ takes the numbers of tuples, and not their largest lengths (tasks/fields.py)
     of_head: Callable[[int, int], Phi] | None = None  # φ of a (layer, head), where heads have relations of their own
-    listed: Callable[[int], tuple[Ints, Ints]] | None = None  # at a scale, queries and keys of pairs [pair] each:
+    listed: Callable[[Ints, Ints], tuple[Ints, Ints]] | None = None  # (query, scale) [row] each to pairs: row, key
     background: Code | None = None  # … all other pairs have this code
     component: int | None = None  # which component of a scheme's code this relation is, where it is only one
+    kind: Hashable = None  # for one task, relations of one kind promise to have the same codes; None promises nothing
 
     def codes(self, query: ArrayLike, key: ArrayLike, scale: ArrayLike, head: Head | None = None) -> Ints:
         """φ at positions that broadcast together, [*, component]."""
@@ -114,6 +115,18 @@ def numbered(codes: Ints) -> tuple[Ints, Ints]:
         rows = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.itemsize * codes.shape[1]))).ravel()
     _, first, which = np.unique(rows, return_index=True, return_inverse=True)
     return codes[first], which
+
+
+def by_value(numbers: Ints) -> Iterator[tuple[int, Ints]]:
+    """Each number that occurs, in order, and where.
+
+    >>> [(n, where.tolist()) for n, where in by_value(np.array([7, 3, 7]))]
+    [(3, [1]), (7, [0, 2])]
+    """
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(numbers) else order
+    yield from zip(ordered[first].tolist(), np.split(order, first[1:]))
 
 
 LARGEST_FACTOR = 1000  # factor of a form
@@ -211,35 +224,40 @@ class CodedForm:
         self.window = len(self.counts) // 2
         self.other = self.window + 1
 
-    def codes(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        """[*broadcast]"""
-        values = torch.arange(-self.window, self.window + 1, device=self.counts.device)
-        # Beyond the window, at either end, is OTHER too.
-        coded = nn.functional.pad(torch.where(self.counts, values, self.other), (1, 1), value=self.other)
-        value = self.form.value(query_pos, key_pos, scale).clamp(-self.other, self.other)
-        return coded.to(value.device)[value + self.other]
-
     def says(self, code: int) -> str | None:
         """That the form has a value, None for OTHER."""
         return self.form.says(code) if code <= self.window else None
 
-    def relation(self, length: Callable[[int], int], component: int) -> Relation:
-        """This form alone, as one component of a relation, for instances of so many tokens at a scale."""
+    def relation(self, component: int) -> Relation:
+        """This form alone, as one component of a relation."""
 
-        def listed(scale: int) -> tuple[Ints, Ints]:
-            query = np.arange(length(scale))[:, None]
-            key = key_with(self.form, np.arange(-self.window, self.window + 1), query, scale % SHAPES)
-            row, value = np.nonzero((key >= 0) & (key <= query))
-            return query[row, 0], key[row, value]
+        def listed(query: Ints, scale: Ints) -> tuple[Ints, Ints]:
+            values = np.arange(-self.window, self.window + 1)
+            key = key_with(self.form, values, query[:, None], scale[:, None] % SHAPES)
+            row, value = np.nonzero((key >= 0) & (key <= query[:, None]))
+            return row, key[row, value]
 
         def describe(code: Code) -> str:
             return self.says(code[0]) or f"a value of {self.form} outside its window"
 
         def phi(i: Tensor, j: Tensor, n: Tensor) -> Tensor:
-            return self.codes(i, j, n)[..., None]
+            return codes_of_forms([self], i, j, n)
 
         words, background = str(self.form), (self.other,)
         return Relation(phi, words, describe, listed=listed, background=background, component=component)
+
+
+def codes_of_forms(forms: Sequence[CodedForm], query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+    """The codes of forms with one window. [*broadcast, form]"""
+    window, other, device = forms[0].window, forms[0].other, query_pos.device
+    counts = sent(torch.stack([form.counts for form in forms]), device)
+    values = torch.arange(-window, window + 1, device=device)
+    # Beyond the window, at either end, is OTHER too.
+    coded = nn.functional.pad(torch.where(counts, values, other), (1, 1), value=other)  # [form, value]
+    a, b, c, d = sent(torch.tensor([form.form for form in forms], device="cpu"), device).unbind(1)
+    value = d.addcmul(a, query_pos[..., None]).addcmul(b, key_pos[..., None]).addcmul(c, scale[..., None])
+    first = torch.arange(len(forms), device=device) * coded.shape[1] + other  # the place of value 0 of each form
+    return coded.flatten()[value.clamp_(-other, other).add_(first)]
 
 
 class LearnedEntry(NamedTuple):

@@ -1,6 +1,7 @@
 """Schemes that turn queries and keys by an angle proportional to position, so that products depend on i−j."""
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -118,6 +119,11 @@ class _Stretched(Rope):
             lengths = [max(self.task.length(n), self.options.original_length) for n in scales.tolist()]
             scales = torch.tensor(lengths, device="cpu").to(place.device)
         return torch.stack([distance, scales[place] + 0 * distance], -1)
+
+    @property
+    def kind(self) -> Hashable:
+        own = type(self).phi
+        return (own, self.options.original_length, self.options.scaling) if own is _Stretched.phi else None
 
     def describe(self, code: Code) -> str:
         if len(code) == 1:

@@ -258,7 +258,12 @@ class PositionScheme(nn.Module, ABC):
     def relation(self) -> Relation:
         """φ with its words, and what is known about it that saves work."""
         about = self.phi, self.relation_in_words, self.describe
-        return Relation(*about, uses_scale=self.uses_scale, whole_scale=self.whole_scale)
+        return Relation(*about, uses_scale=self.uses_scale, whole_scale=self.whole_scale, kind=self.kind)
+
+    @property
+    def kind(self) -> Hashable:
+        """Schemes with the same have the same φ for a task, which saves a verdict on each; None promises nothing."""
+        return None
 
     def shared_relation(self) -> Relation | None:
         """Pairs that it may come to treat alike although their codes differ, as with positions drawn at random."""

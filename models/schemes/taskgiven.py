@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import TooLongError, UserError
-from lengthlens.models.devices import sent
+from lengthlens.models.devices import on_the_cpu, sent
 from lengthlens.models.schemes.relation import Code, Relation
 from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Recent, Sizes, option
 from lengthlens.tasks import Task
@@ -20,21 +20,21 @@ KEPT_SCALES = 64
 @lru_cache(1024)
 def coupled_ids(task: Task, scale: int) -> Tensor:
     """The task's coupling, from start 1. [pos]"""
-    with torch.device("cpu"):
+    with on_the_cpu():
         return 1 + task.coupling(scale)
 
 
 @lru_cache(1024)
 def example_of(task: Task, scale: int) -> Tensor:
     """The tokens of an instance: which of them are symbols follows from the scale, so any shows it. [pos]"""
-    with torch.device("cpu"):
-        return task.sample(scale, 1, torch.Generator().manual_seed(0), "cpu").tokens[0]
+    with on_the_cpu():
+        return task.sample(scale, 1, torch.Generator("cpu").manual_seed(0), "cpu").tokens[0]
 
 
 @lru_cache(1024)
 def place_in_run(task: Task, scale: int) -> Tensor:
     """The place in the run of symbols."""
-    with torch.device("cpu"):
+    with on_the_cpu():
         return task.run_index(example_of(task, scale)[None])[0]
 
 

@@ -245,6 +245,11 @@ class ScaleHinted(Wrapper):
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return torch.cat([part.phi(query_pos, key_pos, scale) for part in self.parts], -1)
 
+    @property
+    def kind(self) -> Hashable:
+        kinds = tuple(part.kind for part in self.parts)
+        return None if None in kinds else kinds
+
     def describe(self, code: Code) -> str:
         half = len(code) // 2
         return f"{self.inner.describe(code[:half])}; from the scale, {self.anchored.describe(code[half:])}"
