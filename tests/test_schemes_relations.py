@@ -153,8 +153,8 @@ def test_forms_are_listed_once():
 def test_marked_keys_are_where_the_form_has_the_value(form, i, n, window):
     keys = marked_keys([form], window, torch.tensor([i]), torch.tensor([n]))[0, 0, 0]
     for value, key in zip(range(-window, window + 1), keys.tolist(), strict=True):
-        whole = (value - form.value(i, 0, n)) % form.key == 0
-        assert form.value(i, key, n) == value if whole else key == NOWHERE
+        without = form.query * i + form.scale * n + form.constant
+        assert without + form.key * key == value if (value - without) % form.key == 0 else key == NOWHERE
 
 
 @pytest.mark.parametrize("task", ADDRESSED)

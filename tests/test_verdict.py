@@ -16,7 +16,7 @@ from lengthlens.analyses import theme
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import PositionScheme, Relation, make_scheme, scheme_names
 from lengthlens.tasks import TASKS, Circuit, Operator, Task, src_declared
-from lengthlens.theory.properties import examine
+from lengthlens.theory.properties import LOOKED_AT, Family, examine
 from lengthlens.theory.steps import Steps
 from lengthlens.theory.verdict import verdict, verdict_grid
 
@@ -186,7 +186,33 @@ def test_pairs_that_are_not_listed_have_the_background_code():
                 other = {
                     (int(q), int(k)) for q, k, c in zip(query, key, codes) if tuple(c.tolist()) != relation.background
                 }
-                assert other <= set(zip(*(x.tolist() for x in relation.listed(scale))))
+                every = np.arange(task.length(scale))  # a row for each query
+                listed = relation.listed(every, np.full_like(every, scale))
+                assert other <= set(zip(*(x.tolist() for x in listed)))
+
+
+@pytest.mark.parametrize("name", ["addition", "copy-field"])
+def test_schemes_of_one_kind_have_the_same_codes(name):
+    task, known = TASKS[name], {}
+    query, key = np.tril_indices(40)
+    scale = [list(task.scales_up_to(7, 2, torch.Generator().manual_seed(k)))[-2 * k] for k in (1, 2, 3)]
+    for label in [*scheme_names(), "relative/max_distance=3", "hinted:urpe/max_distance=3", "rope-pi/scaling=2"]:
+        relation = make_scheme(label, {}, task).relation()
+        if relation.kind is not None:
+            codes = relation.codes(query[:, None], key[:, None], np.array(scale))
+            assert np.array_equal(known.setdefault(relation.kind, codes), codes), label
+    assert len(known) >= 9
+
+
+def test_a_form_that_is_not_looked_at_still_serves():
+    # From query 40 at n the key 20+n. All decoys name it as well, by values that mean other keys at other scales.
+    steps = Steps("copy", *np.array([(n, 40) for n in range(1, 17)]).T, 20 + np.arange(1, 17)[:, None], ("'x'",))
+    decoys = [f"{a}i+j+{c}n-{40 * a + 20}" for a in range(3) for c in range(4)]
+    scheme = make_scheme("lbpe", {"forms": ", ".join([*decoys, "j-n-20"]), "window": 64}, TASKS["copy"])
+    family = Family(scheme, [steps], 10)
+    assert "j−n−20" not in family.most_often(steps, LOOKED_AT)
+    ((_, choice, _),) = family
+    assert choice.findings.possible and choice.name == "j = n+20 (+1)"
 
 
 def test_single_forms_are_components_of_the_learned_relation():

@@ -461,18 +461,20 @@ def unfailing(pointers: Sequence[Pointer], steps: Steps) -> list[Pointer]:
 
     Each time the one that serves most of the steps that are left.
     """
-    if not pointers:
-        return []
-    points = np.stack([pointed_at(one, steps) for one in pointers], 1)  # [step, pointer]
-    right = points == steps.sources[:, :1]
-    right &= (right | (points == NOWHERE)).all(0)
+    never, start, size = list(pointers), 0, FIRST_LOOK  # those that never point at another key
+    while never and start < len(steps):
+        part = steps[start : start + size]
+        points = pointed_at(never, part)
+        well = ((points == part.sources[:, :1]) | (points == NOWHERE)).all(0)
+        never, start, size = [one for one, own in zip(never, well) if own], start + size, STEPS_TOGETHER
     chosen, left = [], np.ones(len(steps), dtype=bool)
+    right = at_source(never, steps).astype(bool) if never else left[:, None][:, :0]
     while left.any():
-        best = int(right[left].sum(0).argmax())
-        if not right[left, best].any():
+        served = right[left].sum(0)
+        if not served.any():
             return []
-        chosen.append(pointers[best])
-        left &= ~right[:, best]
+        chosen.append(never[int(served.argmax())])
+        left &= ~right[:, served.argmax()]
     return chosen
 
 
@@ -532,21 +534,21 @@ def distinct(rows: Ints) -> Ints:
     return rows[np.sort(np.unique(which, return_index=True)[1])]
 
 
-def pointed_at(pointer: Pointer, steps: Steps) -> Ints:
-    """The key that a pointer points at from each step's query, `NOWHERE` if there is none. [step]"""
-    key = pointer.key(steps.query, steps.scale)
-    return np.where((key >= 0) & (key <= steps.query), key, NOWHERE)
+def pointed_at(pointers: Sequence[Pointer], steps: Steps) -> Ints:
+    """The key that each points at from each step's query, `NOWHERE` if there is none. [step, pointer]"""
+    key = type(pointers[0]).keys(pointers, steps.query, steps.scale)
+    return np.where((key >= 0) & (key <= steps.query[:, None]), key, NOWHERE)
 
 
 def at_source(pointers: Sequence[Pointer], steps: Steps) -> Ints:
     """Which of them point at the source of each step. [step, pointer]"""
-    return np.stack([pointed_at(one, steps) == steps.sources[:, 0] for one in pointers], 1).astype(np.int64)
+    return (pointed_at(pointers, steps) == steps.sources[:, :1]).astype(np.int64)
 
 
 def _block(pointers: Sequence[Pointer], steps: Steps) -> Ints:
     """The same for a few steps. Keys that nothing points at are all alike, and the others are few."""
-    points = np.stack([pointed_at(one, steps) for one in pointers], 1)  # [step, pointer]
-    source = at_source(pointers, steps)
+    points = pointed_at(pointers, steps)  # [step, pointer]
+    source = (points == steps.sources[:, :1]).astype(np.int64)
     found = []
     for k in range(len(pointers)):
         pointed = points[:, [k]]  # the key that this one points at

@@ -213,15 +213,6 @@ class SourceCodes:
         return first, last
 
     @cached_property
-    def _by_scale(self) -> Ints:
-        return np.argsort(self.steps.scale, kind="stable")
-
-    def at_scale(self, scale: int) -> Ints:
-        """The steps of one scale. [step]"""
-        first, last = np.searchsorted(self.steps.scale, [scale, scale + 1], sorter=self._by_scale)
-        return self._by_scale[first:last]
-
-    @cached_property
     def hash(self) -> Hash:
         return Hash(self.codes)
 

@@ -44,7 +44,6 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 'possible'
 """
 
-import hashlib
 import os
 import sys
 import threading
@@ -62,7 +61,7 @@ import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
-from lengthlens.models.schemes.relation import Code, Ints
+from lengthlens.models.schemes.relation import Code
 from lengthlens.models.schemes.spec import named, scheme_for
 from lengthlens.notebook import card
 from lengthlens.plugins.registry import Outfit, outfit, wear
@@ -81,7 +80,6 @@ Answer: TypeAlias = Literal["possible", "impossible", "task-limited", "open", "r
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
 CLIPS = ("max_distance", "window")  # options beyond which a scheme treats all pairs alike
 CLIP_TRIALS = (4, 3, 2, 1, 8)
-MOST_COMPARED = 1 << 20  # pairs of positions up to which relations are compared before they are examined
 TRIAL_SCALE = 64  # what would help is tried up to here, or twice the training range
 PROPERTIES = ("isolated", "stable", "covered")
 HELPS = {
@@ -224,9 +222,9 @@ class Case:
         self._tried: dict[Hashable, bool] = {}
         self._examined: dict[Hashable, Findings] = {}
         self._serving: dict[Hashable, list[Code]] = {}
+        self._counted: dict[Hashable, tuple[int, int]] = {}
         self._families: dict[tuple[PositionScheme, int], Family | None] = {}
         self._built: dict[Hashable, tuple[PositionScheme | None, str]] = {}
-        self._asked: dict[int, Ints] = {}
         if task.family == "content-addressed":
             curve = src_curve(task, min(test_max, max(train_max, TRIAL_SCALE)))
             self.declared = curve[train_max - task.min_scale], curve[-1]
@@ -296,7 +294,7 @@ class Case:
     def examined(self, relation: Relation, largest: int) -> Findings:
         """What the definitions say of a relation, up to a scale, once for all with the same codes."""
         assert self.program is not None
-        same = self.fingerprint(relation, largest)
+        same = same_as(relation), largest
         if same not in self._examined:
             operators = [up_to(steps, largest) for steps in self.program.operators]
             self._examined[same] = examine(relation, operators, self.train_max)
@@ -309,7 +307,7 @@ class Case:
         """
         assert self.program is not None
         found: dict[str, tuple[int, str]] = {}
-        same = [self.fingerprint(relation, self.train_max) for relation in relations]
+        same = [same_as(relation) for relation in relations]
 
         def code_for(name: str, k: int) -> Code | None:
             if (name, same[k]) not in self._serving:
@@ -378,34 +376,6 @@ class Case:
             self._families[scheme, largest] = Family(scheme, operators, self.train_max) if learns else None
         return self._families[scheme, largest]
 
-    def fingerprint(self, relation: Relation, largest: int) -> Hashable:
-        """Equal for relations that give all pairs up to a scale the same codes, and so have the same properties."""
-        if relation.kind is not None:
-            return relation.kind, relation.uses_scale, largest
-        if relation.listed is not None:  # is examined by its list, which is quicker than all pairs
-            return object()
-        scale, query = self._rows(largest)
-        if not relation.uses_scale:
-            query = np.unique(query)
-            scale = np.full_like(query, largest)
-        key = np.arange(query.max(initial=-1) + 1)
-        if len(query) * len(key) > MOST_COMPARED:
-            return object()
-        codes = relation.codes(query[:, None], key, scale[:, None])
-        about = (relation.uses_scale, relation.listed is None, relation.background, largest, codes.shape)
-        seen = codes[np.nonzero(key <= query[:, None])]
-        return about, hashlib.blake2b(seen.data).digest()
-
-    def _rows(self, largest: int) -> tuple[Ints, Ints]:
-        """Scale and query of all steps up to a scale, each once."""
-        assert self.program is not None
-        if largest not in self._asked:
-            steps = [up_to(each, largest) for each in self.program.operators]
-            both = np.stack([np.concatenate([getattr(one, name) for one in steps]) for name in ("scale", "query")], 1)
-            self._asked[largest] = np.unique(both, axis=0)
-        scale, query = self._asked[largest].T
-        return scale, query
-
     def findings_of(
         self, scheme: Scheme, options: Mapping[str, Any], largest: int
     ) -> tuple[Findings, list[Choice]] | None:
@@ -436,8 +406,10 @@ class Case:
         )
         src = {}
         if built is not None:
-            found = sources_only(relation_for(built, self.task, self.test_max), program.operators, self.train_max)
-            src = dict(zip(("src_train", "src_test"), found))
+            relation = built.relation()
+            if (same := same_as(relation)) not in self._counted:
+                self._counted[same] = sources_only(relation, program.operators, self.train_max)
+            src = dict(zip(("src_train", "src_test"), self._counted[same]))
         return self.result(scheme, options, "task-limited", [reason], self._other_task, **src)
 
     @cached_property
@@ -498,6 +470,11 @@ class Case:
         for clip in (clip for clip in CLIPS if clip in usual):
             helping = (value for value in CLIP_TRIALS if self.tried(name, {**options, clip: value}))
             yield from ((clip, value) for value in islice(helping, 1))
+
+
+def same_as(relation: Relation) -> Hashable:
+    """Equal for relations that promise the same codes, and so have the same properties."""
+    return object() if relation.kind is None else (relation.kind, relation.uses_scale)
 
 
 def relation_for(scheme: PositionScheme, task: Task, largest: int) -> Relation:

@@ -1,13 +1,12 @@
 """Schemes that give each position a vector, and the scheme that gives it nothing."""
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lengthlens.errors import TooLongError
-from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.relation import BOTH, Code
 from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
@@ -63,7 +62,7 @@ class _Table(Anchorable):
     options: Options
 
     family = "absolute"
-    relation_in_words = "(i, j)"
+    relation_in_words = phi_name = BOTH
     anchored_in_words = "(i−n, j−n)"
 
     def __init__(self, sizes: Sizes, options: Options, task: Task | None, anchored: bool = False) -> None:
@@ -74,10 +73,6 @@ class _Table(Anchorable):
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return pairs(query_pos - self.anchor(scale), key_pos - self.anchor(scale))
-
-    @property
-    def kind(self) -> Hashable:
-        return (type(self).phi, self.anchored) if type(self).phi is _Table.phi else None
 
     def describe(self, code: Code) -> str:
         return f"position {code[1]} seen from {code[0]}"
@@ -131,7 +126,7 @@ class Sinusoidal(PositionScheme):
 
     name = "sinusoidal"
     family = "absolute"
-    relation_in_words = "(i, j)"
+    relation_in_words = phi_name = BOTH
     summary = "fixed sines and cosines of the position, added to the embedding"
     no_hint = "sines of i and of i−n add up to a sine of i whose size depends on the scale and may be zero"
 

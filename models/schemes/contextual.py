@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.relation import BACK, Code
 from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Sizes, option
 from lengthlens.models.schemes.taskgiven import PositionIds, place_in_run
 from lengthlens.tasks import Task
@@ -29,6 +29,7 @@ class Cope(PositionScheme):
     family = "contextual"
     summary = "queries meet learned vectors of a position that counts only the tokens they gate in"
     relation_in_words = "i−j at most: the number of tokens from j to i that content lets count"
+    phi_name = BACK
     hinges_on = "which tokens it learns to count"
     no_random = "it counts tokens, not position ids"
     no_hint = "it counts tokens by content, so its distances are not the scale's"

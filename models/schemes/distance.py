@@ -6,7 +6,7 @@ learned numbers. Or the query meets a vector for the distance, or the pattern is
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.absolute import sinusoid
-from lengthlens.models.schemes.relation import Code, CodeTable
+from lengthlens.models.schemes.relation import BACK, Code, CodeTable
 from lengthlens.models.schemes.scheme import KEPT_LENGTH, LARGEST, Anchorable, Positions, Sizes, option
 from lengthlens.tasks import Task
 
@@ -98,17 +98,14 @@ class Distanced(Anchorable):
 class DistanceBias(Distanced):
     """A scheme that adds to each score one value per head and distance, whatever the tokens are."""
 
+    phi_name = BACK
+
     @abstractmethod
     def values(self, layers: slice, distance: Tensor) -> Tensor:
         """The bias of each head at distances [*], finite at negative ones too, even if never read. [layer, head, *]"""
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         return (distance.abs() if self.anchored else distance)[..., None]
-
-    @property
-    def kind(self) -> Hashable:
-        own = type(self)
-        return (own.phi, own.codes, self.anchored) if own.codes is DistanceBias.codes else None
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         return self.by_distance(self.values, layer, positions, queries)
@@ -120,7 +117,7 @@ class DistanceTable(Distanced):
     A table starts at distance `least`: 0, or −max_distance in the anchored twin.
     """
 
-    relation_in_words = "min(i−j, max_distance)"
+    relation_in_words = phi_name = "min(i−j, max_distance)"
     anchored_in_words = "clip(i−j−n, ±max_distance)"
 
     @dataclass(frozen=True)
@@ -135,11 +132,6 @@ class DistanceTable(Distanced):
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         return distance.clamp(self.least if self.anchored else None, self.last)[..., None]
-
-    @property
-    def kind(self) -> Hashable:
-        own = type(self)
-        return (own.phi, own.codes, self.anchored, self.last) if own.codes is DistanceTable.codes else None
 
     def place(self, distance: Tensor) -> Tensor:
         """The place in the table of each distance."""
@@ -435,6 +427,7 @@ class TransformerXL(Distanced):
     weighs_content = True
     summary = "queries meet mapped sinusoids of the distance, and two learned biases"
     anchored_in_words = "i−j−n"
+    phi_name = "signed i−j"
 
     def __init__(self, sizes: Sizes, options: object, task: Task | None, anchored: bool = False) -> None:
         super().__init__(sizes, options, task, anchored)

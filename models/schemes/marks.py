@@ -5,7 +5,7 @@ field 2, the prompt has P = 2 fields, and "field f−P, offset o+1" points at th
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, Literal, NamedTuple
@@ -323,28 +323,29 @@ class FieldPointer(Pointer):
     """A form of fields with a value: from a query it points at one key, or at none."""
 
     scheme: LearnedFields
-    place: Tensor  # [1], in [form·value]
+    place: int  # in [form·value]
 
     def __new__(cls, form: FieldForm, value: int, scheme: LearnedFields, place: int) -> "FieldPointer":
         made = super().__new__(cls, form, value)  # type: ignore[arg-type]
-        made.scheme, made.place = scheme, torch.tensor([place])
+        made.scheme, made.place = scheme, place
         return made
 
-    def key(self, query: Ints, scale: Ints) -> Ints:
-        steps = (torch.from_numpy(np.asarray(each, dtype=np.int64)) for each in (query, scale))
-        return np.asarray(self.scheme._keys_of_steps(self.place, *steps)[:, 0])
+    @staticmethod
+    def keys(pointers: "Sequence[FieldPointer]", query: Ints, scale: Ints) -> Ints:  # type: ignore[override]
+        places = torch.tensor([one.place for one in pointers], device="cpu")
+        return np.asarray(pointers[0].scheme._keys_of_steps(places, torch.from_numpy(query), torch.from_numpy(scale)))
 
     def relation(self, component: int) -> Relation:
         """Whether it points at a key."""
 
         def listed(query: Ints, scale: Ints) -> tuple[Ints, Ints]:
-            key = self.key(query, scale)
+            key = self.keys([self], query, scale)[:, 0]
             row = np.flatnonzero((key >= 0) & (key <= query))
             return row, key[row]
 
         def describe(code: Code) -> str:
             return str(self) if code[0] else f"no key of {self}"
 
-        phi = partial(self.scheme._codes, self.place)
+        phi = partial(self.scheme._codes, torch.tensor([self.place], device="cpu"))
         about = phi, str(self), describe
         return Relation(*about, whole_scale=True, listed=listed, background=(0,), component=component)

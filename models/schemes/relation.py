@@ -81,7 +81,8 @@ class Relation:
         return self.codes(np.array(queries, dtype=np.int64)[:, None], np.array(keys, dtype=np.int64), scale, head)
 
 
-DISTANCE = Relation(lambda i, j, n: i - j, "i−j", lambda code: f"distance {code[0]}", uses_scale=False)
+BACK, BOTH = "i−j", "(i, j)"  # kinds of relations
+DISTANCE = Relation(lambda i, j, n: i - j, "i−j", lambda code: f"distance {code[0]}", uses_scale=False, kind=BACK)
 
 
 def numbered(codes: Ints) -> tuple[Ints, Ints]:
@@ -161,9 +162,6 @@ class Form(NamedTuple):
                 text += f"{sign}{size}{letter}"
         return text
 
-    def value(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return self.query * query_pos + self.key * key_pos + self.scale * scale + self.constant
-
     def says(self, value: int) -> str:
         """That the form has a value, as an equation with i and j on the left.
 
@@ -208,9 +206,11 @@ class Pointer(NamedTuple):
     def __str__(self) -> str:
         return self.form.says(self.value)
 
-    def key(self, query: Ints, scale: Ints) -> Ints:
-        """The key that it points at from queries at scales; it need not exist. [step]"""
-        return np.asarray(key_with(self.form, self.value, query, scale % SHAPES))
+    @staticmethod
+    def keys(pointers: "Sequence[Pointer]", query: Ints, scale: Ints) -> Ints:
+        """The keys that pointers of one scheme point at from queries at scales; they need not exist. [step, pointer]"""
+        form, value = np.array([one.form for one in pointers]).T, np.array([one.value for one in pointers])
+        return np.asarray(key_with(tuple(form), value, query[:, None], scale[:, None] % SHAPES))
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.relation import Code
+from lengthlens.models.schemes.relation import BACK, Code
 from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, RotaryPair, Sizes, option
 from lengthlens.tasks import Task
 
@@ -28,7 +28,7 @@ class Rope(PositionScheme):
     name = "rope"
     family = "rotary"
     summary = "queries and keys turned in proportion to position"
-    relation_in_words = "i−j"
+    relation_in_words = phi_name = BACK
     no_hint = "queries and keys are turned alike, so an anchor at the scale cancels in i−j"
     Options = RopeOptions
     options: RopeOptions
@@ -104,6 +104,11 @@ class _Stretched(Rope):
     no_random = "it stretches the lengths of training to longer ones, and random positions already cover those"
     Options = StretchOptions
     options: StretchOptions
+    phi_name = "i−j at a length"
+
+    @property
+    def kind(self) -> Hashable:
+        return self.phi_name and (self.phi_name, self.options.original_length, self.options.scaling)
 
     def stretch(self, length: int) -> float:
         """The factor at a length."""
@@ -119,11 +124,6 @@ class _Stretched(Rope):
             lengths = [max(self.task.length(n), self.options.original_length) for n in scales.tolist()]
             scales = torch.tensor(lengths, device="cpu").to(place.device)
         return torch.stack([distance, scales[place] + 0 * distance], -1)
-
-    @property
-    def kind(self) -> Hashable:
-        own = type(self).phi
-        return (own, self.options.original_length, self.options.scaling) if own is _Stretched.phi else None
 
     def describe(self, code: Code) -> str:
         if len(code) == 1:

@@ -234,6 +234,7 @@ class PositionScheme(nn.Module, ABC):
     means_others: bool = False  # whether these have score 0, so that only their mean value counts
     by_formula: bool = False  # whether few numbers say what it adds at every distance, so that none is left untrained
     hinges_on: str | None = None  # what decides how pairs are treated, where codes that positions give do not
+    phi_name: str | None = None  # what φ is called where other schemes have the same; see `kind`
     remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
     no_random: str | None = None  # why `randomized:` makes no sense on it, if it does not
     no_hint: str | None = None  # why `hinted:` makes no sense on it, if it does not
@@ -263,7 +264,13 @@ class PositionScheme(nn.Module, ABC):
     @property
     def kind(self) -> Hashable:
         """Schemes with the same have the same φ for a task, which saves a verdict on each; None promises nothing."""
-        return None
+        about = getattr(self, "anchored", False), getattr(self, "last", None)
+        return self.phi_name and (self.phi_name, *about) if any(about) else self.phi_name
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if ("phi" in vars(cls) or "codes" in vars(cls)) and "phi_name" not in vars(cls):
+            cls.phi_name = None  # it has a φ of its own
 
     def shared_relation(self) -> Relation | None:
         """Pairs that it may come to treat alike although their codes differ, as with positions drawn at random."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lengthlens.errors import TooLongError, UserError
 from lengthlens.models.devices import sent
-from lengthlens.models.schemes.relation import DISTANCE, Code, CodeTable, Relation
+from lengthlens.models.schemes.relation import BACK, DISTANCE, Code, CodeTable, Relation
 from lengthlens.models.schemes.scheme import (
     LARGEST,
     Anchorable,
@@ -135,6 +135,10 @@ class Randomized(Wrapper):
             return self.inner.phi(query_pos, key_pos, scale)
         return (query_pos - key_pos + 0 * scale)[..., None]
 
+    @property
+    def kind(self) -> Hashable:
+        return self.inner.kind if self.inner.family == "absolute" else BACK
+
     def describe(self, code: Code) -> str:
         if len(code) == 2:
             return f"the position of rank {code[1]} seen from that of rank {code[0]}"
@@ -191,6 +195,10 @@ class Shifted(Wrapper):
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return self.inner.phi(query_pos, key_pos, scale)
+
+    @property
+    def kind(self) -> Hashable:
+        return self.inner.kind
 
     def describe(self, code: Code) -> str:
         return self.inner.describe(code)
