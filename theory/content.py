@@ -26,7 +26,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from lengthlens.models.schemes.relation import Code, Ints, Relation, numbered
+from lengthlens.models.schemes.relation import Code, Ints, Relation, by_value, numbered
 from lengthlens.models.schemes.taskgiven import example_of
 from lengthlens.tasks import Operator, Task
 from lengthlens.theory.steps import Bools, Steps
@@ -78,7 +78,9 @@ def alike_slots(operator: Operator, symbols: Sequence[str]) -> list[list[int]]:
 
 def needed(steps: Steps, slots: Sequence[int], operator: Operator, task: Task) -> Bools:
     """At which steps the tokens in these slots make a difference, by trying, with marks where they are. [step]"""
-    marks = np.concatenate([_marks(task, int(n))[steps.sources[steps.scale == n]] for n in np.unique(steps.scale)])
+    marks = np.empty_like(steps.sources)
+    for n, here in by_value(steps.scale):
+        marks[here] = _marks(task, n)[steps.sources[here]]
     patterns, which = np.unique(marks, axis=0, return_inverse=True)  # [pattern, slot]
     return np.array([_differs(row, slots, operator, task) for row in patterns.tolist()])[which.ravel()]
 

@@ -139,7 +139,7 @@ class RowBlock:
         And whether all is well in this block: no code of a source is on any other key.
         """
         hot = self.seen(operator.hash.known(operator.hash(self.codes)))
-        suspects = hot.sum(1)[row] != operator.keys_read[steps]
+        suspects = hot.sum(1)[row] != operator.steps.keys_read[steps]
         for step, here in zip(steps[suspects], row[suspects]):
             keys = np.setdiff1d(np.flatnonzero(hot[here]), operator.steps.sources[step])
             example = unread_at(operator, step, keys, operator.hash.index(self.codes[here, keys]))
@@ -542,7 +542,8 @@ def pointed_at(pointers: Sequence[Pointer], steps: Steps) -> Ints:
 
 def at_source(pointers: Sequence[Pointer], steps: Steps) -> Ints:
     """Which of them point at the source of each step. [step, pointer]"""
-    return (pointed_at(pointers, steps) == steps.sources[:, :1]).astype(np.int64)
+    found: Ints = (pointed_at(pointers, steps) == steps.sources[:, :1]).astype(np.int64)
+    return found
 
 
 def _block(pointers: Sequence[Pointer], steps: Steps) -> Ints:

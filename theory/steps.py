@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lengthlens.models.schemes.ideal import circuit_of
 from lengthlens.models.schemes.relation import Ints, Relation, numbered
 from lengthlens.tasks import Task
 from lengthlens.tasks.task import SHAPES
@@ -41,6 +42,22 @@ class Steps:
     @property
     def arity(self) -> int:
         return int(self.sources.shape[1])
+
+    @cached_property
+    def same_key(self) -> Bools:
+        """Which slots a source fills, its own included. [step, slot, slot]"""
+        return np.asarray(self.sources[:, :, None] == self.sources[:, None, :])
+
+    @cached_property
+    def role(self) -> Ints:
+        """The set of slots that a source fills, as a number. [step, slot]"""
+        return numbered(self.same_key.reshape(-1, self.arity).astype(np.int64))[1].reshape(self.sources.shape)
+
+    @cached_property
+    def keys_read(self) -> Ints:
+        """The number of different keys that each step reads. [step]"""
+        again = np.tril(self.same_key, -1).any(2)
+        return np.asarray(self.arity - again.sum(1))
 
     def only(self, *slots: int) -> "Steps":
         """The same steps as if they read these slots alone."""
@@ -76,7 +93,7 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
     parts: dict[str, list[Steps]] = {}
     declared, work, scale = 0, 0, task.min_scale
     for number in task.scales_up_to(test_max, TUPLES, torch.Generator().manual_seed(0)):
-        circuit, scale = task.circuit(number), number % SHAPES
+        circuit, scale = circuit_of(task, number), number % SHAPES
         for k, operator in enumerate(circuit.operators):
             mine = circuit.operator == k
             if mine.any():
@@ -188,22 +205,6 @@ class SourceCodes:
         self.signature = numbered(self.code)[1]  # [step]
 
     @cached_property
-    def same_key(self) -> Bools:
-        """Which slots a source fills, its own included. [step, slot, slot]"""
-        return np.asarray(self.steps.sources[:, :, None] == self.steps.sources[:, None, :])
-
-    @cached_property
-    def role(self) -> Ints:
-        """The set of slots that a source fills, as a number. [step, slot]"""
-        return numbered(self.same_key.reshape(-1, self.steps.arity).astype(np.int64))[1].reshape(self.code.shape)
-
-    @cached_property
-    def keys_read(self) -> Ints:
-        """The number of different keys that each step reads. [step]"""
-        again = np.tril(self.same_key, -1).any(2)
-        return np.asarray(self.steps.arity - again.sum(1))
-
-    @cached_property
     def marked_by(self) -> tuple[Ints, Ints]:
         """The first and the last step at which each code marks a source. [code] each"""
         step = np.repeat(np.arange(len(self.steps)), self.steps.arity)
@@ -240,7 +241,7 @@ class SourceCodes:
 
     def sources_alike(self) -> Counterexample | None:
         """Two sources of one step with the same code."""
-        alike = (self.code[:, :, None] == self.code[:, None, :]) & ~self.same_key
+        alike = (self.code[:, :, None] == self.code[:, None, :]) & ~self.steps.same_key
         steps = alike.any((1, 2))
         if not steps.any():
             return None
@@ -250,7 +251,7 @@ class SourceCodes:
 
     def sources_swapped(self) -> Counterexample | None:
         """A code that marks different slots at two steps."""
-        code, role = self.code.ravel(), self.role.ravel()
+        code, role = self.code.ravel(), self.steps.role.ravel()
         entry = np.unique(code, return_index=True)[1]  # the first entry of each code
         first, last = self.marked_by
         swapped = (role != role[entry][code]) & (first != last)[code]

@@ -71,7 +71,7 @@ from lengthlens.tasks.complexity import src_curve
 from lengthlens.tasks.fields import scale_in_words
 from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code, trained_codes
 from lengthlens.theory.properties import Choice, Family, Findings, examine, sources_only
-from lengthlens.theory.steps import Counterexample, Program, program_of, up_to
+from lengthlens.theory.steps import Counterexample, Program, Steps, program_of, up_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -223,6 +223,7 @@ class Case:
         self._examined: dict[Hashable, Findings] = {}
         self._serving: dict[Hashable, list[Code]] = {}
         self._counted: dict[Hashable, tuple[int, int]] = {}
+        self._steps: dict[int, list[Steps]] = {}
         self._families: dict[tuple[PositionScheme, int], Family | None] = {}
         self._built: dict[Hashable, tuple[PositionScheme | None, str]] = {}
         if task.family == "content-addressed":
@@ -296,8 +297,7 @@ class Case:
         assert self.program is not None
         same = same_as(relation), largest
         if same not in self._examined:
-            operators = [up_to(steps, largest) for steps in self.program.operators]
-            self._examined[same] = examine(relation, operators, self.train_max)
+            self._examined[same] = examine(relation, self.steps_up_to(largest), self.train_max)
         return self._examined[same]
 
     def served(self, relations: Sequence[Relation]) -> dict[str, tuple[int, str]] | None:
@@ -328,7 +328,7 @@ class Case:
         """The slots of each operator by name, exchangeable ones together: their steps up to the scale of trials."""
         assert self.program is not None
         found = {}
-        for steps in (up_to(each, self.trial_scale) for each in self.program.operators):
+        for steps in self.steps_up_to(self.trial_scale):
             operator = self.operators[steps.operator]
             for slots in alike_slots(operator, self.task.symbols):
                 own = steps[needed(steps, slots, operator, self.task)].only(*slots)
@@ -367,13 +367,18 @@ class Case:
         relation = relation_for(scheme, self.task, largest)
         return self.examined(relation, largest).worded(relation), []
 
+    def steps_up_to(self, largest: int) -> list[Steps]:
+        """All steps up to a scale, by operator; the same objects each time, which keep what does not need a scheme."""
+        assert self.program is not None
+        if largest not in self._steps:
+            self._steps[largest] = [up_to(steps, largest) for steps in self.program.operators]
+        return self._steps[largest]
+
     def family(self, scheme: PositionScheme, largest: int) -> Family | None:
         """What it may learn, once for each scale; None if its relation is fixed."""
-        assert self.program is not None
         if (scheme, largest) not in self._families:
-            operators = [up_to(steps, largest) for steps in self.program.operators]
-            learns = bool(scheme.candidates())
-            self._families[scheme, largest] = Family(scheme, operators, self.train_max) if learns else None
+            about = scheme, self.steps_up_to(largest), self.train_max
+            self._families[scheme, largest] = Family(*about) if scheme.candidates() else None
         return self._families[scheme, largest]
 
     def findings_of(

@@ -54,9 +54,14 @@ class Reads(NamedTuple):
 
 
 @lru_cache(KEPT_SCALES)
+def circuit_of(task: Task, scale: int) -> Circuit:
+    return task.circuit(task.checked_scale(scale))
+
+
+@lru_cache(KEPT_SCALES)
 def circuit_and_reads(task: Task, scale: int) -> tuple[Circuit, Reads]:
     """What every scheme for a task begins with, and what a verdict asks for again and again."""
-    circuit = task.circuit(task.checked_scale(scale))
+    circuit = circuit_of(task, scale)
     return circuit, reads_of(circuit)
 
 

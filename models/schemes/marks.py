@@ -24,6 +24,7 @@ from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout
 from lengthlens.tasks.task import END, PAD
 
+KEPT_SCALES = 2048  # whose fields are kept in memory
 COMPARED, TUPLES = 8, 8  # sizes up to which pointers are compared, and scales of each where those are tuples
 WINDOW = 2  # of the constants in offsets, and nearly so in fields
 
@@ -137,19 +138,46 @@ def _keys(
     return torch.where(exists, key.clamp(min=start, max=end), -1)
 
 
-@lru_cache(1024)
+@lru_cache(KEPT_SCALES)
 def fields_at(task: Task, scale: int) -> Fields:
     """The fields of instances of a scale: where their marks stand follows from it."""
     opens = [id >= len(task.symbols) and token not in (END, PAD) for id, token in enumerate(task.vocab)]
     return fields_in(example_of(task, scale)[None], torch.tensor(opens, device="cpu"), task.ids.get("=", -1))
 
 
-@lru_cache(8)
-def fields_of_all(task: Task, scales: tuple[int, ...]) -> tuple[Fields, Tensor]:
-    """Those of several scales, one behind the other in one row, and the length of each. [1, all], [scale]"""
-    each = [fields_at(task, scale) for scale in scales]
-    parts = [torch.cat([torch.atleast_1d(own[k].squeeze(0)) for own in each])[None] for k in range(len(Fields._fields))]
-    return Fields(*parts), torch.tensor([own.field.shape[1] for own in each], device="cpu")
+class AllFields:
+    """Those of all scales that were asked for, one behind the other."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.scales = task, np.zeros(0, dtype=np.int64)
+
+    def at(self, query: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        """Of queries at scales: field, offset, fields of the prompt, place of the first start, and whether they are
+        inside the instance. [step, 1] each"""
+        numbers = scale.numpy()
+        place = np.searchsorted(self.scales, numbers)
+        if not len(self.scales) or (self.scales[np.minimum(place, len(self.scales) - 1)] != numbers).any():
+            self._add(np.unique(numbers))
+            place = np.searchsorted(self.scales, numbers)
+        which = torch.from_numpy(place)
+        first, length = self.first[which], self.length[which]
+        inside = query < length
+        at = first + torch.where(inside, query, 0)
+        # Each scale has one start more than it has positions.
+        return tuple(
+            part[:, None] for part in (self.field[at], self.offset[at], self.prompt[which], first + which, inside)
+        )
+
+    def _add(self, scales: Ints) -> None:
+        self.scales = np.union1d(self.scales[-KEPT_SCALES:], scales)
+        each = [fields_at(self.task, scale) for scale in self.scales.tolist()]
+        self.field, self.offset, self.start = (torch.cat([own[k][0] for own in each]) for k in range(3))
+        self.prompt = torch.cat([own.prompt for own in each])
+        self.length = torch.tensor([own.field.shape[1] for own in each], device="cpu")
+        self.first = self.length.cumsum(0) - self.length
+
+
+all_fields = lru_cache(8)(AllFields)
 
 
 class LearnedFields(LearnedRelation):
@@ -251,13 +279,10 @@ class LearnedFields(LearnedRelation):
         [step, pointer]
         """
         assert self.task is not None
-        distinct, which = scale.unique(return_inverse=True)
-        fields, length = fields_of_all(self.task, tuple(distinct.tolist()))
-        first = (length.cumsum(0) - length)[which]
-        inside, starts = query < length[which], (first + which)[:, None]  # each has one start more than positions
-        field, offset = (part[0, first + torch.where(inside, query, 0)][:, None] for part in fields[:2])
-        about = fields.prompt[0, which][:, None], lambda other: fields.start[0, starts + other]
-        return torch.where(inside[:, None], _keys(field, offset, *about, *self._chosen(places, places.device)), -1)
+        fields = all_fields(self.task)
+        field, offset, prompt, first, inside = fields.at(query, scale)
+        about = prompt, lambda other: fields.start[first + other]
+        return torch.where(inside, _keys(field, offset, *about, *self._chosen(places, places.device)), -1)
 
     def _places(self, alive: Tensor) -> Tensor:
         """Where [*, form, value] is true anywhere, as places in [form·value]."""
