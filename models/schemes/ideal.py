@@ -5,7 +5,7 @@ Nothing is written by hand for a task: the codes follow from ``task.circuit(n)``
 
 import hashlib
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
-from lengthlens.models.schemes.relation import Code, Ints, Relation, by_value
+from lengthlens.models.schemes.relation import Code, Ints, Relation
 from lengthlens.models.schemes.scheme import (
     NamedKeys,
     Positions,
@@ -53,6 +53,20 @@ class Reads(NamedTuple):
     roles: list[KeyRole]
 
 
+class Pairs(NamedTuple):
+    """The pairs that are read at some scales, in the order of scale, query and key, each as a number, with its code."""
+
+    scales: Ints  # [scale], in order
+    width: int  # more than any position
+    known: Ints  # [pair]
+    code: Ints  # [pair]
+
+    def place(self, query: Ints, key: "Ints | int", scale: Ints) -> Ints:
+        """The number of each pair."""
+        found: Ints = (np.searchsorted(self.scales, scale) * self.width + query) * self.width + key
+        return found
+
+
 @lru_cache(KEPT_SCALES)
 def circuit_of(task: Task, scale: int) -> Circuit:
     return task.circuit(task.checked_scale(scale))
@@ -63,6 +77,19 @@ def circuit_and_reads(task: Task, scale: int) -> tuple[Circuit, Reads]:
     """What every scheme for a task begins with, and what a verdict asks for again and again."""
     circuit = circuit_of(task, scale)
     return circuit, reads_of(circuit)
+
+
+def one_behind_the_other(circuits: Sequence[Circuit], width: int) -> Circuit:
+    """The steps of several circuits as one, the queries of each `width` further than those of the one before."""
+    names = list({operator.name: operator for circuit in circuits for operator in circuit.operators}.items())
+    place = {name: k for k, (name, _) in enumerate(names)}
+    wide = max(circuit.sources.shape[1] for circuit in circuits)
+    each = [np.array([place[own.name] for own in circuit.operators])[circuit.operator] for circuit in circuits]
+    sources = [
+        np.pad(own.sources, ((0, 0), (0, wide - own.sources.shape[1])), constant_values=UNUSED) for own in circuits
+    ]
+    query = [k * width + circuit.query for k, circuit in enumerate(circuits)]
+    return Circuit(tuple(own for _, own in names), *map(np.concatenate, (each, query, sources)))
 
 
 def reads_of(circuit: Circuit) -> Reads:
@@ -131,7 +158,8 @@ class Ideal(PositionScheme):
             raise UserError(f"scheme 'ideal' needs sources that follow from position and scale, and {here}")
         self.slot_words: dict[str, tuple[str, ...]] = {}  # of each operator seen so far
         self.circuits = Recent(self._reads, KEPT_SCALES)
-        self.codes = Recent(self._codes_of_reads, KEPT_SCALES)
+        self.pairs: Pairs | None = None
+        self.met: dict[int, KeyRole] = {}  # roles beyond the table, by code
         self.catalogue: dict[KeyRole, int] = {}
         drawn = torch.Generator(device="cpu").manual_seed(0)
         for scale in task.scales_up_to(max(options.table_scale, task.min_scale), TABLE_TUPLES, drawn):
@@ -146,10 +174,6 @@ class Ideal(PositionScheme):
         self.slot_words |= {operator.name: operator.slot_words for operator in new}
         return reads
 
-    def _codes_of_reads(self, scale: int) -> Tensor:
-        reads = self.circuits.at(scale)
-        return torch.tensor([self.code_of(role) for role in reads.roles], device="cpu")[reads.role]
-
     def code_of(self, role: KeyRole) -> int:
         """The role's place in the table; beyond it, a number above all of those that depends on the role alone.
 
@@ -161,30 +185,40 @@ class Ideal(PositionScheme):
         return (1 << 40) + (int.from_bytes(digest) >> 4)
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        every = torch.broadcast_tensors(query_pos, key_pos, scale)
-        query, key, flat = (x.flatten() for x in every)
-        code = torch.full_like(query, OTHER)
-        for n, places in by_value(flat.cpu().numpy()):
-            here = torch.from_numpy(places).to(code.device)
-            code[here] = self._codes(n, query[here], key[here])
-        return code.view(*every[0].shape, 1)
+        i, j, n = (each.cpu().numpy() for each in torch.broadcast_tensors(query_pos, key_pos, scale))
+        pairs = self.pairs_at(n)
+        asked = pairs.place(i, j, n)
+        at = np.minimum(np.searchsorted(pairs.known, asked), len(pairs.known) - 1)
+        code = np.where((pairs.known[at] == asked) & (np.maximum(i, j) < pairs.width), pairs.code[at], OTHER)
+        return torch.from_numpy(code)[..., None].to(query_pos.device)
 
-    def _codes(self, scale: int, query: Tensor, key: Tensor) -> Tensor:
-        """Codes of pairs [pair] at one scale: a look-up among the pairs that are read, which are in order."""
-        reads = self.circuits.at(scale)
-        width = 1 + max(int(reads.key.max()), int(key.max()))  # wide enough to tell all keys apart
-        known, asked = reads.query * width + reads.key, query.cpu() * width + key.cpu()
-        place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
-        codes = self.codes.at(scale)
-        return torch.where(known[place] == asked, codes[place], OTHER).to(query.device)
+    def pairs_at(self, scales: Ints) -> "Pairs":
+        """The pairs that are read at these scales, and perhaps at others."""
+        if self.pairs is None or not np.isin(scales, self.pairs.scales).all():
+            known = np.zeros(0, dtype=np.int64) if self.pairs is None else self.pairs.scales
+            wanted = np.unique(scales)
+            self.pairs = self._pairs(np.union1d(known, wanted) if len(known) < KEPT_SCALES else wanted)
+        return self.pairs
+
+    def _pairs(self, scales: Ints) -> "Pairs":
+        assert self.task is not None
+        circuits = [circuit_of(self.task, scale) for scale in scales.tolist()]
+        width = 1 + max(int(circuit.query.max()) for circuit in circuits)  # no key is behind its query
+        circuit = one_behind_the_other(circuits, width)
+        reads = reads_of(circuit)
+        self.slot_words |= {own.name: own.slot_words for own in circuit.operators if own.name not in self.slot_words}
+        codes = np.array([self.code_of(role) for role in reads.roles], dtype=np.int64)
+        self.met |= {code: role for code, role in zip(codes.tolist(), reads.roles) if role not in self.catalogue}
+        query, key, role = (part.numpy() for part in reads[:3])
+        return Pairs(scales, width, query * width + key, codes[role])
 
     def describe(self, code: Code) -> str:
         if code[0] == OTHER:
             return "a key that the step does not read"
-        for role in (*self.catalogue, *(role for reads in self.circuits.kept.values() for role in reads.roles)):
-            if self.code_of(role) == code[0]:
-                words = self.slot_words[role.operator]
-                return f"slot {' and '.join(words[slot] for slot in role.slots)} of '{role.operator}'"
+        role = self.met.get(code[0]) or next((own for own, at in self.catalogue.items() if at == code[0]), None)
+        if role is not None:
+            words = self.slot_words[role.operator]
+            return f"slot {' and '.join(words[slot] for slot in role.slots)} of '{role.operator}'"
         return f"a slot of an operator beyond scale {self.options.table_scale}"
 
     def relation(self) -> Relation:
@@ -193,14 +227,13 @@ class Ideal(PositionScheme):
 
     def _listed(self, query: Ints, scale: Ints) -> tuple[Ints, Ints]:
         """All pairs but those that the circuit reads have the code OTHER."""
-        number, keys = np.zeros(len(query), dtype=np.int64), [np.zeros(0, dtype=np.int64)] * len(query)
-        for n, own in by_value(scale):
-            reads = self.circuits.at(n)
-            ends = np.searchsorted(reads.query.numpy(), [query[own], query[own] + 1])
-            number[own], key = ends[1] - ends[0], reads.key.numpy()
-            for row, first, last in zip(own.tolist(), *ends.tolist()):
-                keys[row] = key[first:last]
-        return np.repeat(np.arange(len(query)), number), np.concatenate(keys)
+        pairs = self.pairs_at(scale)
+        first = pairs.place(query, 0, scale)
+        ends = np.searchsorted(pairs.known, [first, first + query + 1])  # of those that each row reads
+        number = ends[1] - ends[0]
+        row = np.repeat(np.arange(len(query)), number)
+        at = np.arange(len(row)) + (ends[0] - number.cumsum() + number)[row]
+        return row, pairs.known[at] % pairs.width
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         if ROLES in positions.cache:
