@@ -129,10 +129,8 @@ def _blocks(query: Ints) -> Iterator[slice]:
         start += size
 
 
-def serving_code(relation: Relation, places: SlotSteps, known: list[Code] | None = None) -> Code | None:
+def serving_code(relation: Relation, places: SlotSteps) -> Code | None:
     """A code by which the slots are served together, or `OWN`; None if none of the most frequent ones does it.
-
-    `known` are its `trained_codes`, where they are known.
 
     >>> from lengthlens.tasks import TASKS
     >>> from lengthlens.theory.steps import program_of
@@ -141,23 +139,14 @@ def serving_code(relation: Relation, places: SlotSteps, known: list[Code] | None
     >>> serving_code(anchored, SlotSteps(steps, TASKS["shift"], 10))
     (-1,)
     """
-    codes = trained_codes(relation, places) if known is None else known
-    if not codes or OWN in codes:
-        return OWN if codes else None
-    each = [[Coded(relation, keys) for keys in part] for part in (places.trained, places.others)]
-    return next((code for code in codes if _serves(code, *each)), None)
-
-
-def trained_codes(relation: Relation, places: SlotSteps) -> list[Code]:
-    """The codes, the most frequent first, by which the slots are served within the training range, or `OWN`."""
-    if places.own:
-        return [OWN]
-    if not places.trained:
-        return []
+    if places.own or not places.trained:
+        return OWN if places.own else None
     trained = [Coded(relation, keys) for keys in places.trained]
     codes, which = numbered(np.concatenate([one.of_source for one in trained]))
-    often = np.argsort(-np.bincount(which), kind="stable")[:MOST_CODES]
-    return [tuple(code) for code in codes[often].tolist() if _serves(code, trained, [])]
+    often = codes[np.argsort(-np.bincount(which), kind="stable")[:MOST_CODES]].tolist()
+    within = [tuple(code) for code in often if _serves(code, trained, [])]  # the training range
+    others = [Coded(relation, keys) for keys in places.others] if within else []
+    return next((code for code in within if _serves(code, trained, others)), None)
 
 
 class Keys:

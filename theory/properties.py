@@ -23,8 +23,9 @@ key n back is not in the prompt any more. So i−j = n has a weight of 1 and i�
 round i−j = 2n points at ``^``, and must not be followed: j = 0 has −2.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -35,6 +36,7 @@ from lengthlens.models.schemes.scheme import PositionScheme
 from lengthlens.tasks.task import SHAPES
 from lengthlens.theory.steps import BLOCK, Bools, Counterexample, SourceCodes, Steps, codes_of, source_codes, up_to
 
+Found: TypeAlias = tuple[int, Counterexample | None] | None  # at a place among all steps
 MOST_ROWS = 1 << 12
 FIRST_LOOK = 1 << 9  # steps that are looked at first, where most relations fail
 
@@ -264,53 +266,32 @@ def examine_listed(
     while start < len(order) and not (isolated and stable):
         block = order[start : start + size]
         start, size = start + size, min(2 * size, BLOCK)
-        parts = [Listed(relation, operators[k], block[own] - first[k], own) for k, own in by_value(number[block])]
-        stable = stable or earliest(part.unread_marked() for part in parts)
-        isolated = isolated or earliest(part.unread_alike() for part in parts)
+        parts = [in_list(relation, operators[k], block[own] - first[k], own) for k, own in by_value(number[block])]
+        isolated = isolated or min(filter(None, (one for one, _ in parts)), key=itemgetter(0), default=(0, None))[1]
+        stable = stable or min(filter(None, (one for _, one in parts)), key=itemgetter(0), default=(0, None))[1]
     return isolated, stable
 
 
-Found: TypeAlias = tuple[int, Counterexample] | None  # with its place among the steps of all operators
+def in_list(relation: Relation, operator: SourceCodes, steps: Ints, place: Ints) -> tuple[Found, Found]:
+    """Of some steps of an operator, at their `place` [step] among all, the first at which some other key has the code
+    of a source, and the first at which a code marks a key that is not read, though at another step it is read."""
+    assert relation.listed is not None
+    about = operator.steps
+    row, key = relation.listed(about.query[steps], about.scale[steps])
+    code = operator.hash.index(relation.codes(about.query[steps[row]], key, about.scale[steps[row]]))
+    row, key, code = row[code >= 0], key[code >= 0], code[code >= 0]  # [pair]
+    step, sources = steps[row], about.sources[steps[row]]
+    unread, (first, last) = (key[:, None] != sources).all(1), operator.marked_by
+    alike = ((operator.code[step] == code[:, None]) & (sources != key[:, None])).any(1)
 
-
-def earliest(found: Iterable[Found]) -> Counterexample | None:
-    return min(filter(None, found), key=lambda one: one[0], default=(0, None))[1]
-
-
-class Listed:
-    """The pairs that a relation lists for some steps of an operator, those that have the code of a source."""
-
-    def __init__(self, relation: Relation, operator: SourceCodes, steps: Ints, place: Ints) -> None:
-        """`place` [step] is theirs among the steps of all operators."""
-        assert relation.listed is not None
-        self.operator, about = operator, operator.steps
-        row, key = relation.listed(about.query[steps], about.scale[steps])
-        step = steps[row]
-        code = operator.hash.index(relation.codes(about.query[step], key, about.scale[step]))
-        known = code >= 0
-        self.place, self.step, self.key, self.code = place[row][known], step[known], key[known], code[known]  # [pair]
-        self.unread = (key[known, None] != about.sources[step[known]]).all(1)
-
-    def unread_marked(self) -> Found:
-        """The first step at which a code of a source marks a key that is not read, though at another step it is."""
-        first, last = (mark[self.code] for mark in self.operator.marked_by)
-        wrong = self.unread & ((first != self.step) | (last != self.step))
-        return self._first(wrong, self.unread, unread_at)
-
-    def unread_alike(self) -> Found:
-        """The first step at which some other key has the code of a source."""
-        code, source = self.operator.code[self.step], self.operator.steps.sources[self.step]  # [pair, slot]
-        wrong = ((code == self.code[:, None]) & (source != self.key[:, None])).any(1)
-        return self._first(wrong, np.ones_like(wrong), alike_at)
-
-    def _first(self, wrong: Bools, among: Bools, example: Callable[..., Counterexample | None]) -> Found:
+    def found(wrong: Bools, among: Bools, example: Callable[..., Counterexample | None]) -> Found:
         if not wrong.any():
             return None
-        at = int(wrong.argmax())
-        mine = among & (self.step == self.step[at])
-        found = example(self.operator, self.step[at], self.key[mine], self.code[mine])
-        assert found is not None
-        return int(self.place[at]), found
+        mine = among & (step == step[wrong.argmax()])
+        return int(place[row[wrong.argmax()]]), example(operator, step[wrong.argmax()], key[mine], code[mine])
+
+    marked = unread & ((first[code] != step) | (last[code] != step))
+    return found(alike, code >= 0, alike_at), found(marked, unread, unread_at)
 
 
 # -- a relation that is still to be learned --------------------------------------------------------------------------
@@ -366,17 +347,13 @@ class Family:
 
     def most_often(self, steps: Steps, most: int) -> list[str]:
         """The relations under which most of the sources have a code of their own, those with most of them first."""
-        if len(self.relations) <= most:
+        every = list(self.relations.values())
+        if len(every) <= most or [relation.component for relation in every] != list(range(len(every))):
             return list(self.relations)
         some = steps[:: max(1, len(steps) // SAMPLED)]
-        every, at = list(self.relations.values()), (some.query, some.sources[:, 0], some.scale)
-        if [relation.component for relation in every] == list(range(len(every))) and every[0].background is not None:
-            own = self.joint.codes(*at) != [relation.background[0] for relation in every if relation.background]
-        else:
-            each = ((relation.codes(*at), relation.background) for relation in every)
-            own = np.stack([(codes != nowhere).any(1) | (nowhere is None) for codes, nowhere in each], 1)
-        often = own.sum(0)
-        return [name for _, name in sorted(zip(-often, self.relations), key=lambda one: one[0])[:most]]
+        others = [code for relation in every for code in relation.background or (NOWHERE,)]
+        often = (self.joint.codes(some.query, some.sources[:, 0], some.scale) != others).sum(0)
+        return [name for _, name in sorted(zip(-often, self.relations), key=itemgetter(0))[:most]]
 
 
 def chosen_for(family: Family, steps: Steps) -> tuple[Choice, Ints]:

@@ -54,7 +54,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -69,7 +69,7 @@ from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
 from lengthlens.tasks.fields import scale_in_words
-from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code, trained_codes
+from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code
 from lengthlens.theory.properties import Choice, Family, Findings, examine, sources_only
 from lengthlens.theory.steps import Counterexample, Program, Steps, program_of, up_to
 
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
 
 Answer: TypeAlias = Literal["possible", "impossible", "task-limited", "open", "refused"]
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
+Made = TypeVar("Made")
 CLIPS = ("max_distance", "window")  # options beyond which a scheme treats all pairs alike
 CLIP_TRIALS = (4, 3, 2, 1, 8)
 TRIAL_SCALE = 64  # what would help is tried up to here, or twice the training range
@@ -218,20 +219,20 @@ class Case:
     def __init__(self, task: Task, train_max: int, test_max: int) -> None:
         self.task, self.train_max, self.test_max = task, train_max, test_max
         self.program: Program | None = None
-        self._known: dict[Hashable, tuple[Findings, list[Choice]] | None] = {}
-        self._tried: dict[Hashable, bool] = {}
-        self._examined: dict[Hashable, Findings] = {}
-        self._serving: dict[Hashable, list[Code]] = {}
-        self._counted: dict[Hashable, tuple[int, int]] = {}
-        self._steps: dict[int, list[Steps]] = {}
-        self._families: dict[tuple[PositionScheme, int], Family | None] = {}
-        self._built: dict[Hashable, tuple[PositionScheme | None, str]] = {}
+        self._kept: dict[Hashable, Any] = {}
         if task.family == "content-addressed":
             curve = src_curve(task, min(test_max, max(train_max, TRIAL_SCALE)))
             self.declared = curve[train_max - task.min_scale], curve[-1]
         else:
             self.program = program_of(task, train_max, test_max)
             self.declared = self.program.declared_train, self.program.declared_test
+
+    def once(self, *key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` gives, kept by a key."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        made: Made = self._kept[key]
+        return made
 
     def verdict(self, scheme: Scheme, options: Mapping[str, Any], helps: bool = True) -> Verdict:
         if isinstance(scheme, str):
@@ -294,25 +295,19 @@ class Case:
 
     def examined(self, relation: Relation, largest: int) -> Findings:
         """What the definitions say of a relation, up to a scale, once for all with the same codes."""
-        assert self.program is not None
-        same = same_as(relation), largest
-        if same not in self._examined:
-            self._examined[same] = examine(relation, self.steps_up_to(largest), self.train_max)
-        return self._examined[same]
+        about = relation, self.steps_up_to(largest), self.train_max
+        return self.once("examined", same_as(relation), largest, make=lambda: examine(*about))
 
     def served(self, relations: Sequence[Relation]) -> dict[str, tuple[int, str]] | None:
         """For each slot of each operator the first relation of which one code serves it, and that code in words.
 
         None if there is none for some slot. Judged up to the scale of trials.
         """
-        assert self.program is not None
         found: dict[str, tuple[int, str]] = {}
-        same = [same_as(relation) for relation in relations]
 
         def code_for(name: str, k: int) -> Code | None:
-            if (name, same[k]) not in self._serving:
-                self._serving[name, same[k]] = list(trained_codes(relations[k], self.slots[name]))
-            return serving_code(relations[k], self.slots[name], self._serving[name, same[k]])
+            about = relations[k], self.slots[name]
+            return self.once("serving", name, same_as(relations[k]), make=lambda: serving_code(*about))
 
         for name in self.slots:
             tried = ((k, code_for(name, k)) for k in range(len(relations)))
@@ -360,7 +355,6 @@ class Case:
 
     def findings(self, scheme: PositionScheme, largest: int) -> tuple[Findings, list[Choice]]:
         """What the definitions say of a scheme, up to a scale, and the forms chosen if it is still to be learned."""
-        assert self.program is not None
         family = self.family(scheme, largest)
         if family is not None:
             return family.findings()
@@ -370,36 +364,27 @@ class Case:
     def steps_up_to(self, largest: int) -> list[Steps]:
         """All steps up to a scale, by operator; the same objects each time, which keep what does not need a scheme."""
         assert self.program is not None
-        if largest not in self._steps:
-            self._steps[largest] = [up_to(steps, largest) for steps in self.program.operators]
-        return self._steps[largest]
+        every = self.program.operators
+        return self.once("steps", largest, make=lambda: [up_to(steps, largest) for steps in every])
 
     def family(self, scheme: PositionScheme, largest: int) -> Family | None:
         """What it may learn, once for each scale; None if its relation is fixed."""
-        if (scheme, largest) not in self._families:
-            about = scheme, self.steps_up_to(largest), self.train_max
-            self._families[scheme, largest] = Family(*about) if scheme.candidates() else None
-        return self._families[scheme, largest]
+        about = scheme, self.steps_up_to(largest), self.train_max
+        return self.once("family", scheme, largest, make=lambda: Family(*about) if scheme.candidates() else None)
 
     def findings_of(
         self, scheme: Scheme, options: Mapping[str, Any], largest: int
     ) -> tuple[Findings, list[Choice]] | None:
         """The same, once; None if the scheme refuses the task or the options."""
-        asked = scheme, repr(options), largest
-        if asked not in self._known:
-            found = None
-            with suppress(UserError):
-                built, _ = self.built(scheme, options)
-                found = None if built is None else self.findings(built, largest)
-            self._known[asked] = found
-        return self._known[asked]
+        with suppress(UserError):
+            built, _ = self.built(scheme, options)
+            if built is not None:
+                return self.once("findings", built, largest, make=lambda: self.findings(built, largest))
+        return None
 
     def built(self, scheme: Scheme, options: Mapping[str, Any]) -> tuple[PositionScheme | None, str]:
         """`scheme_for` the task, once."""
-        asked = scheme, repr(options)
-        if asked not in self._built:
-            self._built[asked] = scheme_for(self.task, scheme, options)
-        return self._built[asked]
+        return self.once("built", scheme, repr(options), make=lambda: scheme_for(self.task, scheme, options))
 
     def _task_limited(self, program: Program, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
         built, _ = self.built(scheme, options)
@@ -412,9 +397,9 @@ class Case:
         src = {}
         if built is not None:
             relation = built.relation()
-            if (same := same_as(relation)) not in self._counted:
-                self._counted[same] = sources_only(relation, program.operators, self.train_max)
-            src = dict(zip(("src_train", "src_test"), self._counted[same]))
+            about = relation, program.operators, self.train_max
+            found = self.once("counted", same_as(relation), make=lambda: sources_only(*about))
+            src = dict(zip(("src_train", "src_test"), found))
         return self.result(scheme, options, "task-limited", [reason], self._other_task, **src)
 
     @cached_property
@@ -437,18 +422,15 @@ class Case:
 
     def tried(self, name: str, options: Mapping[str, Any]) -> bool:
         """Whether a scheme turns out possible, up to the scale of trials."""
-        asked = name, repr(options)
-        if asked not in self._tried:
-            self._tried[asked] = False
-            with suppress(UserError):  # of options that the scheme refuses
-                self._tried[asked] = self._is_possible(name, options)
-        return self._tried[asked]
+        return self.once("tried", name, repr(options), make=lambda: self._is_possible(name, options))
 
     def _is_possible(self, name: str, options: Mapping[str, Any]) -> bool:
-        if options and SchemeSpec.of(name, options) == SchemeSpec.of(name):
-            return self.tried(name, {})
-        built, _ = self.built(name, options)
-        family = None if built is None else self.family(built, self.trial_scale)
+        family = None
+        with suppress(UserError):  # of options that the scheme refuses
+            if options and SchemeSpec.of(name, options) == SchemeSpec.of(name):
+                return self.tried(name, {})
+            built, _ = self.built(name, options)
+            family = None if built is None else self.family(built, self.trial_scale)
         if family is not None:
             return family.possible  # which looks no further than at the first slot that is not served
         found = (self.findings_of(name, options, n) for n in self.trial_scales)

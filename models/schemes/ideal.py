@@ -5,8 +5,8 @@ Nothing is written by hand for a task: the codes follow from ``task.circuit(n)``
 
 import hashlib
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -53,7 +53,7 @@ class Reads(NamedTuple):
     roles: list[KeyRole]
 
 
-class Pairs(NamedTuple):
+class ReadPairs(NamedTuple):
     """The pairs that are read at some scales, in the order of scale, query and key, each as a number, with its code."""
 
     scales: Ints  # [scale], in order
@@ -77,19 +77,6 @@ def circuit_and_reads(task: Task, scale: int) -> tuple[Circuit, Reads]:
     """What every scheme for a task begins with, and what a verdict asks for again and again."""
     circuit = circuit_of(task, scale)
     return circuit, reads_of(circuit)
-
-
-def one_behind_the_other(circuits: Sequence[Circuit], width: int) -> Circuit:
-    """The steps of several circuits as one, the queries of each `width` further than those of the one before."""
-    names = list({operator.name: operator for circuit in circuits for operator in circuit.operators}.items())
-    place = {name: k for k, (name, _) in enumerate(names)}
-    wide = max(circuit.sources.shape[1] for circuit in circuits)
-    each = [np.array([place[own.name] for own in circuit.operators])[circuit.operator] for circuit in circuits]
-    sources = [
-        np.pad(own.sources, ((0, 0), (0, wide - own.sources.shape[1])), constant_values=UNUSED) for own in circuits
-    ]
-    query = [k * width + circuit.query for k, circuit in enumerate(circuits)]
-    return Circuit(tuple(own for _, own in names), *map(np.concatenate, (each, query, sources)))
 
 
 def reads_of(circuit: Circuit) -> Reads:
@@ -158,7 +145,7 @@ class Ideal(PositionScheme):
             raise UserError(f"scheme 'ideal' needs sources that follow from position and scale, and {here}")
         self.slot_words: dict[str, tuple[str, ...]] = {}  # of each operator seen so far
         self.circuits = Recent(self._reads, KEPT_SCALES)
-        self.pairs: Pairs | None = None
+        self.pairs: ReadPairs | None = None
         self.met: dict[int, KeyRole] = {}  # roles beyond the table, by code
         self.catalogue: dict[KeyRole, int] = {}
         drawn = torch.Generator(device="cpu").manual_seed(0)
@@ -192,7 +179,7 @@ class Ideal(PositionScheme):
         code = np.where((pairs.known[at] == asked) & (np.maximum(i, j) < pairs.width), pairs.code[at], OTHER)
         return torch.from_numpy(code)[..., None].to(query_pos.device)
 
-    def pairs_at(self, scales: Ints) -> "Pairs":
+    def pairs_at(self, scales: Ints) -> "ReadPairs":
         """The pairs that are read at these scales, and perhaps at others."""
         if self.pairs is None or not np.isin(scales, self.pairs.scales).all():
             known = np.zeros(0, dtype=np.int64) if self.pairs is None else self.pairs.scales
@@ -200,17 +187,17 @@ class Ideal(PositionScheme):
             self.pairs = self._pairs(np.union1d(known, wanted) if len(known) < KEPT_SCALES else wanted)
         return self.pairs
 
-    def _pairs(self, scales: Ints) -> "Pairs":
+    def _pairs(self, scales: Ints) -> "ReadPairs":
         assert self.task is not None
         circuits = [circuit_of(self.task, scale) for scale in scales.tolist()]
         width = 1 + max(int(circuit.query.max()) for circuit in circuits)  # no key is behind its query
-        circuit = one_behind_the_other(circuits, width)
+        circuit = Circuit.join(*(replace(own, query=k * width + own.query) for k, own in enumerate(circuits)))
         reads = reads_of(circuit)
         self.slot_words |= {own.name: own.slot_words for own in circuit.operators if own.name not in self.slot_words}
         codes = np.array([self.code_of(role) for role in reads.roles], dtype=np.int64)
         self.met |= {code: role for code, role in zip(codes.tolist(), reads.roles) if role not in self.catalogue}
         query, key, role = (part.numpy() for part in reads[:3])
-        return Pairs(scales, width, query * width + key, codes[role])
+        return ReadPairs(scales, width, query * width + key, codes[role])
 
     def describe(self, code: Code) -> str:
         if code[0] == OTHER:

@@ -24,7 +24,7 @@ from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout
 from lengthlens.tasks.task import END, PAD
 
-KEPT_SCALES = 2048  # whose fields are kept in memory
+KEPT_SCALES, KEPT_TOKENS = 1024, 1 << 20  # whose fields are kept in memory
 COMPARED, TUPLES = 8, 8  # sizes up to which pointers are compared, and scales of each where those are tuples
 WINDOW = 2  # of the constants in offsets, and nearly so in fields
 
@@ -149,11 +149,10 @@ class AllFields:
     """Those of all scales that were asked for, one behind the other."""
 
     def __init__(self, task: Task) -> None:
-        self.task, self.scales = task, np.zeros(0, dtype=np.int64)
+        self.task, self.scales, self.field = task, np.zeros(0, dtype=np.int64), torch.zeros(0, device="cpu")
 
     def at(self, query: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
-        """Of queries at scales: field, offset, fields of the prompt, place of the first start, and whether they are
-        inside the instance. [step, 1] each"""
+        """Field, offset, fields of the prompt, place of the first start, and whether it is inside. [step, 1] each"""
         numbers = scale.numpy()
         place = np.searchsorted(self.scales, numbers)
         if not len(self.scales) or (self.scales[np.minimum(place, len(self.scales) - 1)] != numbers).any():
@@ -163,13 +162,11 @@ class AllFields:
         first, length = self.first[which], self.length[which]
         inside = query < length
         at = first + torch.where(inside, query, 0)
-        # Each scale has one start more than it has positions.
-        return tuple(
-            part[:, None] for part in (self.field[at], self.offset[at], self.prompt[which], first + which, inside)
-        )
+        starts = first + which  # each scale has one more than it has positions
+        return tuple(part[:, None] for part in (self.field[at], self.offset[at], self.prompt[which], starts, inside))
 
     def _add(self, scales: Ints) -> None:
-        self.scales = np.union1d(self.scales[-KEPT_SCALES:], scales)
+        self.scales = np.union1d(self.scales, scales) if len(self.field) < KEPT_TOKENS else scales
         each = [fields_at(self.task, scale) for scale in self.scales.tolist()]
         self.field, self.offset, self.start = (torch.cat([own[k][0] for own in each]) for k in range(3))
         self.prompt = torch.cat([own.prompt for own in each])

@@ -59,6 +59,11 @@ class Wrapper(PositionScheme):
         return [self.inner]
 
     @property
+    def kind(self) -> Hashable:
+        kinds = tuple(part.kind for part in self.parts)
+        return None if None in kinds else kinds if len(kinds) > 1 else kinds[0]
+
+    @property
     def placements(self) -> int:
         return self.inner.placements
 
@@ -196,10 +201,6 @@ class Shifted(Wrapper):
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return self.inner.phi(query_pos, key_pos, scale)
 
-    @property
-    def kind(self) -> Hashable:
-        return self.inner.kind
-
     def describe(self, code: Code) -> str:
         return self.inner.describe(code)
 
@@ -252,11 +253,6 @@ class ScaleHinted(Wrapper):
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return torch.cat([part.phi(query_pos, key_pos, scale) for part in self.parts], -1)
-
-    @property
-    def kind(self) -> Hashable:
-        kinds = tuple(part.kind for part in self.parts)
-        return None if None in kinds else kinds
 
     def describe(self, code: Code) -> str:
         half = len(code) // 2
