@@ -110,7 +110,7 @@ def test_ideal_cuts_what_lies_beyond_the_tokens():
 def test_ideal_keeps_few_circuits():
     scheme = filled("ideal", "copy")
     for scale in range(1, 3 * KEPT_SCALES):
-        scheme.phi(torch.tensor(3), torch.tensor(1), torch.tensor(scale))
+        scheme.circuits.at(scale)
     assert len(scheme.circuits.kept) <= KEPT_SCALES
 
 

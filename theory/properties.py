@@ -151,12 +151,15 @@ class RowBlock:
 
     def unread_alike(self, operator: SourceCodes, steps: Ints, row: Ints) -> Counterexample | None:
         """A step at which some other key has the code of a source."""
+        if self.in_order().any():
+            return None
         hashes = operator.hash(self.codes)
         if not self.relation.uses_scale:
             repeated = np.zeros(hashes.shape, dtype=np.bool_)  # which keys share their hash with another of the row
-            for k, query in enumerate(self.query):
-                _, which, counts = np.unique(hashes[k, : query + 1], return_inverse=True, return_counts=True)
-                repeated[k, : query + 1] = (counts > 1)[which]
+            alone = np.where(self.keys <= self.query[:, None], hashes, self.keys)  # those still to come differ
+            order = np.argsort(alone, 1)
+            same = np.diff(np.take_along_axis(alone, order, 1)) == 0
+            np.put_along_axis(repeated, order, np.pad(same, ((0, 0), (1, 0))) | np.pad(same, ((0, 0), (0, 1))), 1)
             suspects = repeated[row[:, None], operator.steps.sources[steps]].any(1)
         else:
             suspects = np.zeros(len(steps), dtype=np.bool_)

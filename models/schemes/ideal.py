@@ -180,11 +180,9 @@ class Ideal(PositionScheme):
         return torch.from_numpy(code)[..., None].to(query_pos.device)
 
     def pairs_at(self, scales: Ints) -> "ReadPairs":
-        """The pairs that are read at these scales, and perhaps at others."""
+        """The pairs that are read at these scales, and perhaps at others that were asked for before."""
         if self.pairs is None or not np.isin(scales, self.pairs.scales).all():
-            known = np.zeros(0, dtype=np.int64) if self.pairs is None else self.pairs.scales
-            wanted = np.unique(scales)
-            self.pairs = self._pairs(np.union1d(known, wanted) if len(known) < KEPT_SCALES else wanted)
+            self.pairs = self._pairs(np.unique(scales))
         return self.pairs
 
     def _pairs(self, scales: Ints) -> "ReadPairs":

@@ -24,7 +24,7 @@ from lengthlens.tasks import Task
 from lengthlens.tasks.layout import Layout
 from lengthlens.tasks.task import END, PAD
 
-KEPT_SCALES, KEPT_TOKENS = 1024, 1 << 20  # whose fields are kept in memory
+KEPT_SCALES = 1024  # whose fields are kept in memory
 COMPARED, TUPLES = 8, 8  # sizes up to which pointers are compared, and scales of each where those are tuples
 WINDOW = 2  # of the constants in offsets, and nearly so in fields
 
@@ -146,17 +146,17 @@ def fields_at(task: Task, scale: int) -> Fields:
 
 
 class AllFields:
-    """Those of all scales that were asked for, one behind the other."""
+    """Those of the scales that were asked for last, one behind the other."""
 
     def __init__(self, task: Task) -> None:
-        self.task, self.scales, self.field = task, np.zeros(0, dtype=np.int64), torch.zeros(0, device="cpu")
+        self.task, self.scales = task, np.zeros(0, dtype=np.int64)
 
     def at(self, query: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
         """Field, offset, fields of the prompt, place of the first start, and whether it is inside. [step, 1] each"""
         numbers = scale.numpy()
         place = np.searchsorted(self.scales, numbers)
         if not len(self.scales) or (self.scales[np.minimum(place, len(self.scales) - 1)] != numbers).any():
-            self._add(np.unique(numbers))
+            self._ask(np.unique(numbers))
             place = np.searchsorted(self.scales, numbers)
         which = torch.from_numpy(place)
         first, length = self.first[which], self.length[which]
@@ -165,8 +165,8 @@ class AllFields:
         starts = first + which  # each scale has one more than it has positions
         return tuple(part[:, None] for part in (self.field[at], self.offset[at], self.prompt[which], starts, inside))
 
-    def _add(self, scales: Ints) -> None:
-        self.scales = np.union1d(self.scales, scales) if len(self.field) < KEPT_TOKENS else scales
+    def _ask(self, scales: Ints) -> None:
+        self.scales = scales
         each = [fields_at(self.task, scale) for scale in self.scales.tolist()]
         self.field, self.offset, self.start = (torch.cat([own[k][0] for own in each]) for k in range(3))
         self.prompt = torch.cat([own.prompt for own in each])
