@@ -3,17 +3,19 @@
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import ScaledTranslation
+from numpy.typing import NDArray
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas, Given, legend_height
@@ -22,6 +24,7 @@ from lengthlens.analyses.table import FACTORS, Index, MissingError, measured
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.probes.invariance import over_seeds
 
+Curve: TypeAlias = "dict[str, NDArray[np.float64]]"  # of one scheme: scale, mean, low, high, …
 DECLARED: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
 TRAINED, BAND = Patch(color="0.93", label="training range"), "0.75"
 SAME = 0.03  # exact match, within which marks hide each other
@@ -82,14 +85,15 @@ def cell_table(study: Study) -> pd.DataFrame:
 
 def multiples(
     found: pd.DataFrame, line: Callable[..., None], canvas: Canvas, x: str, y: str, legend: Sequence[Artist],
-    top: str = "",
+    alpha: float, least: float = -math.inf, top: str = "",
 ) -> dict[str, Axes]:  # fmt: skip
     """Small multiples of rows as `mean_curves` has them: the axes of each task.
 
-    `line` draws one scheme. Lines that coincide lie on each other, label `top` above all. `x` and `y` say what the axes
-    are.
+    `line` draws one scheme, on bands of strength `alpha`. Lines that coincide lie on each other, label `top` above all.
+    What is below `least` is drawn there. `x` and `y` say what the axes are.
     """
-    names = theme.tasks_in_order(found["row"])
+    names, parts = theme.tasks_in_order(found["row"]), dict(list(found.groupby(["row", "label"])))
+    known = [name for name in ("scale", "mean", "low", "high", "train_max", "aside") if name in found]
     if not names:
         raise MissingError("the table has no value of an accurate run with its task, scheme and scale")
     wide = canvas.width(theme.PAGE if len(names) > 1 else theme.COLUMN * 1.2)
@@ -98,8 +102,15 @@ def multiples(
     looks = theme.drawing_order(theme.lines(found["label"]), top, marks=2.2 if canvas.narrow else 3.0)
     for task, axes in axes_of.items():
         axes.set_title(theme.literal(task))
+        bands, colours = list[Any](), list[str]()
         for label, look in looks.items():
-            line(axes, found[(found["row"] == task) & (found["label"] == label)], look)
+            if (task, label) in parts:
+                own = {name: each.to_numpy(float, na_value=np.nan) for name, each in parts[task, label][known].items()}
+                line(axes, own | {"mean": own["mean"].clip(min=least)}, look)
+                ends = np.concatenate([own["low"], own["high"][::-1]]).clip(min=least)
+                bands.append(np.column_stack([np.concatenate([own["scale"], own["scale"][::-1]]), ends]))
+                colours.append(look["color"])
+        axes.add_collection(PolyCollection(bands, facecolors=colours, alpha=alpha, linewidth=0))
     canvas.label(x, y)
     canvas.data |= {"": found.rename(columns={"row": "task", "label": "scheme"})}
     canvas.legend(legend, handlelength=2.8)
@@ -112,7 +123,8 @@ def exact_multiples(
     """Exact match against length as `multiples`; `band` says in the legend what a band is."""
     bands = [Patch(color=BAND, label=band)] if (found["high"] > found["low"]).any() else []
     legend = [*theme.handles(found["label"]), TRAINED, *bands, *extra]
-    axes_of = multiples(side_by_side(found), _exact_line, canvas, "scale n", "exact match", legend, top)
+    curves = side_by_side(found)
+    axes_of = multiples(curves, _exact_line, canvas, "scale n", "exact match", legend, alpha=0.15, top=top)
     for task, axes in axes_of.items():
         trained = found.loc[found["row"] == task, "train_max"].dropna()
         known = int(trained.min()) if len(trained) else None  # shaded: where all runs were trained
@@ -130,20 +142,15 @@ def side_by_side(found: pd.DataFrame) -> pd.DataFrame:
     return found.assign(aside=aside.reindex(found.index))
 
 
-def _exact_line(axes: Axes, own: pd.DataFrame, look: dict[str, Any]) -> None:
+def _exact_line(axes: Axes, own: Curve, look: dict[str, Any]) -> None:
     """One scheme. Marks are beyond the training range only, those of schemes at one place side by side."""
-    if own.empty:
-        return  # an empty band would have no place on a logarithmic axis
-    scale = own["scale"].astype(float)
-    axes.fill_between(scale, own["low"], own["high"], color=look["color"], alpha=0.15, linewidth=0)
-    axes.plot(scale, own["mean"], **look | {"marker": "none"})
-    figure = cast(Figure, axes.get_figure(root=True))
-    for aside, part in own[(own["scale"] > own["train_max"]).fillna(True)].groupby("aside"):
-        moved = axes.transData + ScaledTranslation(
-            float(str(aside)) * STEP * look["markersize"] / 72, 0, figure.dpi_scale_trans
-        )
+    axes.add_line(Line2D(own["scale"], own["mean"], **look | {"marker": "none"}))
+    figure, beyond = cast(Figure, axes.get_figure(root=True)), ~(own["scale"] <= own["train_max"])
+    for aside in np.unique(own["aside"][beyond]):
+        part = beyond & (own["aside"] == aside)
+        moved = axes.transData + ScaledTranslation(aside * STEP * look["markersize"] / 72, 0, figure.dpi_scale_trans)
         mark = look | {"linestyle": "none", "transform": moved, "zorder": 3, "clip_on": False}
-        axes.plot(part["scale"].astype(float), part["mean"], **mark)
+        axes.add_line(Line2D(own["scale"][part], own["mean"][part], **mark))
 
 
 def plot_exact_match(
@@ -201,7 +208,8 @@ class Growth(Finding):
         legend: list[Artist] = [*theme.handles(found["label"], marks=False)]
         legend += [Line2D([], [], **DECLARED, label="declared by the task")] if len(circuits) else []
         legend += [Patch(color=BAND, label="lowest to highest seed")] if (found["high"] > found["low"]).any() else []
-        axes_of = multiples(found, _growth_line, canvas, "scales up to n", str(self.index.growth), legend)
+        words = "scales up to n", str(self.index.growth)
+        axes_of = multiples(found, _growth_line, canvas, *words, legend, alpha=0.1, least=1.0)
         for task, axes in axes_of.items():
             own = circuits[circuits["row"] == task]
             if len(own):
@@ -222,10 +230,8 @@ def declared(study: Study, index: Index) -> pd.DataFrame:
     return rows[["row", "scale", "value"]].drop_duplicates(["row", "scale"]).sort_values(["row", "scale"])
 
 
-def _growth_line(axes: Axes, own: pd.DataFrame, look: dict[str, Any]) -> None:
-    scale = own["scale"].astype(float)
-    axes.fill_between(scale, own["low"].clip(lower=1), own["high"], color=look["color"], alpha=0.1, linewidth=0)
-    axes.plot(scale, own["mean"].clip(lower=1), **look | {"marker": "none"})
+def _growth_line(axes: Axes, own: Curve, look: dict[str, Any]) -> None:
+    axes.add_line(Line2D(own["scale"], own["mean"], **look | {"marker": "none"}))
 
 
 def _log_axes(axes: Axes, found: pd.DataFrame, bottom: float) -> None:

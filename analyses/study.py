@@ -196,7 +196,8 @@ def lay_out(figure: Figure) -> None:
     if engine is None:
         return
     with theme.style():
-        for _ in range(2):  # room for the label of a colour bar is known only once its ticks have a place
+        # Room for the label of a colour bar is known only once its ticks have a place.
+        for _ in range(2 if any(axes.get_label() == "<colorbar>" for axes in figure.axes) else 1):
             engine.execute(figure)
         figure.set_layout_engine(None)  # with an engine of whatever kind, saving would draw twice
 

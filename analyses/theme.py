@@ -12,16 +12,20 @@ import textwrap
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from fontTools.subset import Options
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
+from matplotlib.transforms import IdentityTransform
 
 from lengthlens.analyses.pgf import write_pgf
 from lengthlens.errors import UserError
@@ -77,8 +81,16 @@ RC: dict[Any, Any] = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
     "xtick.major.width": 0.6, "ytick.major.width": 0.6, "lines.linewidth": 1.3, "lines.markersize": 3.5,
     "figure.dpi": 150, "savefig.dpi": 300, "pdf.fonttype": 42, "svg.fonttype": "none",  # text stays text
+    "ps.fonttype": 42,  # by which Matplotlib decides whether a PDF has one font, or one for each 256 letters
+    "axes.titley": 1.0,  # above the panel; looking for what else might be there takes a third of every layout
+    "image.composite_image": False,  # each map in its own few pixels, not all in one large picture
     "svg.hashsalt": "lengthlens",  # names inside the file follow from it, so that the same figure is the same bytes
 }  # fmt: skip
+
+
+# Tables by which a program sets letters. Those of a PDF are set already, and cutting these down to its letters takes
+# most of the time of embedding a font; fontTools, which does so for Matplotlib, leaves out what this attribute lists.
+LAYOUT, DROPPED = ("GDEF", "GPOS", "GSUB", "MATH", "kern"), "_drop_tables_default"
 
 
 def style() -> AbstractContextManager[None]:
@@ -248,7 +260,7 @@ def save(figure: Figure, path: pathlib.Path) -> None:
         return
     data = io.BytesIO()
     without_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
-    with style():  # resolution and fonts are decided here
+    with style(), patch.object(Options, DROPPED, [*getattr(Options, DROPPED, []), *LAYOUT], create=True):
         figure.savefig(data, format=kind, metadata=without_date)
     write_whole(path, data.getvalue())
 
@@ -331,27 +343,29 @@ def points(axes: Axes, runs: pd.DataFrame, x: str, y: str, box: Box) -> None:
     """
     own = bins(runs, {x: box[0][1] - box[0][0], y: box[1][1] - box[1][0]})
     places = [place for _, place in runs.assign(**own).groupby(["task_family", *own], sort=False, dropna=False)]
+    marks: dict[str, list[Any]] = {"paths": [], "offsets": [], "sizes": [], "facecolors": []}
     for place in sorted(places, key=len, reverse=True):
-        end = 0.0
-        for colour, runs_of_it in place.groupby("colour", sort=False):
-            start, end = end, end + len(runs_of_it) / len(place)
-            axes.scatter(
-                place[x].mean(), place[y].mean(), s=area(len(place)), color=str(colour),
-                marker=sector(TASK_MARKS[place["task_family"].iloc[0]], start, end),
-                edgecolor="white", linewidth=0.3, clip_on=False, zorder=3,
-            )  # fmt: skip
+        end, at, mark = 0.0, (place[x].mean(), place[y].mean()), TASK_MARKS[place["task_family"].iloc[0]]
+        for colour, count in place["colour"].value_counts(sort=False).items():
+            start, end = end, end + count / len(place)
+            for name, value in zip(marks, (sector(mark, start, end), at, area(len(place)), colour)):
+                marks[name].append(value)
+    look: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.3, "clip_on": False, "zorder": 3}
+    where = {"transform": IdentityTransform(), "offset_transform": axes.transData}  # sizes are those of the paper
+    axes.add_collection(PathCollection(**marks, **look, **where))
 
 
-def sector(mark: str, start: float, end: float) -> Any:
+def sector(mark: str, start: float, end: float) -> Path:
     """A convex mark, or a part of it: from `start` to `end` of a turn, clockwise from the top.
 
-    >>> sector("s", 0, 1), sector("s", 0, 0.25).vertices[2:].tolist()  # a square, and its upper right quarter
-    ('s', [[0.0, 0.0], [0.0, 0.5], [0.5, 0.5], [0.5, 0.0], [0.0, 0.0]])
+    >>> sector("s", 0, 0.25).vertices[2:].tolist()  # of a square its upper right quarter
+    [[0.0, 0.0], [0.0, 0.5], [0.5, 0.5], [0.5, 0.0], [0.0, 0.0]]
     """
-    if end - start > 1 - 1e-9:
-        return mark
     style = MarkerStyle(mark)
-    outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])[:-1]
+    whole = style.get_path().transformed(style.get_transform())
+    if end - start > 1 - 1e-9:
+        return whole
+    outline = np.asarray(whole.to_polygons()[0])[:-1]
     turns = np.arctan2(outline[:, 0], outline[:, 1]) / (2 * np.pi) % 1
     order = np.argsort(turns)
     at = np.array([start, *(turn for turn in turns[order] if start < turn < end), end])

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
+from matplotlib.image import AxesImage
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas
@@ -24,6 +25,8 @@ SIDE, GAP = 0.94, 0.03  # of a map, and of the gap before what lies beyond the t
 LETTERS = 16  # of a task's name that fit above an inch of maps
 SMALL = 0.5  # inches of a map in which no sentence fits
 COLOURS = "cividis"  # even in lightness, and the same to readers with colour blindness
+
+LOOK: dict[str, Any] = {"cmap": COLOURS, "norm": Normalize(0, 1), "interpolation": "none", "origin": "lower"}
 
 
 class ReadoutTransfer(Finding):
@@ -99,16 +102,17 @@ def _map(axes: Axes, own: pd.DataFrame, fits: list[int], tests: list[int], x: in
         words = "no accurate\nrun" if cell > SMALL else "–"
         axes.text(x + SIDE / 2, y + SIDE / 2, words, **middle)
         return
-    values = own.pivot_table(index="fit_scale", columns="scale", values="accuracy", dropna=False)
-    values = values.reindex(index=fits, columns=tests).astype(float)
+    values = np.full((len(fits), len(tests)), np.nan)
+    values[np.searchsorted(fits, own["fit_scale"]), np.searchsorted(tests, own["scale"])] = own["accuracy"]
     known = own["train_max"].dropna()
     border = int(np.searchsorted(tests, known.max(), side="right")) if len(known) else len(tests)
     width = (SIDE - GAP) / len(tests)
     for first, last, shift in ((0, border, 0.0), (border, len(tests), GAP)):
         if last > first:
             box = (x + first * width + shift, x + last * width + shift, y + SIDE, y)
-            image = values.iloc[:, first:last].to_numpy()
-            axes.imshow(image, extent=box, origin="lower", vmin=0, vmax=1, cmap=COLOURS, interpolation="nearest")
+            image = AxesImage(axes, **LOOK, extent=box)  # `imshow` would look at all the others each time
+            image.set_data(values[:, first:last])
+            axes.add_image(image)
 
 
 def _frame(axes: Axes, schemes: list[str], tasks: list[str], fits: list[int], tests: list[int], cell: float) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from lengthlens.errors import UserError
 
@@ -61,5 +61,5 @@ def over_seeds(values: Iterable[float]) -> Interval:
     found = np.array([value for value in values if not np.isnan(value)])
     mean, half = float(found.mean()) if len(found) else float("nan"), float("nan")
     if len(found) > 1:
-        half = float(stats.t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
+        half = float(stdtrit(len(found) - 1, (1 + LEVEL) / 2) * found.std(ddof=1) / np.sqrt(len(found)))
     return Interval(mean, mean - half, mean + half, len(found))

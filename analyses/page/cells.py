@@ -36,20 +36,22 @@ def all_cells(study: Study) -> list[Cell]:
     verdicts = trained[trained["measure"] == "verdict"].drop_duplicates(["row", "label"])
     before = {(row["row"], row["label"]): row for row in records(verdicts)}
     runs, against = by_cell(study), contradictions(study)
-    declared = dict(list(trained[trained["run"] == ""].groupby(["row", "label"])))
+    of_cells = trained[trained["run"] == ""]
+    declared = {i.curve: points_by(of_cells[of_cells["measure"] == i.declared], "row", "label") for i in study.indices}
     found = []
-    for task in theme.tasks_in_order(trained["row"]):
-        for label in theme.in_order(sorted(trained["label"].unique())):
+    labels = theme.in_order(sorted(trained["label"].unique()))
+    for task in theme.tasks_in_order(trained["row"].unique()):
+        for label in labels:
             key = (task, label)
             if key not in before and key not in runs:
                 continue
-            own, said, about = runs.get(key, []), before.get(key, {}), declared.get(key, trained[:0])
+            own, said = runs.get(key, []), before.get(key, {})
             names = {"task": task, "scheme": label}
             verdict = {"verdict": said.get("verdict", ""), "reasons": said.get("reason", "")}
             found.append(
                 {
                     **names, **verdict, "verdict_up_to": whole(said.get("scale")),
-                    "declared": {i.curve: points(about[about["measure"] == i.declared]) for i in study.indices},
+                    "declared": {curve: found.get(key, []) for curve, found in declared.items()},
                     "at": {str(k): mean([run["at"][str(k)] for run in own]) for k in FACTORS},
                     "train_max": next((run["train_max"] for run in own), None),
                     "surprise": " ".join(against.get(key, [])),
@@ -69,8 +71,8 @@ def by_cell(study: Study) -> dict[tuple[str, str], list[Cell]]:
     found: dict[tuple[str, str], list[Cell]] = {}
     for row in records(runs):
         about = {name: own.get(row["run"], "") for name, own in of_run["texts"].items()}
-        about |= {name: own.get(row["run"], []) for name, own in of_run["lists"].items()}
-        growth = {curve: own.get(row["run"], []) for curve, own in of_run["growth"].items()}
+        about |= {name: own.get((row["run"],), []) for name, own in of_run["lists"].items()}
+        growth = {curve: own.get((row["run"],), []) for curve, own in of_run["growth"].items()}
         found.setdefault((row["row"], row["label"]), []).append(
             {**how_it_ended(row, study.indices), **about, "growth": growth}
         )
@@ -88,22 +90,22 @@ def how_it_ended(row: Cell, indices: Sequence[Index]) -> Cell:
     }
 
 
-def curves(rows: pd.DataFrame, grown: Sequence[Index]) -> dict[str, dict[str, dict[str, Any]]]:
+def curves(rows: pd.DataFrame, grown: Sequence[Index]) -> dict[str, dict[str, dict[Any, Any]]]:
     """By run: its curves over the scale, what it learned to attend to, and what went wrong in words."""
     exact, ended = rows[rows["measure"] == "exact_match"], rows[rows["measure"] == "converged"]
     refused = exact[exact["value"].isna() & (exact["reason"] != "")]
-    learned: dict[str, list[str]] = {}
-    for row in records(learned_equations(rows)):
+    learned: dict[tuple[str], list[str]] = {}
+    for row in records(learned_equations(rows)[["run", "layer", "head", "value", "equation"]]):
         verb = "attends to" if row["value"] > 0 else "avoids"
         said = f"layer {row['layer']} head {row['head']} {verb} {row['equation']}"
-        learned.setdefault(row["run"], []).append(said)
+        learned.setdefault((row["run"],), []).append(said)
     texts = {
         name: dict(zip(reversed(list(part["run"])), reversed(list(part["reason"]))))  # the first of each run
         for name, part in (("reason", ended), ("refused", refused))
     }
     whole_runs = rows[rows["head"].isna()]
-    growth = {each.curve: points_by_run(whole_runs[whole_runs["measure"] == each.curve]) for each in grown}
-    return {"lists": {"exact": points_by_run(exact), "learned": learned}, "texts": texts, "growth": growth}
+    growth = {each.curve: points_by(whole_runs[whole_runs["measure"] == each.curve], "run") for each in grown}
+    return {"lists": {"exact": points_by(exact, "run"), "learned": learned}, "texts": texts, "growth": growth}
 
 
 def grown(study: Study) -> list[Index]:
@@ -125,18 +127,16 @@ def contradictions(study: Study) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def points(rows: pd.DataFrame) -> list[Point]:
-    """A curve: scale, value, and the ends of its interval, in the order of scale; what is missing is left out."""
-    return next(iter(points_by_run(rows.assign(run="")).values()), [])
+def points_by(rows: pd.DataFrame, *by: str) -> dict[tuple[str, ...], list[Point]]:
+    """The curve of each run, or of what else these columns name: scale, value, and the ends of its interval.
 
-
-def points_by_run(rows: pd.DataFrame) -> dict[str, list[Point]]:
-    """The curve of each run that has one."""
+    In the order of scale; what is missing is left out.
+    """
     known = rows[rows["scale"].notna() & np.isfinite(rows["value"])].sort_values("scale", kind="stable")
-    found: dict[str, list[Point]] = {}
-    columns = (known[name].tolist() for name in ("run", "scale", "value", "low", "high"))
-    for run, n, *ends in zip(*columns):
-        found.setdefault(run, []).append([int(n), *map(number, ends)])
+    found: dict[tuple[str, ...], list[Point]] = {}
+    columns = (known[name].tolist() for name in ("scale", "value", "low", "high"))
+    for key, n, *ends in zip(zip(*(known[name] for name in by)), *columns):
+        found.setdefault(key, []).append([int(n), *map(number, ends)])
     return found
 
 
