@@ -96,6 +96,7 @@ def multiples(
     known = [name for name in ("scale", "mean", "low", "high", "train_max", "aside") if name in found]
     if not names:
         raise MissingError("the table has no value of an accurate run with its task, scheme and scale")
+    legend = [*legend, *theme.thicker(found["label"])]
     wide = canvas.width(theme.PAGE if len(names) > 1 else theme.COLUMN * 1.2)
     room = legend_height([str(each.get_label()) for each in legend], wide) + 0.25
     axes_of = canvas.panels(names, wide, theme.PANEL_HEIGHT, across=theme.ACROSS, more=room, sharex=True, sharey=True)

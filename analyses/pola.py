@@ -184,4 +184,4 @@ def _legend(table: pd.DataFrame, plain: bool = False) -> list[Line2D]:
     entries.append(Line2D([], [], color="black", label="line: predicted"))
     if trained:
         entries.append(Line2D([], [], color="black", linestyle="none", marker="o", **HOLLOW, label="mark: trained"))
-    return entries
+    return [*entries, *theme.thicker(table["scheme"])]

@@ -7,6 +7,7 @@ better of two scalings of its attention scores.
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib.resources import as_file, files
 from typing import Any
 
 import numpy as np
@@ -38,74 +39,7 @@ NOTHING = "–"
 STAR: dict[str, Any] = {"marker": "*", "markersize": 5, "color": "black", "linestyle": "none"}
 MISSED = STAR | {"markerfacecolor": "white", "markeredgewidth": 0.7}
 
-# As published, for context: other sizes, formats and training lengths than here, and not run by us.
-PUBLISHED = (
-    (
-        "Trajectories on a grid, no Transformer (2511.22751)",
-        "addition",
-        "trajectories of an expert",
-        "3 digits",
-        "2450 digits",
-        "no error seen",
-    ),
-    (
-        "Carry in the text and a loop over digits (2406.00075)",
-        "addition",
-        "carries, an outer loop",
-        "2 digits",
-        "1000 digits",
-        "examples shown",
-    ),
-    (
-        "Adaptive sparse attention (2506.16640)",
-        "associative recall",
-        "nothing of the task",
-        "64 tokens",
-        "65,536 tokens",
-        "not read off",
-    ),
-    (
-        "Self-improvement (2502.01612)",
-        "addition, copy, mazes",
-        "its own longer answers to train on",
-        "10",
-        "100",
-        "no saturation seen",
-    ),
-    (
-        "Position coupling (2405.20671)",
-        "addition",
-        "which digits belong together",
-        "30 digits",
-        "200 digits",
-        "above 0.95 (median)",
-    ),
-    (
-        "Multi-operand coupling (2410.15787)",
-        "addition",
-        "which digits belong together, a scratchpad",
-        "10 numbers of 10 digits",
-        "30 of 30",
-        "not read off",
-    ),
-    ("Abacus embeddings (2405.17399)", "addition", "the place of each digit", "20 digits", "100 digits", "up to 0.99"),
-    (
-        "Index hints with FIRE (2402.09371)",
-        "addition",
-        "hints in the text",
-        "40 digits",
-        "100 digits",
-        "above 0.98, seeds fragile",
-    ),
-    (
-        "Attention bias calibration (2310.11984)",
-        "arithmetic, parity",
-        "a trained network's biases, extended",
-        "–",
-        "up to 10 times as long",
-        "above 0.99",
-    ),
-)
+# As published (published.csv), for context: other sizes, formats and training lengths than here, and not run by us.
 WORKS = ("work (arXiv)", "task", "given", "trained up to", "tested at", "exact match")
 
 Frame = pd.DataFrame
@@ -288,7 +222,9 @@ def tables(chosen: Frame) -> dict[str, Table]:
         "First what was measured here, by the worst seed; n is read off the prompt. Then as published, with other "
         "sizes, formats and training lengths, and not run by us."
     )
-    works = of_frame(pd.DataFrame([*own_lines(chosen), *PUBLISHED], columns=list(WORKS)))
+    with as_file(files("lengthlens.analyses").joinpath("published.csv")) as path:
+        others = pd.read_csv(path, dtype="str")
+    works = of_frame(pd.concat([pd.DataFrame(own_lines(chosen), columns=list(WORKS)), others]))
     return found | {"records-published": Table(published, **works, title="As published")}
 
 

@@ -1,5 +1,6 @@
 """Commands about studies of many runs: make one from nothing, or of runs there are; its figures, tables and page."""
 
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -283,6 +284,7 @@ def opened(tables: Sequence[Path], held_out: list[str] | None) -> "Study":
     from lengthlens.analyses.study import Study
     from lengthlens.analyses.table import joined, read_study
 
+    gc.freeze()  # what was imported stays: looking through it again and again takes a second
     table, about = joined({str(path): read_study(path) for path in tables})
     return Study(table, about, held_out)
 

@@ -172,8 +172,9 @@ def test_runs_at_one_place_are_one_mark_there_with_a_sector_for_each_family():
     axes = Figure().add_subplot()
     runs = {"x": [0.0] * 4 + [1.0], "y": [1.0] * 4 + [0.5], "colour": ["C0", "C0", "C0", "C1", "C1"]}
     theme.points(axes, pd.DataFrame(runs).assign(task_family="growing"), "x", "y", BOX)
-    assert [mark.get_offsets().tolist() for mark in axes.collections] == [[[0, 1]], [[0, 1]], [[1, 0.5]]]
-    sectors = [mark.get_paths()[0].to_polygons()[-1] for mark in axes.collections]
+    marks = axes.collections[0]
+    assert np.asarray(marks.get_offsets()).tolist() == [[0, 1], [0, 1], [1, 0.5]]
+    sectors = [path.to_polygons()[-1] for path in marks.get_paths()]
     areas = [abs(np.sum(part[:-1, 0] * part[1:, 1] - part[1:, 0] * part[:-1, 1])) / 2 for part in sectors]
     assert areas == pytest.approx([0.75, 0.25, 1.0]), "of a square of side one"
 
