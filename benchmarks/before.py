@@ -134,7 +134,7 @@ def verdicts(sides: list[Side]) -> None:
 def figures(sides: list[Side]) -> None:
     for words in (
         ["figures", "--table", STUDY, "--out", "figures"],
-        ["report", "--table", STUDY, "--out", "page.html"],
+        ["report", "--table", STUDY, "--figures", "with-page", "--out", "with-page/index.html"],
     ):
         compare(f"lengthlens {words[0]}", sides, list(map(str, words)))
     files = {side.name: digests(side.cache) for side in sides}
