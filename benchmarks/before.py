@@ -27,10 +27,12 @@ STUDY = ROOT / "figures" / "study" / "study.parquet"
 PARTS = ["import", "listing", "verdict", "figures", "probes", "growth"]
 
 PROBES = """
-import json, sys, time, torch
+import importlib, json, pkgutil, sys, time, torch
+import lengthlens.probes
 from pathlib import Path
 torch.set_num_threads(1)
-from lengthlens.probes import interchange, lrc, marks, src, stretch, transfer
+for found in pkgutil.iter_modules(lengthlens.probes.__path__, "lengthlens.probes."):
+    importlib.import_module(found.name)
 from lengthlens.probes.probe import PROBES
 from lengthlens.probes.subject import Subject
 from lengthlens.probes.table import Context
@@ -38,7 +40,7 @@ from lengthlens.runs.run import Run
 run = Run(Path(sys.argv[1]))
 context = Context(Subject(run.model()), run.config.task_object, run.config.train_max, torch.Generator().manual_seed(0),
                   None, [2 * run.config.train_max])
-seconds, rows = {}, []
+seconds, rows = {}, {}
 def timed(name, work):
     start = time.process_time()
     found = work()
@@ -46,7 +48,7 @@ def timed(name, work):
     return found
 timed("exact match", lambda: context.exact)
 for name, probe in PROBES.items():
-    rows += [{key: str(value) for key, value in row.items()} for row in timed(name, lambda: probe.rows(context))]
+    rows[name] = [{key: str(value) for key, value in row.items()} for row in timed(name, lambda: probe.rows(context))]
 print(json.dumps({"seconds": seconds, "rows": rows}))
 """
 
@@ -157,8 +159,10 @@ def probes(sides: list[Side], runs: list[str]) -> None:
             for side, own in seconds.items():
                 show(f"{Path(run).name} {name}, {side}"[-42:], own, seconds["now"] or 1e-9)
         for side in sides[1:]:
-            both = zip(found["now"]["rows"], found[side.name]["rows"])
-            print(f"  {sum(a != b for a, b in both)} of {len(found['now']['rows'])} rows differ from {side.name}'s")
+            for name, rows in found["now"]["rows"].items():
+                before = found[side.name]["rows"].get(name, [])
+                same = sum(a == b for a, b in zip(rows, before))
+                print(f"  {name}: {same} of {len(rows)} rows are {side.name}'s, which has {len(before)}")
 
 
 def of(seconds: dict[str, float], name: str) -> float:

@@ -23,6 +23,11 @@ from lengthlens.models.schemes import NamedKeys, Positions, PositionScheme
 # Elements of one block of scores. Large enough that the work per block outweighs its overhead, small enough that a
 # dozen temporaries of this size (a scheme computes distances, codes, …) stay far below 1 GiB.
 BLOCK_ELEMENTS = 1 << 22
+LONG = 64  # keys from which on scores that a scheme adds to are best left to a fused kernel
+
+# What is done to scores. Where no gradient needs what they were before, no memory is taken for what they become.
+KEPT = (torch.Tensor.add, torch.Tensor.mul, torch.Tensor.masked_fill)
+IN_PLACE = (torch.Tensor.add_, torch.Tensor.mul_, torch.Tensor.masked_fill_)
 
 
 class Placement:
@@ -156,6 +161,8 @@ class Attention(nn.Module):
         mixed: Callable[..., Tensor] = self._mixed
         if self.blocked and len(blocks) > 1 and torch.is_grad_enabled():  # a gradient would keep all blocks
             mixed = partial(checkpoint, self._alone, use_reentrant=False, preserve_rng_state=False)
+        elif self._fusible(q, placement, end):
+            mixed = self._fused
         parts = [mixed(q, k[:, : block.stop], v[:, : block.stop], placement, block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
 
@@ -172,6 +179,25 @@ class Attention(nn.Module):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale).transpose(1, 2)
 
+    def _fusible(self, q: Tensor, placement: Placement, keys: int) -> bool:
+        """Whether `_fused` is open, and quicker: many keys on a CPU, no gradient, and nobody looks."""
+        plain = keys >= LONG and q.dtype == torch.float32 and q.device.type == "cpu" and not torch.is_grad_enabled()
+        return plain and not (self.explicit or placement.factors or self._watched())
+
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
+        """The same as `_mixed`, scores never being held: what the scheme adds to them is the mask of a fused kernel."""
+        q, mask = q[:, queries] / self.cfg.attn_scale, q.new_zeros(1, 1, 1, 1)
+        if placement.scores:
+            bias = placement.scheme.score(self.layer, placement.positions, queries, q, k)
+            mask = mask if bias is None else bias
+        if placement.temperature is not None:
+            times = placement.temperature[queries, None]
+            q, mask = q * times[:, None], mask * times
+        mask = mask.masked_fill(later_keys(queries, q.device), -math.inf)
+        mask = mask.expand(q.shape[0], q.shape[2], -1, -1)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2)
+
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
         """A block of queries with all keys up to its end: scores, pattern, mix of values."""
         scores = self.hook_attn_scores(self._scores(q, k, placement, queries))
@@ -186,17 +212,16 @@ class Attention(nn.Module):
         """Scores of a block of queries with all keys up to its end, [row, head, query, key]."""
         q = q[:, queries] / self.cfg.attn_scale
         scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
+        add, times, hide = KEPT if torch.is_grad_enabled() else IN_PLACE
         if placement.scores:
             bias = placement.scheme.score(self.layer, placement.positions, queries, q, k)
             if bias is not None and watched(*self._position_scores()):  # who looks sees all of it, and may write to it
                 bias = self.hook_pos_score(bias.expand_as(scores).clone())
-            scores = scores if bias is None else scores + bias
+            scores = scores if bias is None else add(scores, bias)
         if placement.temperature is not None:
-            scores = scores * placement.temperature[queries, None]
+            scores = times(scores, placement.temperature[queries, None])
         key = ("later", queries.start, queries.stop)
-        return scores.masked_fill(
-            placement.positions.by_length(key, lambda: later_keys(queries, scores.device)), -math.inf
-        )
+        return hide(scores, placement.positions.by_length(key, lambda: later_keys(queries, scores.device)), -math.inf)
 
 
 def later_keys(queries: slice, device: torch.device) -> Tensor:

@@ -116,7 +116,7 @@ class HookedModel(LensNames, HookedRootModule):
         `start_at_layer` takes the residual stream before that layer as input (and `tokens` beside it, for a loss or
         a scheme that looks at the tokens); `stop_at_layer` returns the residual stream before that layer.
 
-        `queries` (from a start to a stop) asks for the logits at these positions alone, and spares the last block and
+        `queries` (from a start to a stop) asks for the output at these positions alone, and spares the last block and
         what follows it at all others. A mask over the whole sequence does not go with it.
         """
         for keyword in misspelt:
@@ -158,15 +158,15 @@ class HookedModel(LensNames, HookedRootModule):
         return logits
 
     def _through(self, residual: Tensor, positions: Positions, layers: slice, queries: slice | None = None) -> Tensor:
-        """The residual stream behind these layers, behind the last of all at these queries alone."""
+        """The residual stream behind these layers, behind the last of them at these queries alone."""
         temperature = positions.by_length("temperature", lambda: self.temperature(residual.shape[1]))
         placement = Placement(self.pos_embed, positions, temperature)
         embed_qk = self.pos_embed.embed_qk(positions)
         if embed_qk is not None and watched(self.hook_qk_embed):
             embed_qk = self.hook_qk_embed(embed_qk.expand(len(residual), -1, -1).clone())
-        for block in self.layers[layers]:
-            last = queries is not None and block is self.layers[-1]
-            residual = block(residual, placement, embed_qk, queries if last else None)
+        blocks = self.layers[layers]
+        for block in blocks:
+            residual = block(residual, placement, embed_qk, queries if block is blocks[-1] else None)
         return residual
 
     def temperature(self, length: int) -> Tensor | None:

@@ -238,27 +238,31 @@ class _Exchange:
             self._residuals[scale] = self._seen(self.batches[scale].tokens.to(self.subject.device), scale)
         return self._residuals[scale]
 
-    def _seen(self, tokens: Tensor, scale: int) -> list[Tensor]:
-        """The residual stream at each site, [row, pos, d_model]."""
+    def _seen(self, tokens: Tensor, scale: int, at: slice = slice(None)) -> list[Tensor]:
+        """The residual stream at each site, [row, pos, d_model], at some of the positions."""
         if not self.resumes:
             cache = self.subject.activations(tokens, scale, self.sites)
-            return [cache[site] for site in self.sites]
-        model, told = cast(Any, self.subject.model), {"scale": scale, "tokens": tokens}
+            return [cache[site][:, at] for site in self.sites]
+        model, told, last = cast(Any, self.subject.model), {"scale": scale, "tokens": tokens}, len(self.sites) - 1
         with evaluating(model):
-            seen = [model(tokens, scale, stop_at_layer=0)]
-            for layer in range(1, len(self.sites)):
-                seen.append(model(seen[-1], **told, start_at_layer=layer - 1, stop_at_layer=layer))
-        return seen
+            seen, found = model(tokens, scale, stop_at_layer=0), []
+            for layer in range(last):
+                found.append(seen[:, at])
+                asked = at if layer + 1 == last and at.stop else None  # those before it need all positions
+                seen = model(seen, **told, start_at_layer=layer, stop_at_layer=layer + 1, queries=asked)
+        return [*found, seen if last and at.stop else seen[:, at]]
 
     def states(self, donors: Sequence[StepAt], tokens: Sequence[Tensor]) -> Tensor:
         """The state at the query of each donor in its instances [row, pos]. [site, row, donor, d_model]"""
         found: dict[int, Tensor] = {}
         for scale in {donor.scale for donor in donors}:
             mine = [k for k, donor in enumerate(donors) if donor.scale == scale]
-            query = torch.from_numpy(self.circuits[scale].query[[donors[k].place for k in mine]])
+            query = self.circuits[scale].query[[donors[k].place for k in mine]]
+            first, last = int(query.min()), int(query.max())
             together = torch.cat([tokens[k] for k in mine]).to(self.subject.device)
-            at = query.repeat_interleave(len(tokens[mine[0]]))
-            own = torch.stack([seen[torch.arange(len(at)), at] for seen in self._seen(together, scale)]).cpu()
+            at = torch.from_numpy(query - first).repeat_interleave(len(tokens[mine[0]]))
+            seen = self._seen(together, scale, slice(first, last + 1))
+            own = torch.stack([each[torch.arange(len(at)), at] for each in seen]).cpu()
             found |= dict(zip(mine, own.unflatten(1, (len(mine), -1)).unbind(1)))
         return torch.stack([found[k] for k in range(len(donors))], 2)
 
@@ -280,16 +284,15 @@ def twins(task: Task, donor: StepAt, wanted: Tensor, generator: torch.Generator)
     what the answer wrote before, the query's own token among it, has to come out right in one of several draws.
     Out: tokens [row, pos], and whether each row is a twin.
     """
-    circuit, rows = task.circuit(donor.scale), len(wanted)
-    drawn = task.sample(donor.scale, rows * DRAWS, generator).tokens
-    prompt = drawn[:, : task.prompt_length(donor.scale)].clone()
-    goal = wanted.repeat_interleave(DRAWS, 0)
-    sources = sources_of(circuit, donor.place)
-    for slot, source in enumerate(sources):
-        if source < prompt.shape[1]:
-            prompt[:, source] = goal[:, 1 + slot]
-    tokens, sound = completed(task, donor.scale, prompt)
-    fits = sound & (roles_of(circuit, donor.place, tokens) == goal).all(1)
+    circuit, rows, scale = task.circuit(donor.scale), len(wanted), donor.scale
+    inputs = task.draw(task.checked_scale(scale), rows * DRAWS, generator, torch.device("cpu"))
+    goal, form = wanted.repeat_interleave(DRAWS, 0), task.prompt_form(scale).tolist()
+    for slot, source in enumerate(sources_of(circuit, donor.place)):
+        if source < len(form) and form[source] < 0:  # a symbol, input number −1 − form
+            inputs[:, -1 - form[source]] = goal[:, 1 + slot]
+    valid = task.valid(inputs, scale)
+    tokens = task.assemble(torch.where(valid[:, None], inputs, 0), scale).tokens
+    fits = valid & (roles_of(circuit, donor.place, tokens) == goal).all(1)
     fits = fits.view(rows, DRAWS)
     best = fits.to(torch.int8).argmax(1) + DRAWS * torch.arange(rows)
     return tokens[best], fits.any(1)
@@ -303,18 +306,3 @@ def roles_of(circuit: Circuit, place: int, tokens: Tensor) -> Tensor:
 def sources_of(circuit: Circuit, place: int) -> list[int]:
     """The sources of a step."""
     return [int(source) for source in circuit.sources[place] if source != UNUSED]
-
-
-def completed(task: Task, scale: int, prompt: Tensor) -> tuple[Tensor, Tensor]:
-    """Prompts [row, pos] with their answers, and which rows are instances of the task. [row, pos], [row]"""
-    where, column = torch.zeros(task.input_length(scale), dtype=torch.long), 1
-    for piece in task.prompt(torch.arange(len(where))[None], scale):
-        if isinstance(piece, str):
-            column += 1
-        else:
-            where[piece[0]] = torch.arange(column, column + piece.shape[1])
-            column += piece.shape[1]
-    inputs = prompt[:, where]
-    valid = task.valid(inputs, scale)
-    tokens = task.assemble(torch.where(valid[:, None], inputs, 0), scale).tokens
-    return tokens, valid & (tokens[:, : prompt.shape[1]] == prompt).all(1)

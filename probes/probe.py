@@ -148,9 +148,9 @@ class TransferProbe(Probe):
             row.update(measure="transfer", value=row.pop("accuracy"), layer=layer[row.pop("hook")])
         for hook, readout in found.accuracy:
             about = {"layer": layer[hook], "readout": readout}
-            rows += by_scale("cover", found.cover(hook, readout), {**about, **self.defaults})
-            for bar in BAR.tried:
-                rows.append(index_row("iota_cover", found.cover(hook, readout, bar), {**about, "bar": bar}))
+            covers = {bar: found.cover(hook, readout, bar) for bar in BAR.tried}
+            rows += by_scale("cover", covers[BAR.default], {**about, **self.defaults})
+            rows += [index_row("iota_cover", cover, {**about, "bar": bar}) for bar, cover in covers.items()]
         return rows
 
 

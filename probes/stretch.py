@@ -49,7 +49,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.relation import Code, Relation
+from lengthlens.models.schemes.relation import Code, Ints, Relation
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, joined, scheme_of
 from lengthlens.probes.interchange import StepAt, roles_of, twins
 from lengthlens.probes.subject import Subject, subject_of, task_of
@@ -65,6 +65,7 @@ SHARES = (0.0, 0.5, 1.0)  # of the free places, how many come before the symbols
 SHARPER = 2.0  # scores times this, to see whether attention that spreads is at fault
 RESAMPLED = 500  # of the bootstrap over instances
 LONG_ROWS = 8  # long instances whose operator rows are looked for in range
+LIKENESS = (4, 2, 1)  # what it counts to have in common the step that wrote a token, that behind it, the token before
 ROUNDS = 6  # of looking; in one a row that is there is found with a chance of 0.7 or more at each step
 
 Cause = Literal[
@@ -394,23 +395,25 @@ def stand_ins(
     Of equally good ones a random one is taken. [row, pos] each
     """
     rows, (length, marks), (_, few_marks) = len(batch), _marks(task, long), _marks(task, short)
-    here = set(places.tolist())
-    of_row, of_pos = _own(rows, length, places)
-    tokens = torch.full((rows, length), UNUSED)
-    roles, few_roles = (_Roles(task.circuit(scale)) for scale in (long, short))
+    here, given = set(places.tolist()), batch.tokens.numpy()
+    of_row, of_pos = (each.numpy() for each in _own(rows, length, places))
+    tokens = np.full((rows, length), UNUSED)
+    roles, few_roles = (_Roles(task.circuit(scale), len(task.vocab)) for scale in (long, short))
     for mark, following, few, few_following in zip(marks, [*marks[1:], length], few_marks, [*few_marks[1:], 0]):
         ends = edge(few_following - few - 1)
         inside = range(few + 1 + ends, few_following - ends)
-        known = {k: few_roles.at(k, batch.tokens) for k in inside}
+        known = [np.stack(part, 1).ravel() for part in zip(*(few_roles.at(k, given) for k in inside))]
+        missing = sum(place not in here for place in range(mark, following))
+        ties = iter(torch.rand(missing, rows, rows * len(inside), generator=generator).double().numpy())
         for place in range(mark, following):
             if place not in here:
-                wanted = roles.at(place, tokens)
-                likeness = torch.stack([wanted.likeness(known[k]) for k in inside], 2)  # [row, stand-in's row, inside]
-                tied = likeness.flatten(1) + torch.rand(rows, rows * len(inside), generator=generator)
-                of_row[:, place], which = (best := tied.argmax(1)) // len(inside), best % len(inside)
-                of_pos[:, place] = inside.start + which
-            tokens[:, place] = batch.tokens[of_row[:, place], of_pos[:, place]]
-    return of_row, of_pos
+                likeness = next(ties)  # [row, stand-in's row·inside]
+                for weight, wanted, found in zip(LIKENESS, roles.at(place, tokens), known):
+                    likeness += weight * (wanted[:, None] == found)
+                best = likeness.argmax(1)
+                of_row[:, place], of_pos[:, place] = best // len(inside), inside.start + best % len(inside)
+            tokens[:, place] = given[of_row[:, place], of_pos[:, place]]
+    return torch.from_numpy(of_row), torch.from_numpy(of_pos)
 
 
 def _own(rows: int, length: int, places: Tensor) -> tuple[Tensor, Tensor]:
@@ -420,42 +423,25 @@ def _own(rows: int, length: int, places: Tensor) -> tuple[Tensor, Tensor]:
     return torch.arange(rows, device=places.device)[:, None].repeat(1, length), of_pos
 
 
-class _Role(NamedTuple):
-    """What surrounds a token in each row: the step that wrote it, the step behind it, the token before it."""
-
-    writer: tuple[int, Tensor]  # the operator, −1 if none; the tokens at its sources [row, source]
-    reader: tuple[int, Tensor]
-    before: Tensor  # [row]
-
-    def likeness(self, other: "_Role") -> Tensor:
-        """How much two tokens have in common, first what wrote them. [row, row of the other]"""
-        steps = [4.0 * _same(self.writer, other.writer), 2.0 * _same(self.reader, other.reader)]
-        return sum(steps) + (self.before[:, None] == other.before)
-
-
-def _same(one: tuple[int, Tensor], other: tuple[int, Tensor]) -> Tensor:
-    """Whether two steps have one operator and the same tokens in its sources. [row, row]"""
-    if one[0] != other[0] or one[1].shape[1] != other[1].shape[1]:
-        return torch.zeros(len(one[1]), len(other[1]))
-    return (one[1][:, None] == other[1]).all(2).double()
-
-
 class _Roles:
-    """The roles of the positions of one scale."""
+    """What surrounds the tokens of one scale: the step that wrote each, the step behind it, the token before it."""
 
-    def __init__(self, circuit: Circuit) -> None:
-        self.names = sorted(circuit.functions)
+    def __init__(self, circuit: Circuit, vocabulary: int) -> None:
+        self.names, self.vocabulary = sorted(circuit.functions), vocabulary
         self.steps = {step.query: step for step in circuit}
 
-    def at(self, place: int, tokens: Tensor) -> _Role:
-        """Of one position; a step's source at the position itself does not count, since it is not known yet."""
-        return _Role(self._step(place - 1, place, tokens), self._step(place, place, tokens), tokens[:, place - 1])
+    def at(self, place: int, tokens: Ints) -> tuple[Ints, Ints, Ints]:
+        """A number for each of the three, the same where they are. [row] each, of tokens [row, pos]"""
+        return self._step(place - 1, place, tokens), self._step(place, place, tokens), tokens[:, place - 1]
 
-    def _step(self, query: int, place: int, tokens: Tensor) -> tuple[int, Tensor]:
+    def _step(self, query: int, place: int, tokens: Ints) -> Ints:
+        """Of an operator and the tokens in its sources; one at the place itself, not known yet, does not count."""
         step = self.steps.get(query)
-        if step is None:
-            return -1, tokens[:, :0]
-        return self.names.index(step.operator), tokens[:, [source for source in step.sources if source != place]]
+        number = np.full(len(tokens), 0 if step is None else 1 + self.names.index(step.operator))
+        for source in step.sources if step else ():
+            if source != place:
+                number = number * (2 * self.vocabulary + 1) + tokens[:, source] + 1  # odd, so that none is lost
+        return number
 
 
 # -- the network -------------------------------------------------------------------------------------------------

@@ -5,11 +5,13 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
+from lengthlens.models.layers import watched
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.runs.evaluation import device_of, evaluating, score_of, takes
 from lengthlens.tasks import Batch, Task
@@ -45,11 +47,13 @@ class Subject:
         start, stop, _ = at.indices(tokens.shape[1])
         with evaluating(self.model):
             if not self.takes_queries:
-                parts = [self.model(part, **self._scale(scale))[:, start:stop] for part in chunks(tokens)]
+                parts, which = [self.model(part, **self._scale(scale))[:, start:stop] for part in chunks(tokens)], None
             else:
                 seen, asked = tokens[:, :stop] if self._looks_back else tokens, {"queries": slice(start, stop)}
-                parts = [self.model(part, **self._scale(scale), **asked) for part in chunks(seen)]
-            return torch.cat(parts).float()
+                rows, which = distinct(seen) if self._shares else (seen, None)
+                parts = [self.model(part, **self._scale(scale), **asked) for part in chunks(rows)]
+            found = torch.cat(parts).float()
+            return found if which is None else found[which]
 
     def next_tokens(self, tokens: Int[Tensor, "row pos"], scale: int, query: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
         """The arg-max next token of each row at its own `query` [row], which is on the CPU. [row]"""
@@ -58,6 +62,12 @@ class Subject:
             mine = (query == at).nonzero()[:, 0].to(self.device)
             found[mine] = self.logits(tokens[mine], scale, slice(at, at + 1))[:, 0].argmax(-1)
         return found
+
+    @property
+    def _shares(self) -> bool:
+        """Whether equal rows are computed once: no hook tells them apart, and no GPU has to be waited for."""
+        model: Any = self.model
+        return self.device.type == "cpu" and not watched(*getattr(model, "hook_dict", {}).values())
 
     @cached_property
     def _looks_back(self) -> bool:
@@ -123,6 +133,17 @@ AnyModel: TypeAlias = Callable[..., Any] | Subject
 
 def chunks(tokens: Tensor) -> list[Tensor]:
     return list(tokens.split(max(1, CHUNK_TOKENS // tokens.shape[1])))
+
+
+def distinct(tokens: Int[Tensor, "row pos"]) -> tuple[Int[Tensor, "distinct pos"], Int[Tensor, "row"]]:
+    """The different rows, in order, and which of them each row is.
+
+    >>> distinct(torch.tensor([[3, 1], [2, 2], [3, 1]]))[1]
+    tensor([1, 0, 1])
+    """
+    packed = np.ascontiguousarray(tokens.numpy().astype(">i4"))
+    _, first, which = np.unique(packed.view(f"V{packed.shape[1] * 4}")[:, 0], return_index=True, return_inverse=True)
+    return tokens[torch.from_numpy(first)], torch.from_numpy(which)
 
 
 def subject_of(model: AnyModel) -> Subject:

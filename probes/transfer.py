@@ -207,8 +207,8 @@ def cover_number(decodes: NDArray[np.bool_]) -> int:
     while left.size:
         # Equal rows and equal columns are needed once; a row inside another is not needed, and a column is served
         # along with one inside it; the only row that serves a column is in.
-        size, left = left.shape, np.unique(np.unique(left, axis=0), axis=1)
-        left = np.unique(left[~_inside(left)], axis=1)
+        size, left = left.shape, _different(_different(left).T).T
+        left = _different(left[~_inside(left)].T).T
         left = left[:, ~_inside(~left.T)]
         forced = left[:, left.sum(0) == 1].any(1)
         alone, left = alone + int(forced.sum()), left[~forced][:, ~left[forced].any(0)]
@@ -217,6 +217,12 @@ def cover_number(decodes: NDArray[np.bool_]) -> int:
             solved = milp(np.ones(len(left)), constraints=needs, integrality=1, bounds=Bounds(0, 1))
             return alone + round(float(solved.fun))
     return alone
+
+
+def _different(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Each of these rows once, in order."""
+    packed = np.ascontiguousarray(np.packbits(sets, axis=1))
+    return sets[np.unique(packed.view(f"V{packed.shape[1]}")[:, 0], return_index=True)[1]]
 
 
 def _inside(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.controls import copy_by_hand
-from lengthlens.probes.interchange import completed, interchange_src
+from lengthlens.probes.interchange import StepAt, interchange_src, roles_of, twins
 from lengthlens.probes.marks import exchanged, known_by
 from lengthlens.probes.stretch import kept_steps, placements, stretched_match
 from lengthlens.runs.evaluation import exact_match
@@ -244,14 +244,14 @@ def test_each_step_is_in_one_class_whose_first_step_is_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["addition", "multiplication-by-digit", "parity-cot", "reverse"])
-def test_a_prompt_is_completed_as_the_task_does_it(name: str) -> None:
-    task = TASKS[name]
-    drawn = task.sample(4, 20, torch.Generator().manual_seed(1)).tokens
-    tokens, sound = completed(task, 4, drawn[:, : task.prompt_length(4)])
-    assert sound.all() and (tokens == drawn).all()
-    broken = drawn[:, : task.prompt_length(4)].clone()
-    broken[:10, 1] = task.ids["="]
-    assert completed(task, 4, broken)[1].tolist() == [False] * 10 + [True] * 10
+def test_twins_are_instances_of_the_task_with_the_wanted_tokens(name: str) -> None:
+    task, generator = TASKS[name], torch.Generator().manual_seed(1)
+    wanted = roles_of(task.circuit(6), 2, task.sample(6, 40, generator).tokens)
+    tokens, found = twins(task, StepAt(4, 1), wanted, generator)
+    assert found.any() and (roles_of(task.circuit(4), 1, tokens)[found] == wanted[found]).all()
+    assert all(bool((task.parse(task.render(row)).tokens[0] == row).all()) for row in tokens[found])
+    wanted[:, 1] = task.ids["="]  # which no symbol can be
+    assert not twins(task, StepAt(4, 1), wanted, generator)[1].any()
 
 
 def test_what_has_no_twins_is_refused_in_a_sentence() -> None:

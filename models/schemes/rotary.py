@@ -61,19 +61,24 @@ class Rope(PositionScheme):
         return [RotaryPair(*each) for each in zip(dims, frequencies)]
 
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
-        cos, sin = positions.cached("rope", lambda: self._turn(positions))
+        cos, sin = positions.cached(("rope", x.shape[2]), lambda: self._turn(positions, x.shape[2]))
         part = x[..., : self.dim].float()
         adjacent = self.options.adjacent_pairs
-        a, b = (part[..., 0::2], part[..., 1::2]) if adjacent else part.chunk(2, -1)
-        pair = [a * cos - b * sin, b * cos + a * sin]
-        turned = (torch.stack(pair, -1).flatten(-2) if adjacent else torch.cat(pair, -1)).to(x.dtype)
+        other = part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if adjacent else part.roll(self.dim // 2, -1)
+        turned = (part * cos + other * sin).to(x.dtype)
         return turned if self.dim == x.shape[-1] else torch.cat([turned, x[..., self.dim :]], -1)
 
-    def _turn(self, positions: Positions) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of all angles, [1|row, pos, 1, pair]. In float32: bfloat16 cannot tell 256 from 257."""
+    def _turn(self, positions: Positions, heads: int) -> tuple[Tensor, Tensor]:
+        """What each dimension is multiplied with and the other of its pair, [1|row, pos, head, dim]: cosine and sine.
+
+        In float32: bfloat16 cannot tell 256 from 257. With a head dimension, since rows as long as that are quicker.
+        """
         length, device = positions.tokens.shape[1], positions.tokens.device
         angle = positions.position[:, :, None, None] * self.frequencies(length, device)
-        return self.magnitude(length) * angle.cos(), self.magnitude(length) * angle.sin()
+        cos, sin = self.magnitude(length) * angle.cos(), self.magnitude(length) * angle.sin()
+        pairs = (torch.stack(pair, -1 if self.options.adjacent_pairs else -2) for pair in ((cos, cos), (-sin, sin)))
+        cos, sin = (pair.flatten(-2).repeat(1, 1, heads, 1) for pair in pairs)
+        return cos, sin
 
 
 def rope_frequencies(base: float, dim: int, device: torch.device | None = None) -> Tensor:
