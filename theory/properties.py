@@ -522,8 +522,7 @@ def pointed_at(pointers: Sequence[Pointer], steps: Steps) -> Ints:
 
 def at_source(pointers: Sequence[Pointer], steps: Steps) -> Ints:
     """Which of them point at the source of each step. [step, pointer]"""
-    found: Ints = (pointed_at(pointers, steps) == steps.sources[:, :1]).astype(np.int64)
-    return found
+    return np.asarray(pointed_at(pointers, steps) == steps.sources[:, :1], dtype=np.int64)
 
 
 def _block(pointers: Sequence[Pointer], steps: Steps) -> Ints:

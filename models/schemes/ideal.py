@@ -63,8 +63,7 @@ class ReadPairs(NamedTuple):
 
     def place(self, query: Ints, key: "Ints | int", scale: Ints) -> Ints:
         """The number of each pair."""
-        found: Ints = (np.searchsorted(self.scales, scale) * self.width + query) * self.width + key
-        return found
+        return np.asarray((np.searchsorted(self.scales, scale) * self.width + query) * self.width + key)
 
 
 @lru_cache(KEPT_SCALES)

@@ -145,6 +145,7 @@ def fields_at(task: Task, scale: int) -> Fields:
     return fields_in(example_of(task, scale)[None], torch.tensor(opens, device="cpu"), task.ids.get("=", -1))
 
 
+@lru_cache(8)
 class AllFields:
     """Those of the scales that were asked for last, one behind the other."""
 
@@ -172,9 +173,6 @@ class AllFields:
         self.prompt = torch.cat([own.prompt for own in each])
         self.length = torch.tensor([own.field.shape[1] for own in each], device="cpu")
         self.first = self.length.cumsum(0) - self.length
-
-
-all_fields = lru_cache(8)(AllFields)
 
 
 class LearnedFields(LearnedRelation):
@@ -276,7 +274,7 @@ class LearnedFields(LearnedRelation):
         [step, pointer]
         """
         assert self.task is not None
-        fields = all_fields(self.task)
+        fields = AllFields(self.task)
         field, offset, prompt, first, inside = fields.at(query, scale)
         about = prompt, lambda other: fields.start[first + other]
         return torch.where(inside, _keys(field, offset, *about, *self._chosen(places, places.device)), -1)
