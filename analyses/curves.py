@@ -123,12 +123,14 @@ def exact_multiples(
 ) -> dict[str, Axes]:
     """Exact match against length as `multiples`; `band` says in the legend what a band is."""
     bands = [Patch(color=BAND, label=band)] if (found["high"] > found["low"]).any() else []
-    legend = [*theme.handles(found["label"]), TRAINED, *bands, *extra]
+    trained = found["train_max"].dropna()
+    within = [TRAINED] if len(trained) and found["scale"].min() < trained.min() else []  # else it is not in the picture
+    legend = [*theme.handles(found["label"]), *within, *bands, *extra]
     curves = side_by_side(found)
     axes_of = multiples(curves, _exact_line, canvas, "scale n", "exact match", legend, alpha=0.15, top=top)
     for task, axes in axes_of.items():
         trained = found.loc[found["row"] == task, "train_max"].dropna()
-        known = int(trained.min()) if len(trained) else None  # shaded: where all runs were trained
+        known = int(trained.min()) if len(trained) and within else None  # shaded: where all runs were trained
         length_axis(axes, found["scale"].min(), found["scale"].max(), known)
     return axes_of
 

@@ -11,7 +11,7 @@ from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas, legend_height
 from lengthlens.analyses.prediction import Prediction, prediction, predictors
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, Index, MissingError, records
+from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, Index, MissingError, indices, records
 from lengthlens.analyses.tables import Table, interval, of_frame
 from lengthlens.tasks import TASKS
 
@@ -168,7 +168,8 @@ def shown(frame: pd.DataFrame, columns: str, title: str, caption: str, **more: A
     labels = {name: predictor.label for name, predictor in predictors().items()}
     named = {name: frame[name].map(labels) for name in ("predictor", "measure", "baseline") if name in frame}
     strong = frame["kind"] == "measure" if "kind" in frame else frame.get("task", "") == "all"
-    given = of_frame(frame.assign(**named, strong=strong), columns.split() or list(map(str, frame)), **WORDS)
+    sides = {f"{each.index}_{side}": f"{each.short}, {side}" for each in indices() for side in ("yes", "no")}
+    given = of_frame(frame.assign(**named, strong=strong), columns.split() or list(map(str, frame)), **WORDS | sides)
     return Table(caption, **given, title=title, strong="strong", **more)
 
 

@@ -100,11 +100,13 @@ class LearnedRelations(Finding):
         bar: dict[str, Any] = {"extend": "both" if limit < _strongest(values) else "neither", "pad": 0.02}
         below = {"location": "bottom", "aspect": 25, "label": BIAS}
         beside = {"aspect": 15, "shrink": 0.8, "label": BIAS}
-        look: dict[str, Any] = {"cmap": "PuOr_r", "vmin": -limit, "vmax": limit, "linewidth": 0.4, "edgecolor": "white"}
-        mesh = axes.pcolormesh(np.ma.masked_invalid(values), **look)
-        canvas.figure.colorbar(mesh, ax=axes, **bar | (below if canvas.narrow else beside)).outline.set_linewidth(0)
-        axes.set(xlim=(0, len(shown)), ylim=(len(runs), 0), facecolor="0.95")
-        axes.spines[:].set_visible(False)
+        import seaborn as sns  # here, since it takes a second to import
+
+        sns.heatmap(
+            values, ax=axes, cmap="PuOr_r", vmin=-limit, vmax=limit, linewidths=0.4, linecolor="white",
+            cbar_kws=bar | (below if canvas.narrow else beside),
+        )  # fmt: skip
+        axes.set_facecolor("0.95")
         for y, row in enumerate(runs["row"]):
             for x in (shown.index(equation) for equation in circuits[row] if equation in shown):
                 axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="black", linewidth=0.9))
@@ -113,7 +115,7 @@ class LearnedRelations(Finding):
             f"{theme.literal(row['row'])}{', ' + theme.shown(row['label']) if several else ''}, seed {row['seed']}"
             for row in records(runs)
         ]
-        axes.set_yticks(np.arange(len(names)) + 0.5, names, va="center")
+        axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0)
         slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
         axes.set_xticks(np.arange(len(shown)) + 0.5, list(map(theme.literal, shown)), **slanted)
         axes.tick_params(length=0)

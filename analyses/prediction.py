@@ -37,7 +37,6 @@ LEFT_OUT = [*"predictor task threshold runs extrapolating note".split(), *Estima
 # A statement about all runs. With three cells of a kind, a resample of cells leaves a kind out about once in twenty
 # times, as the 95 % interval allows; ten runs are what a reader would want to see before any number.
 LEAST_RUNS, LEAST_CELLS = 10, 3
-STEPS = 30  # of Newton's method, which is exact after about eight
 
 # Where all runs of a stratum share a base rate, leaving out each run's own outcome would turn it upside down.
 SAME_BY_CONSTRUCTION = {
@@ -348,6 +347,8 @@ def _gains(own: Frame, name: str) -> list[Statistic]:
 
 def out_of_task(own: Frame, features: list[str]) -> NDArray[np.float64]:
     """The chance of each run to extrapolate, by a logistic regression on the runs of all other tasks."""
+    from sklearn.linear_model import LogisticRegression  # here, since a study without verdicts does not need it
+
     chance = np.full(len(own), np.nan)
     x, y = own[features].to_numpy(float), own["positive"].to_numpy()
     for task in own["task"].unique():
@@ -355,29 +356,8 @@ def out_of_task(own: Frame, features: list[str]) -> NDArray[np.float64]:
         if len(set(y[~mine])) < 2:
             chance[mine] = np.clip(y[~mine].mean(), 0.01, 0.99)
         else:
-            chance[mine] = sigmoid(x[mine], logistic(x[~mine], y[~mine]))
+            chance[mine] = LogisticRegression().fit(x[~mine], y[~mine]).predict_proba(x[mine])[:, 1]
     return chance.round(9)  # equal inputs are ties, whatever the last digit
-
-
-def logistic(x: NDArray[np.float64], y: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Weights of a logistic regression, the intercept last, by Newton's method: least Σ log loss + ‖weights‖² / 2.
-
-    >>> logistic(np.array([[0.0], [0.0], [1.0], [1.0]]), np.array([False, True, True, True])).round(3).tolist()
-    [0.421, 0.899]
-    """
-    ones, ridge = np.column_stack([x, np.ones(len(x))]), np.diag([*np.ones(x.shape[1]), 0.0])  # the intercept is free
-    weights = np.zeros(x.shape[1] + 1)
-    for _ in range(STEPS):
-        chance = sigmoid(x, weights)
-        slope = ones.T @ (chance - y) + ridge @ weights
-        weights -= np.linalg.solve((ones.T * (chance * (1 - chance))) @ ones + ridge, slope)
-    return weights
-
-
-def sigmoid(x: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The chances that a logistic regression gives."""
-    chance: NDArray[np.float64] = np.exp(-np.logaddexp(0, -(x @ weights[:-1] + weights[-1])))
-    return chance
 
 
 def by_held_out(runs: Frame, held_out: Sequence[str]) -> Frame:

@@ -73,7 +73,9 @@ class Table:
         return file.getvalue()
 
     def markdown(self) -> str:
-        """As GitHub has it."""
+        """As GitHub has it; a sentence where there are no rows."""
+        if not self.rows:
+            return f"{self.caption}\n\n{self.empty}\n"
         head, *rows = [[markdown_text(cell) for cell in row] for row in self.texts()]
         lines = [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]]
         return "\n".join([self.caption, "", *lines, ""])

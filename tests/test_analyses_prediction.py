@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lengthlens.analyses.outcome import outcome
-from lengthlens.analyses.prediction import Prediction, best_threshold, logistic, others_mean, scores
+from lengthlens.analyses.prediction import Prediction, best_threshold, others_mean, scores
 from lengthlens.analyses.prediction import prediction as of_study
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, default_index, exact_at, of_runs, per_run
@@ -257,15 +257,3 @@ def test_verdicts_against_outcomes_count_every_run_and_name_every_contradiction(
 def test_without_verdicts_there_is_nothing_to_confront():
     with pytest.raises(MissingError, match="no verdicts"):
         outcome(Study(table()[table()["measure"] != "verdict"]))
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", ["mixed", "separable", "rare"])
-def test_logistic_regression_is_that_of_scikit_learn(kind: str, seed: int) -> None:
-    from sklearn.linear_model import LogisticRegression
-
-    rng = np.random.default_rng(seed)
-    x = np.column_stack([rng.choice([0.0, 0.5, 1.0], 80), rng.normal(0, 3, 80)])
-    y = {"mixed": rng.random(80) < 0.4, "separable": x[:, 1] > 0.2, "rare": np.arange(80) == seed}[kind]
-    theirs = LogisticRegression(tol=1e-12, max_iter=10_000).fit(x, y)
-    assert logistic(x, y) == pytest.approx([*theirs.coef_[0], *theirs.intercept_], abs=1e-4)
