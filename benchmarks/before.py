@@ -32,8 +32,7 @@ import importlib, json, pkgutil, sys, time, torch
 import lengthlens.probes
 from pathlib import Path
 torch.set_num_threads(1)
-for found in pkgutil.iter_modules(lengthlens.probes.__path__, "lengthlens.probes."):
-    importlib.import_module(found.name)
+[importlib.import_module(each.name) for each in pkgutil.iter_modules(lengthlens.probes.__path__, "lengthlens.probes.")]
 from lengthlens.probes.probe import PROBES
 from lengthlens.probes.subject import Subject
 from lengthlens.probes.table import Context
@@ -163,9 +162,8 @@ def probes(sides: list[Side], runs: list[str]) -> None:
                 show(f"{Path(run).name} {name}, {side}"[-42:], own, seconds["now"] or 1e-9)
         for side in sides[1:]:
             for name, rows in found["now"]["rows"].items():
-                before = found[side.name]["rows"].get(name, [])
-                same = sum(a == b for a, b in zip(rows, before))
-                print(f"  {name}: {same} of {len(rows)} rows are {side.name}'s, which has {len(before)}")
+                same = [a == b for a, b in zip(rows, found[side.name]["rows"].get(name, []))]
+                print(f"  {name}: {sum(same)} of {len(rows)} rows are {side.name}'s")
 
 
 def of(seconds: dict[str, float], name: str) -> float:

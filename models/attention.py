@@ -159,9 +159,10 @@ class Attention(nn.Module):
         # allocator finds no freed piece large enough for the next block, and memory grows without need.
         blocks = [slice(start, min(start + step, end)) for start in reversed(range(first, end, step))]
         mixed: Callable[..., Tensor] = self._mixed
+        fused = not (torch.is_grad_enabled() or self.explicit or placement.factors or self._watched())  # nobody looks
         if self.blocked and len(blocks) > 1 and torch.is_grad_enabled():  # a gradient would keep all blocks
             mixed = partial(checkpoint, self._alone, use_reentrant=False, preserve_rng_state=False)
-        elif self._fusible(q, placement, end):
+        elif end >= LONG and fused and q.dtype == torch.float32 and q.device.type == "cpu":
             mixed = self._fused
         parts = [mixed(q, k[:, : block.stop], v[:, : block.stop], placement, block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
@@ -179,11 +180,6 @@ class Attention(nn.Module):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale).transpose(1, 2)
 
-    def _fusible(self, q: Tensor, placement: Placement, keys: int) -> bool:
-        """Whether `_fused` is open, and quicker: many keys on a CPU, no gradient, and nobody looks."""
-        plain = keys >= LONG and q.dtype == torch.float32 and q.device.type == "cpu" and not torch.is_grad_enabled()
-        return plain and not (self.explicit or placement.factors or self._watched())
-
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
         """The same as `_mixed`, scores never being held: what the scheme adds to them is the mask of a fused kernel."""
         q, mask = q[:, queries] / self.cfg.attn_scale, q.new_zeros(1, 1, 1, 1)
@@ -193,8 +189,7 @@ class Attention(nn.Module):
         if placement.temperature is not None:
             times = placement.temperature[queries, None]
             q, mask = q * times[:, None], mask * times
-        mask = mask.masked_fill(later_keys(queries, q.device), -math.inf)
-        mask = mask.expand(q.shape[0], q.shape[2], -1, -1)
+        mask = mask.masked_fill(later_keys(queries, q.device), -math.inf).expand(q.shape[0], q.shape[2], -1, -1)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2)
 

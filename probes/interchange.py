@@ -162,7 +162,7 @@ class _Exchange:
         """The same for one step and each of several donors in turn, all in one batch."""
         batch, circuit = self.batches[one.scale], self.circuits[one.scale]
         wanted = roles_of(circuit, one.place, batch.tokens)
-        tokens, has_twin = zip(*(self.twins(donor, wanted) for donor in donors))
+        tokens, has_twin = zip(*(twins(self.task, donor, wanted, self.generator) for donor in donors))
         states = self.states(donors, tokens).transpose(1, 2).flatten(1, 2)[:, :, None]  # [site, donor·row, 1, d_model]
         query, answer = torch.from_numpy(circuit.query[[one.place]]), batch.tokens[:, circuit.query[one.place] + 1]
         found = self._patched(one.scale, query, states, torch.cat(has_twin)[:, None])[..., 0]  # [site, donor·row]
@@ -198,8 +198,8 @@ class _Exchange:
             return torch.zeros(len(self.sites), rows, 0, dtype=torch.bool), has_twin
         tokens = []
         for k, (place, donor) in enumerate(zip(places, donors)):
-            twins, has_twin[:, k] = self.twins(donor, roles_of(circuit, place, batch.tokens))
-            tokens.append(twins)
+            found, has_twin[:, k] = twins(self.task, donor, roles_of(circuit, place, batch.tokens), self.generator)
+            tokens.append(found)
         states = self.states(donors, tokens)  # [site, row, place, d_model]
         return self._patched(scale, query, states, has_twin) == batch.tokens[:, query + 1], has_twin
 
@@ -245,12 +245,11 @@ class _Exchange:
             return [cache[site][:, at] for site in self.sites]
         model, told, last = cast(Any, self.subject.model), {"scale": scale, "tokens": tokens}, len(self.sites) - 1
         with evaluating(model):
-            seen, found = model(tokens, scale, stop_at_layer=0), []
+            seen = [model(tokens, scale, stop_at_layer=0)]
             for layer in range(last):
-                found.append(seen[:, at])
                 asked = at if layer + 1 == last and at.stop else None  # those before it need all positions
-                seen = model(seen, **told, start_at_layer=layer, stop_at_layer=layer + 1, queries=asked)
-        return [*found, seen if last and at.stop else seen[:, at]]
+                seen.append(model(seen[-1], **told, start_at_layer=layer, stop_at_layer=layer + 1, queries=asked))
+        return [*(each[:, at] for each in seen[:last]), seen[last] if last and at.stop else seen[last][:, at]]
 
     def states(self, donors: Sequence[StepAt], tokens: Sequence[Tensor]) -> Tensor:
         """The state at the query of each donor in its instances [row, pos]. [site, row, donor, d_model]"""
@@ -265,9 +264,6 @@ class _Exchange:
             own = torch.stack([each[torch.arange(len(at)), at] for each in seen]).cpu()
             found |= dict(zip(mine, own.unflatten(1, (len(mine), -1)).unbind(1)))
         return torch.stack([found[k] for k in range(len(donors))], 2)
-
-    def twins(self, donor: StepAt, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        return twins(self.task, donor, wanted, self.generator)
 
 
 def _least(steps: Sequence[StepAt], right: Tensor, has_twin: Tensor) -> Iterator[tuple[StepAt, float]]:
@@ -292,8 +288,7 @@ def twins(task: Task, donor: StepAt, wanted: Tensor, generator: torch.Generator)
             inputs[:, -1 - form[source]] = goal[:, 1 + slot]
     valid = task.valid(inputs, scale)
     tokens = task.assemble(torch.where(valid[:, None], inputs, 0), scale).tokens
-    fits = valid & (roles_of(circuit, donor.place, tokens) == goal).all(1)
-    fits = fits.view(rows, DRAWS)
+    fits = (valid & (roles_of(circuit, donor.place, tokens) == goal).all(1)).view(rows, DRAWS)
     best = fits.to(torch.int8).argmax(1) + DRAWS * torch.arange(rows)
     return tokens[best], fits.any(1)
 

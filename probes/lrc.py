@@ -31,7 +31,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lengthlens.errors import UserError
@@ -40,8 +39,6 @@ from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.probes.pruning import own_relation
 from lengthlens.probes.subject import AnyModel, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
-
-Floats = NDArray[np.float64]
 
 # Of the output's size, a quarter of its energy. Fixed on parity-cot and copy (ideal, lbpe, learned, relative, three
 # seeds each): at 0.3 the count of 3 of 12 invariant runs rose by one, at a weight that just failed to accept 0.
@@ -83,7 +80,7 @@ class MeasuredLrc:
             known: list[int] = []
             point = -np.inf
             for *code, start, end in zip(*(within[c].tolist() for c in ("layer", "head", "code", "low", "high"))):
-                if code != known or start > point:  # as `hitting_points`, code by code
+                if code != known or start > point:  # the next point, as far right as it may be
                     known, point = code, end
                     counts[code[0], code[1], scale] += 1
         return grid.assign(value=[counts[cell] for cell in grid.itertuples(index=False, name=None)])
@@ -195,16 +192,3 @@ def fit_positions(v: Tensor, z: Tensor, queries: Sequence[int], ridge: float = R
     varies = spread > 1e-9 * energy.sum(1)  # a head whose output never varies is explained by being reproduced
     r2 = torch.where(varies, 1 - missed.sum(1) / spread.clamp(min=1e-30), 1.0)
     return Fit(weights, leverage, missed / energy, r2)
-
-
-def hitting_points(low: Floats, high: Floats) -> int:
-    """The least number of points such that every interval [low, high] holds one: each as far right as it may be.
-
-    >>> hitting_points(np.array([0.1, 0.2, 0.6]), np.array([0.3, 0.5, 0.9]))
-    2
-    """
-    count, point = 0, -np.inf
-    for end, start in sorted(zip(high, low)):
-        if start > point:
-            point, count = end, count + 1
-    return count

@@ -403,11 +403,9 @@ def stand_ins(
         ends = edge(few_following - few - 1)
         inside = range(few + 1 + ends, few_following - ends)
         known = [np.stack(part, 1).ravel() for part in zip(*(few_roles.at(k, given) for k in inside))]
-        missing = sum(place not in here for place in range(mark, following))
-        ties = iter(torch.rand(missing, rows, rows * len(inside), generator=generator).double().numpy())
         for place in range(mark, following):
             if place not in here:
-                likeness = next(ties)  # [row, stand-in's row·inside]
+                likeness = torch.rand(rows, rows * len(inside), generator=generator).double().numpy()
                 for weight, wanted, found in zip(LIKENESS, roles.at(place, tokens), known):
                     likeness += weight * (wanted[:, None] == found)
                 best = likeness.argmax(1)

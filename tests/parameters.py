@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 NINE = "lbpe/forms=nine/other=each"  # the learned relation with few forms, which trains in few steps
 
@@ -15,3 +17,12 @@ def few(values: Iterable[Any], *quick: Any) -> list[Any]:
     [('a',), 'b', ('c',)]
     """
     return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def hitting_points(low: NDArray[np.float64], high: NDArray[np.float64]) -> int:
+    """The least number of points such that every interval [low, high] holds one: each as far right as it may be."""
+    count, point = 0, -np.inf
+    for end, start in sorted(zip(high, low)):
+        if start > point:
+            point, count = end, count + 1
+    return count

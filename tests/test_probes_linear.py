@@ -8,8 +8,9 @@ import torch
 
 from lengthlens.errors import UserError
 from lengthlens.probes.controls import copy_by_hand
-from lengthlens.probes.lrc import fit_positions, hitting_points, independent_answers, measured_lrc
+from lengthlens.probes.lrc import fit_positions, independent_answers, measured_lrc
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import hitting_points
 
 KNOWN = {"ideal": [1] * 8, "i-j": list(range(1, 9)), "(i,j)": [n * (n + 3) // 2 for n in range(1, 9)]}
 

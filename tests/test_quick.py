@@ -17,7 +17,7 @@ from lengthlens.models.schemes import scheme_names
 from lengthlens.models.schemes.spec import scheme_for
 from lengthlens.models.transformer import build
 from lengthlens.probes.controls import copy_by_hand
-from lengthlens.probes.lrc import MeasuredLrc, hitting_points
+from lengthlens.probes.lrc import MeasuredLrc
 from lengthlens.probes.subject import Subject
 from lengthlens.probes.table import plain_rows, probe_model
 from lengthlens.probes.transfer import cover_number
@@ -26,6 +26,7 @@ from lengthlens.runs.index import RunIndex, listed_at_once, state_of
 from lengthlens.runs.run import Status
 from lengthlens.runs.store import RunStore
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import hitting_points
 
 NUMBERS = Path(__file__).parent / "fixtures" / "probe_numbers.json"  # of commit 5a1f19e, before probes were made quick
 

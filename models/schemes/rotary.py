@@ -68,17 +68,13 @@ class Rope(PositionScheme):
         turned = (part * cos + other * sin).to(x.dtype)
         return turned if self.dim == x.shape[-1] else torch.cat([turned, x[..., self.dim :]], -1)
 
-    def _turn(self, positions: Positions, heads: int) -> tuple[Tensor, Tensor]:
-        """What each dimension is multiplied with and the other of its pair, [1|row, pos, head, dim]: cosine and sine.
-
-        In float32: bfloat16 cannot tell 256 from 257. With a head dimension, since rows as long as that are quicker.
-        """
+    def _turn(self, positions: Positions, heads: int) -> tuple[Tensor, ...]:
+        """Cosine and signed sine for each dimension, [1|row, pos, head, dim]. bfloat16 cannot tell 256 from 257."""
         length, device = positions.tokens.shape[1], positions.tokens.device
         angle = positions.position[:, :, None, None] * self.frequencies(length, device)
         cos, sin = self.magnitude(length) * angle.cos(), self.magnitude(length) * angle.sin()
         pairs = (torch.stack(pair, -1 if self.options.adjacent_pairs else -2) for pair in ((cos, cos), (-sin, sin)))
-        cos, sin = (pair.flatten(-2).repeat(1, 1, heads, 1) for pair in pairs)
-        return cos, sin
+        return tuple(pair.flatten(-2).repeat(1, 1, heads, 1) for pair in pairs)  # heads: long rows are quicker
 
 
 def rope_frequencies(base: float, dim: int, device: torch.device | None = None) -> Tensor:
