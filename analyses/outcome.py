@@ -127,7 +127,7 @@ def plot_verdicts(table: pd.DataFrame, ax: Given | None = None, width: float | N
     """Tasks by schemes, from the rows of `verdict_grid`.
 
     Colour is the verdict. In an impossible cell the letters are the properties that fail: I (not isolated), S (not
-    stable), C (not covered), with a star where another value of an option of the same scheme makes it possible. Signs
+    stable), C (not covered). A star says that another value of an option of the same scheme makes it possible. Signs
     and lightness carry the rest, so that it can be printed in grey.
     """
     schemes = theme.in_order(table["scheme"])
@@ -140,8 +140,7 @@ def plot_verdicts(table: pd.DataFrame, ax: Given | None = None, width: float | N
             x, y = tasks.index(row["task"]), schemes.index(row["scheme"])
             fill, ink, sign = theme.VERDICTS[row["verdict"]]
             axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
-            failing = f"{row['failing']}{'*' if row['other_option'] else ''}"
-            text = failing if row["verdict"] == "impossible" else sign
+            text = (row["failing"] if row["verdict"] == "impossible" else sign) + "*" * bool(row["other_option"])
             axes.text(x + 0.5, y + 0.53, text, color=ink, ha="center", va="center", fontsize=5)
         _verdict_frame(axes, tasks, schemes, set(table.loc[table["verdict"] == "possible", "scheme"]))
         for at in _borders([family[task] for task in tasks]):
@@ -173,12 +172,13 @@ def _borders(groups: list[str]) -> list[int]:
 def _verdict_legend(table: pd.DataFrame) -> list[Patch]:
     words = {
         "possible": "✓  possible",
-        "impossible": "impossible under the embedding: I not isolated, S not stable, C not covered\n"
-        "(* possible with another value of an option)",
+        "impossible": "impossible under the embedding: I not isolated, S not stable, C not covered",
         "task-limited": "–  limited by the task: its complexity grows",
         "open": "?  open: it depends on training",
         "refused": "×  the scheme refuses the task",
     }
     shown = {name: text for name, text in words.items() if (table["verdict"] == name).any()}
+    for name in shown.keys() & set(table.loc[table["other_option"].astype(bool), "verdict"]):
+        shown[name] += " (* possible with another value of an option)"
     edge: dict[str, Any] = {"edgecolor": "0.6", "linewidth": 0.4}
     return [Patch(facecolor=theme.VERDICTS[name][0], label=text, **edge) for name, text in shown.items()]
