@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lengthlens.errors import UserError
+from lengthlens.models.attention import LONG
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
@@ -43,6 +44,22 @@ def test_fused_equals_explicit(name: str, score_scaling: str, small_model: Small
         assert fused.keys() == explicit.keys()
         for key, value in explicit.items():
             torch.testing.assert_close(fused[key], value, atol=1e-5, rtol=1e-5, msg=lambda m, k=key: f"{k}: {m}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_long_passes_without_gradients_are_the_same(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    """From `LONG` keys on, what a scheme adds to scores is the mask of a fused kernel, also in blocks of queries."""
+    model = small_model(name, score_scaling="log")
+    tokens, scale = mixed_batch(LONG + 16)
+    with torch.no_grad():
+        whole = model(tokens, scale)
+        for block in model.layers:
+            block.attn.block_elements = 3 * 3 * tokens.shape[1] * 30
+        parts = model(tokens, scale)
+        model.set_explicit_attention(True)
+        explicit = model(tokens, scale)
+    torch.testing.assert_close(whole, explicit, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(parts, explicit, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
