@@ -28,7 +28,7 @@ from lengthlens.analyses.prediction import others_mean, usable
 from lengthlens.analyses.statistics import auc, difference, estimate
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import EXTRAPOLATES, MissingError
-from lengthlens.analyses.tables import Table, of_frame
+from lengthlens.analyses.tables import Table, interval, of_frame
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.runs.evaluation import wilson
 
@@ -181,18 +181,14 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
         for words, part in parts.items():
             own = part[_scored(part, name).notna()]
             score, yes = _scored(own, name), own["extrapolates"]
-            row[f"AUC, {words}"] = _bracketed(*estimate(auc(score, yes), own["cell"])[:3])
+            row[f"AUC, {words}"] = interval(*estimate(auc(score, yes), own["cell"])[:3])
             if name != "call":
                 more = estimate(difference(auc(_scored(own, "call"), yes), auc(score, yes)), own["cell"])
-                row[f"call has more, {words}"] = _bracketed(*more[:3])
+                row[f"call has more, {words}"] = interval(*more[:3])
         own = runs[_scored(runs, name).notna()]
         among = estimate(auc(_scored(own, name), own["extrapolates"], own["cell"]), own["cell"])
-        found.append({**row, "AUC among seeds of one cell": _bracketed(*among[:3]), "runs": len(own)})
+        found.append({**row, "AUC among seeds of one cell": interval(*among[:3]), "runs": len(own)})
     return pd.DataFrame(found).fillna("–")
-
-
-def _bracketed(value: float, low: float, high: float) -> str:
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _groups(runs: pd.DataFrame) -> pd.DataFrame:
@@ -211,7 +207,7 @@ def _groups(runs: pd.DataFrame) -> pd.DataFrame:
             row: dict[str, Any] = {
                 "runs": words,
                 "right": f"{right} of {len(part)}",
-                "share": _bracketed(right / len(part), low, high),
+                "share": interval(right / len(part), low, high),
             }
             carries = int(((part["predicted"] >= EXTRAPOLATES) == part["extrapolates"]).sum())
             row |= {"flat alone": alone, "carries alone": carries, "extrapolating": int(part["extrapolates"].sum())}

@@ -64,6 +64,13 @@ def test_seeds_of_a_cell_that_go_both_ways_are_listed_and_told_apart() -> None:
     assert among["predicted exact match"].startswith("1.000")
 
 
+def test_what_cannot_be_said_is_a_dash() -> None:
+    """Two runs of one task that the call was chosen on: there are no other tasks, and no seeds of one cell."""
+    scores = forecast(study(*RUNS[:2])).scores
+    assert (scores[["AUC, other tasks", "AUC among seeds of one cell"]] == "–").all(axis=None)
+    assert not scores.astype(str).apply(lambda column: column.str.contains("nan")).any(axis=None)
+
+
 def test_being_told_the_scale_is_a_baseline() -> None:
     found = forecast(study(*RUNS)).runs.set_index("run")["knows_scale"]
     assert found.to_dict() == {"r0": 1, "r1": 0, "r2": 1, "r3": 1, "r4": 0}
