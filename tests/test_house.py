@@ -25,7 +25,7 @@ ROOMS = (
 )
 OUTSIDE = ("tests", "figures", "build", "out", "docs", "examples", "notebooks")
 CONSTANTS = ("TASKS", "SCHEMES")  # public names that are no functions or classes: documented where they are defined
-MAX_MODULES, MAX_LINES = 150, 33_500  # 16,918 lines when the house was rebuilt; raised knowingly, with what is added
+MAX_MODULES, MAX_LINES = 150, 33_600  # 16,918 lines when the house was rebuilt; raised knowingly, with what is added
 
 
 @cache

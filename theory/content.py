@@ -21,7 +21,7 @@ Worked example: ``shift``, ``^ 7 3 5 = 3 5 7 $``, under clip(i−j−n, ±12). �
 ``=``, and then the source is the one right behind ``^``; and when it is the first behind ``=``, the source is ``=``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -29,7 +29,7 @@ import numpy as np
 from lengthlens.models.schemes.relation import Code, Ints, Relation, by_value, numbered
 from lengthlens.models.schemes.taskgiven import example_of
 from lengthlens.tasks import Operator, Task
-from lengthlens.theory.steps import Bools, Steps
+from lengthlens.theory.steps import Bools, Steps, hashed
 
 BEHIND = 2  # how far behind a mark a symbol is still known by it
 INSIDE, NOWHERE = -1, -2  # labels of a key with no mark near, and of a key that is not there
@@ -105,19 +105,32 @@ def _differs(pattern: list[int], slots: Sequence[int], operator: Operator, task:
 class SlotSteps:
     """The steps of some slots of an operator, by blocks of steps, those of training first, with every key they see.
 
-    What does not depend on the relation is here, and serves all of them.
+    What does not depend on the relation is here, and serves all of them. `kept` says which of some steps count.
     """
 
-    def __init__(self, steps: Steps, task: Task, train_max: int) -> None:
-        self.own = bool((steps.sources == steps.query[:, None]).all())  # every source is the query itself
-        trained = int(np.searchsorted(steps.size, train_max, side="right"))
-        within, self._others, self._task = steps[:trained], steps[trained:], task
-        self.trained = [Keys(within[part], task) for part in _blocks(within.query)]
+    def __init__(
+        self, steps: Steps, task: Task, train_max: int, kept: Callable[[Steps], Steps] = lambda steps: steps
+    ) -> None:
+        beyond = int(np.searchsorted(steps.size, train_max, side="right"))
+        self._within, self._beyond, self._task, self._kept = steps[:beyond], steps[beyond:], task, kept
+
+    @cached_property
+    def trained(self) -> list["Keys"]:
+        return self._keys(self._within)
 
     @cached_property
     def others(self) -> list["Keys"]:
         """Those beyond the training range; most codes fail within it."""
-        return [Keys(self._others[part], self._task) for part in _blocks(self._others.query)]
+        return self._keys(self._beyond)
+
+    @cached_property
+    def own(self) -> bool:
+        """Whether every source is the query itself."""
+        return all(each.own for each in self.trained) and all(each.own for each in self.others)
+
+    def _keys(self, steps: Steps) -> list["Keys"]:
+        kept = self._kept(steps) if len(steps) else steps
+        return [Keys(kept[part], self._task) for part in _blocks(kept.query)]
 
 
 def _blocks(query: Ints) -> Iterator[slice]:
@@ -154,6 +167,7 @@ class Keys:
 
     def __init__(self, steps: Steps, task: Task) -> None:
         self.steps, key = steps, np.arange(int(steps.query.max()) + 1)
+        self.own = bool((steps.sources == steps.query[:, None]).all())  # every source is the query itself
         query = steps.query[:, None]
         scales, at = np.unique(steps.scale, return_inverse=True)
         by_scale = np.full((len(scales), len(key)), INSIDE, dtype=np.int32)
@@ -178,8 +192,8 @@ class Coded:
         self.keys, steps = keys, keys.steps
         # [step, key, component]
         self.codes = relation.codes(steps.query[:, None], np.arange(keys.label.shape[1]), steps.scale[:, None])
-        self.factors = np.random.default_rng(0).integers(-(2**62), 2**62, size=self.codes.shape[-1])
-        self.hashes = self.codes @ self.factors  # [step, key]; sums wrap around, and may
+        self.factors: Ints = np.random.default_rng(0).integers(-(2**62), 2**62, size=self.codes.shape[-1])
+        self.hashes = hashed(self.codes, self.factors)  # [step, key]
 
     @property
     def of_source(self) -> Ints:
@@ -191,7 +205,7 @@ class Coded:
         """For each step the labels of the query and of a key at the code, whether those keys are its sources, and the
         sources' labels. None if more keys have the code than there are slots. [step, 3 + slot]
         """
-        keys, marked = self.keys, self.keys.seen & (self.hashes == np.asarray(code) @ self.factors)
+        keys, marked = self.keys, self.keys.seen & (self.hashes == hashed(np.array([code]), self.factors))
         marked[marked] = (self.codes[marked] == code).all(1)
         number = marked.sum(1)
         if (number > keys.steps.arity).any():

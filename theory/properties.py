@@ -107,7 +107,7 @@ def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int)
         codes_of(relation, often)
     )[1]
     trained = np.concatenate([steps.size for steps in often]) <= train_max
-    train, test = len(numbered(rows[trained])[0]), len(numbered(rows)[0])
+    train, test = (len({row.tobytes() for row in part}) for part in (rows[trained], rows))
     return train + sum(scale <= train_max for scale in once), test + len(once)
 
 
@@ -132,8 +132,8 @@ class RowBlock:
 
     def in_order(self) -> Bools:
         """Which components grow with the key in every row, or shrink: these tell all keys apart. [component]"""
-        change = np.diff(self.codes, axis=1)
-        return np.asarray((change > 0).all((0, 1)) | (change < 0).all((0, 1)))
+        each = (self.codes[..., k] for k in range(self.codes.shape[-1]))
+        return np.array([(own[:, 1:] > own[:, :-1]).all() or (own[:, 1:] < own[:, :-1]).all() for own in each])
 
     def unread_marked(self, operator: SourceCodes, steps: Ints, row: Ints) -> tuple[Counterexample | None, bool]:
         """A step at which a code of a source marks a key that is not read, though at another step it is read.
@@ -487,6 +487,8 @@ def lightest(rows: Ints) -> Floats | None:
     >>> lightest(np.array([[1, 0], [1, -1]])).tolist(), lightest(np.array([[1, 0], [-1, 0]]))
     ([1.0, 0.0], None)
     """
+    if not rows.any(1).all():
+        return None  # nothing tells the source from some other key
     from scipy.optimize import linprog  # slow to import
 
     both = np.concatenate([rows, -rows], 1)  # weights as differences of two that are not negative

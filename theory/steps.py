@@ -126,6 +126,14 @@ def up_to(steps: Steps, scale: int) -> Steps:
     return steps[: int(np.searchsorted(steps.size, scale, side="right"))]
 
 
+def hashed(codes: Ints, factors: Ints) -> Ints:
+    """[*, component] to [*], by a factor for each component; sums wrap around, and may."""
+    total = codes[..., 0] * factors[0]
+    for k in range(1, codes.shape[-1]):
+        total += codes[..., k] * factors[k]
+    return np.asarray(total)
+
+
 class Hash:
     """Codes as single numbers, different for all the codes given: what differs in hash is a different code."""
 
@@ -141,11 +149,7 @@ class Hash:
         self.sorted = self.of_codes[self.order]
 
     def __call__(self, codes: Ints) -> Ints:
-        """[*, component] to [*]; sums wrap around, and may."""
-        total = codes[..., 0] * self.factors[0]
-        for k in range(1, codes.shape[-1]):
-            total += codes[..., k] * self.factors[k]
-        return np.asarray(total)
+        return hashed(codes, self.factors)
 
     def known(self, hashes: Ints) -> Bools:
         """Which hashes are those of the codes."""

@@ -44,6 +44,7 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 'possible'
 """
 
+import gc
 import os
 import sys
 import threading
@@ -51,7 +52,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -326,10 +327,12 @@ class Case:
         for steps in self.steps_up_to(self.trial_scale):
             operator = self.operators[steps.operator]
             for slots in alike_slots(operator, self.task.symbols):
-                own = steps[needed(steps, slots, operator, self.task)].only(*slots)
-                name = f"slot {' and '.join(map(str, own.slot_names))} of '{steps.operator}'"
-                found[name] = SlotSteps(own, self.task, self.train_max)
+                name = f"slot {' and '.join(map(str, steps.only(*slots).slot_names))} of '{steps.operator}'"
+                found[name] = SlotSteps(steps, self.task, self.train_max, partial(self._needed, operator, slots))
         return found
+
+    def _needed(self, operator: Operator, slots: Sequence[int], steps: Steps) -> Steps:
+        return steps[needed(steps, slots, operator, self.task)].only(*slots)
 
     @cached_property
     def operators(self) -> Mapping[str, Operator]:
@@ -547,7 +550,7 @@ def _one_by_one(
     # A fork need not import everything again; threads do not survive it, so that it takes a process without any.
     forks = sys.platform == "linux" and threading.active_count() == 1 and not torch.cuda.is_initialized()
     how, jobs = get_context("fork" if forks else "spawn"), min(jobs, len(tasks))
-    with ProcessPoolExecutor(jobs, how, initializer=end_with, initargs=(os.getpid(),)) as pool:
+    with ProcessPoolExecutor(jobs, how, initializer=_begin, initargs=(os.getpid(),)) as pool:
         named = {task: task.name if TASKS.get(task.name) is task else task for task in tasks}  # a plug-in's by name
         longest_first = sorted(tasks, key=lambda task: -task.length(test_max))
         parts = {
@@ -557,12 +560,18 @@ def _one_by_one(
             yield from parts[task].result()
 
 
+def _begin(parent: int) -> None:
+    """The first thing that a process does."""
+    end_with(parent)
+    torch.set_num_threads(1)  # the other processes have their own
+    gc.freeze()  # what is imported stays, and need not be looked through again and again
+
+
 def rows_of(
     task: str | Task, schemes: Sequence[Scheme], train_max: int, test_max: int, worn: Outfit
 ) -> list[dict[str, Any]]:
     """All rows of one task, in a process of its own."""
     wear(worn)
-    torch.set_num_threads(1)  # the other processes have their own
     chosen = TASKS[task] if isinstance(task, str) else task
     return list(_one_by_one([chosen], schemes, train_max, test_max, jobs=1))
 

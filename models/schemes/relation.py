@@ -6,7 +6,6 @@ that have learned a *table* with one bias for each value of a component.
 """
 
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -28,7 +27,7 @@ Code: TypeAlias = tuple[int, ...]
 Head: TypeAlias = tuple[int, int]  # (layer, head)
 Phi: TypeAlias = Callable[[Tensor, Tensor, Tensor], Any]  # (i, j, n) that broadcast to codes [*] or [*, component]
 
-FOLDED, MOST_RANKED = 1 << 62, 12  # rows of codes are folded into numbers below this; columns that may be ranked first
+FOLDED = 1 << 62  # rows of codes are folded into numbers below this
 # What an entry must add to a score to count, from hardly felt to what only a strong head adds.
 THRESHOLDS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
 
@@ -88,8 +87,8 @@ DISTANCE = Relation(lambda i, j, n: i - j, "i−j", lambda code: f"distance {cod
 def numbered(codes: Ints) -> tuple[Ints, Ints]:
     """The distinct rows of `codes` [row, component], and for each row which of them it is.
 
-    Exact, and faster than sorting whole rows: columns are folded into one number, by their values if that is less than
-    2⁶², or else by their ranks, unless there are more columns than that is worth.
+    Exact, and faster than sorting whole rows: columns are folded into one number, or, if that is too much for one,
+    into several, which are folded again by their ranks.
 
     >>> distinct, which = numbered(np.array([[5, 0], [7, 1], [5, 0]]))
     >>> distinct.tolist(), which.tolist()
@@ -97,25 +96,42 @@ def numbered(codes: Ints) -> tuple[Ints, Ints]:
     """
     if not codes.size:
         return codes[: min(1, len(codes))], np.zeros(len(codes), dtype=np.int64)
-    low, high = codes.min(0), codes.max(0)
-    columns = list(codes.T - low[:, None])
-    spans = [int(b) - int(a) + 1 for a, b in zip(low, high)]
-    if math.prod(spans) >= FOLDED and len(spans) <= MOST_RANKED:
-        columns = [np.unique(column, return_inverse=True)[1] for column in codes.T]
-        spans = [int(column.max()) + 1 for column in columns]
-    if (span := math.prod(spans)) < FOLDED:
-        rows = columns[0]
-        for column, own in zip(columns[1:], spans[1:]):
-            rows = rows * own + column
-        if span <= 2 * len(rows):  # few values: a place for each is quicker than sorting
-            first = np.full(span, -1)
-            first[rows[::-1]] = np.arange(len(rows))[::-1]
-            there = first >= 0
-            return codes[first[there]], (np.cumsum(there) - 1)[rows]
-    else:
-        rows = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.itemsize * codes.shape[1]))).ravel()
-    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
-    return codes[first], which
+    words = _folded(np.ascontiguousarray(codes.T))
+    while len(words) > 1:
+        words = _folded([_ranks(word)[1] for word, _ in words])
+    rows, span = words[0]
+    if span <= 2 * len(rows):  # few values: a place for each is quicker than sorting
+        place = np.full(span, -1)
+        place[rows] = np.arange(len(rows))
+        there = place >= 0
+        return codes[place[there]], (np.cumsum(there) - 1)[rows]
+    one, which = _ranks(rows)
+    return codes[one], which
+
+
+def _ranks(numbers: Ints) -> tuple[Ints, Ints]:
+    """Where each different number occurs once, in order, and the rank of every number."""
+    order = np.argsort(numbers)
+    ordered = numbers[order]
+    first, which = np.append(True, ordered[1:] != ordered[:-1]), np.empty_like(order)
+    which[order] = np.cumsum(first) - 1
+    return order[first], which
+
+
+def _folded(columns: Sequence[Ints] | Ints) -> list[tuple[Ints, int]]:
+    """Columns as few numbers from 0 to below a span, in the order of the columns."""
+    words: list[tuple[Ints, int]] = []
+    for column in columns:
+        low, high = int(column.min()), int(column.max())
+        if high - low >= FOLDED:
+            column, low, high = _ranks(column)[1], 0, len(column) - 1
+        own = high - low + 1
+        if words and words[-1][1] * own <= FOLDED:
+            word, span = words.pop()
+            words.append((word * own + (column - low), span * own))
+        else:
+            words.append((column - low, own))
+    return words
 
 
 def by_value(numbers: Ints) -> Iterator[tuple[int, Ints]]:
