@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,6 +49,12 @@ timed("exact match", lambda: context.exact)
 for name, probe in PROBES.items():
     rows[name] = [{key: str(value) for key, value in row.items()} for row in timed(name, lambda: probe.rows(context))]
 print(json.dumps({"seconds": seconds, "rows": rows}))
+"""
+
+VERDICTS = """
+import sys
+from lengthlens.theory.verdict import verdict_grid
+print(verdict_grid(jobs=int(sys.argv[1])).to_json(orient="records"))
 """
 
 GROWTH = """
@@ -117,18 +122,15 @@ def imports(sides: list[Side]) -> None:
 
 
 def listings(sides: list[Side]) -> None:
-    for command in ("tasks", "schemes"):
+    for command in ("tasks", "schemes", "verdict --all"):
         for which in ("first", "again"):
-            compare(f"lengthlens {command}, {which}", sides, [command])
+            compare(f"lengthlens {command}, {which}", sides, command.split(), clock=True)
 
 
 def verdicts(sides: list[Side]) -> None:
+    """Computed anew: `verdict --all` by itself shows what came with the package or was kept."""
     for jobs in ("1", "2"):
-        for side in sides:
-            shutil.rmtree(side.cache / "lengthlens", ignore_errors=True)  # what is kept would be shown at once
-        found = compare(
-            f"verdict --all, {jobs} jobs", sides, ["verdict", "--all", "--json", "--jobs", jobs], clock=True
-        )
+        found = compare(f"all verdicts, {jobs} jobs", sides, [jobs], VERDICTS, clock=True)
         rows = {name: json.loads(text) for name, text in found.items()}
         for name, before in rows.items():
             differing = sum(a != b for a, b in zip(rows["now"], before)) + abs(len(rows["now"]) - len(before))

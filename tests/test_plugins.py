@@ -456,6 +456,14 @@ def test_a_listing_is_kept_and_needs_no_torch(tmp_path: Path, monkeypatch: pytes
         return [{"n": 1}]
 
     monkeypatch.setattr(listing, "named_anywhere", lambda: False)
-    assert listing.listed("tasks", make) == listing.listed("tasks", make) == [{"n": 1}] and made == [1]
+    assert listing.listed("mine", make) == listing.listed("mine", make) == [{"n": 1}] and made == [1]
+    (kept,) = (tmp_path / "lengthlens").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-9])  # damaged: made again
+    assert listing.listed("mine", make) == [{"n": 1}] and made == [1, 1]
+    monkeypatch.setattr(listing, "SHIPPED", kept.parent)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert listing.listed("mine", make) == [{"n": 1}] and made == [1, 1]  # it came with the package
+    monkeypatch.setattr(listing, "state_of_code", lambda: "other")
+    assert listing.listed("mine", make) and made == [1, 1, 1]
     monkeypatch.setattr(listing, "named_anywhere", lambda: True)
-    assert listing.listed("tasks", make) and made == [1, 1]
+    assert listing.listed("mine", make) and made == [1, 1, 1, 1]

@@ -192,7 +192,7 @@ class Coded:
         self.keys, steps = keys, keys.steps
         # [step, key, component]
         self.codes = relation.codes(steps.query[:, None], np.arange(keys.label.shape[1]), steps.scale[:, None])
-        self.factors: Ints = np.random.default_rng(0).integers(-(2**62), 2**62, size=self.codes.shape[-1])
+        self.factors: Ints = np.random.default_rng(0).integers(-(2**62), 2**62, size=self.codes.shape[-1:])
         self.hashes = hashed(self.codes, self.factors)  # [step, key]
 
     @property

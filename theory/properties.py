@@ -34,9 +34,10 @@ from numpy.typing import NDArray
 from lengthlens.models.schemes.relation import Ints, Pointer, Relation, by_value, numbered
 from lengthlens.models.schemes.scheme import PositionScheme
 from lengthlens.tasks.task import SHAPES
-from lengthlens.theory.steps import BLOCK, Bools, Counterexample, SourceCodes, Steps, codes_of, source_codes, up_to
+from lengthlens.theory.steps import Bools, Counterexample, SourceCodes, Steps, codes_of, in_order, source_codes, up_to
 
 Found: TypeAlias = tuple[int, Counterexample | None] | None  # at a place among all steps
+BLOCK = 1 << 16  # pairs looked at together: few enough to stay in the processor's cache
 MOST_ROWS = 1 << 12
 FIRST_LOOK = 1 << 9  # steps that are looked at first, where most relations fail
 
@@ -218,8 +219,9 @@ def examine_rows(
     if not relation.uses_scale:
         scale = np.full_like(scale, scale[0])  # any will do, and steps of all scales share a row
     width = int(query.max()) + 1
+    scales, scale = in_order(scale)
     number, row = np.unique(scale * width + query, return_inverse=True)
-    scale, query = number // width, number % width  # [row]
+    scale, query = scales[number // width], number % width  # [row]
     row_of = np.split(row, np.cumsum([len(operator.steps) for operator in operators])[:-1])
     orders = [np.argsort(rows, kind="stable") for rows in row_of]
     apart = None  # whether no two keys of a row have the same code, once that has been asked
@@ -265,7 +267,7 @@ def examine_listed(
     scale = np.concatenate([operator.steps.scale for operator in operators])
     number = np.repeat(np.arange(len(operators)), [len(operator.steps) for operator in operators])
     first = np.cumsum([0, *(len(operator.steps) for operator in operators)])
-    order, start, size = np.lexsort((number, scale)), 0, FIRST_LOOK
+    order, start, size = np.lexsort((number, in_order(scale)[1])), 0, FIRST_LOOK
     while start < len(order) and not (isolated and stable):
         block = order[start : start + size]
         start, size = start + size, min(2 * size, BLOCK)

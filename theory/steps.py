@@ -21,7 +21,6 @@ TUPLES = 12  # random scales of each size that are looked at, where scales are t
 MOST_SOURCES = 1_000_000  # beyond the first new operator, circuits are read until this many sources: seconds
 SOURCE = 170  # bytes that each takes while codes are compared, as measured
 MEMORY = 1 << 31  # bytes that all may take
-BLOCK = 1 << 16  # pairs looked at together: few enough to stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -124,6 +123,19 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
 def up_to(steps: Steps, scale: int) -> Steps:
     """The steps of scales up to `scale`."""
     return steps[: int(np.searchsorted(steps.size, scale, side="right"))]
+
+
+def in_order(scale: Ints) -> tuple[Ints, Ints]:
+    """The different scales by size, those of one size as they come, and which of them each is.
+
+    The number of a tuple says nothing about it: numbers are given as tuples are met in a process.
+
+    >>> in_order(np.array([2, 9 * SHAPES + 1, 5 * SHAPES + 1, 2]))[1].tolist()
+    [2, 0, 1, 2]
+    """
+    numbers, first, which = np.unique(scale, return_index=True, return_inverse=True)
+    order = np.lexsort((first, numbers % SHAPES))
+    return numbers[order], np.argsort(order)[which]
 
 
 def hashed(codes: Ints, factors: Ints) -> Ints:
