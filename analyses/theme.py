@@ -9,8 +9,8 @@ import itertools
 import pathlib
 import re
 import textwrap
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from fontTools.subset import Options  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis, Tick
 from matplotlib.collections import PathCollection
 from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
@@ -97,6 +98,21 @@ LAYOUT, DROPPED = ("GDEF", "GPOS", "GSUB", "MATH", "kern"), "_drop_tables_defaul
 def style() -> AbstractContextManager[None]:
     """Matplotlib's settings for one figure; those outside are left alone."""
     return mpl.rc_context(RC)
+
+
+@contextmanager
+def finished() -> Iterator[None]:
+    """While a figure is laid out or saved, which changes nothing in it: its ticks are placed once, not at every look."""
+    place, placed = Axis._update_ticks, dict[Axis, tuple[Any, list[Tick]]]()  # type: ignore[attr-defined]
+
+    def ticks(axis: Axis) -> list[Tick]:
+        now = (*axis.get_view_interval(), *axis.axes.bbox.size)
+        if axis not in placed or placed[axis][0] != now:
+            placed[axis] = now, place(axis)
+        return placed[axis][1]
+
+    with patch.object(Axis, "_update_ticks", ticks):
+        yield
 
 
 def bare(label: str) -> str:
@@ -261,7 +277,7 @@ def save(figure: Figure, path: pathlib.Path) -> None:
         return
     data = io.BytesIO()
     without_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
-    with style(), patch.object(Options, DROPPED, [*getattr(Options, DROPPED, []), *LAYOUT], create=True):
+    with style(), finished(), patch.object(Options, DROPPED, [*getattr(Options, DROPPED, []), *LAYOUT], create=True):
         figure.savefig(data, format={"png": "rgba"}.get(kind, kind), metadata=without_date)
     write_whole(path, opaque(data.getvalue(), figure) if kind == "png" else data.getvalue())
 
