@@ -147,6 +147,7 @@ def prediction(study: Study) -> Prediction:
     """Everything about ι and extrapolation in a study."""
     runs = usable(study.runs)
     runs = runs.assign(family=runs["scheme"].map(theme.family), cell=runs["row"] + " " + runs["label"])
+    runs = runs.astype(dict.fromkeys(STRATA, object))  # of so few rows, texts of Arrow take longer than objects
     for name in BASE_RATES:
         for factor in FACTORS:
             runs[f"{name}_rate_{factor}"] = others_mean(runs[f"exact_{factor}"], runs[name])
@@ -183,9 +184,9 @@ def usable(runs: Frame) -> Frame:
 def known(runs: Frame, names: Sequence[str], factor: int = FACTORS[0]) -> Frame:
     """The runs of which all these predictors say something: `STRATA`, what each says, `exact` and `positive`."""
     said = {f"score_{name}": scores(runs, name, factor) for name in names}
-    found = runs[list(STRATA)].assign(**said, exact=runs[f"exact_{factor}"], positive=runs[f"extrapolates_{factor}"])
-    found = found[found[["exact", *said]].notna().all(axis=1)]
-    return found.assign(positive=found["positive"].astype(bool))
+    exact, positive = runs[f"exact_{factor}"], runs[f"extrapolates_{factor}"].fillna(False).astype(bool)
+    there = np.all([each.notna() for each in (exact, *said.values())], axis=0)
+    return runs[list(STRATA)].assign(**said, exact=exact, positive=positive)[there]
 
 
 def too_few(own: Frame) -> str:

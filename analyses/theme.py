@@ -9,7 +9,7 @@ import itertools
 import pathlib
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -19,13 +19,14 @@ import numpy as np
 import pandas as pd
 from fontTools.subset import Options  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis, Tick
+from matplotlib.axis import Axis
 from matplotlib.collections import PathCollection
 from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
+from matplotlib.text import Text
 from matplotlib.transforms import IdentityTransform
 from PIL import Image
 
@@ -102,16 +103,20 @@ def style() -> AbstractContextManager[None]:
 
 @contextmanager
 def finished() -> Iterator[None]:
-    """While a figure is laid out or saved, which changes nothing in it: its ticks are placed once, not at every look."""
-    place, placed = Axis._update_ticks, dict[Axis, tuple[Any, list[Tick]]]()  # type: ignore[attr-defined]
+    """While a figure is laid out or saved, which changes nothing in it: ticks and letters are placed once each."""
 
-    def ticks(axis: Axis) -> list[Tick]:
-        now = (*axis.get_view_interval(), *axis.axes.bbox.size)
-        if axis not in placed or placed[axis][0] != now:
-            placed[axis] = now, place(axis)
-        return placed[axis][1]
+    def kept(kind: type[Any], method: str, state: Callable[[Any], Any]) -> AbstractContextManager[Any]:
+        place, placed = getattr(kind, method), dict[Any, Any]()
 
-    with patch.object(Axis, "_update_ticks", ticks):
+        def once(artist: Any, *args: Any) -> Any:
+            if placed.get(artist, ())[:1] != (now := (state(artist),)):
+                placed[artist] = *now, place(artist, *args)
+            return placed[artist][1]
+
+        return patch.object(kind, method, once)
+
+    of_axis = kept(Axis, "_update_ticks", lambda axis: (*axis.get_view_interval(), *axis.axes.bbox.size))
+    with of_axis, kept(Text, "_get_layout", lambda text: (text.get_text(), text.get_rotation(), text.figure.dpi)):
         yield
 
 

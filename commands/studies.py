@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lengthlens.runs.store import RunStore
     from lengthlens.studies.reproduce import Reproduced
 
+KEPT = 500_000  # objects between looks for what can be forgotten: imports and figures stay, and looking takes seconds
 table_file = click.option(
     "--table",
     "tables",
@@ -234,6 +235,7 @@ def figures(
 
     Figures are written in each of the formats pdf, png, svg and pgf, tables in Markdown, LaTeX and csv.
     """
+    gc.set_threshold(KEPT)
     from lengthlens.studies.drawing import check_names, draw
 
     check_names(names, formats)
@@ -262,6 +264,7 @@ def figures(
 @title_option
 def report(out: Path, title: str | None, figures: Path | None, **about: Any) -> None:
     """Make one page of a study: the finding, the figures, and every cell to look into."""
+    gc.set_threshold(KEPT)
     from lengthlens.analyses.page import page
     from lengthlens.files import make_directory, write_whole
 
@@ -284,7 +287,6 @@ def opened(tables: Sequence[Path], held_out: list[str] | None) -> "Study":
     from lengthlens.analyses.study import Study
     from lengthlens.analyses.table import joined, read_study
 
-    gc.disable()  # figures are kept to the end: looking for what could be forgotten takes a tenth of the time
     table, about = joined({str(path): read_study(path) for path in tables})
     return Study(table, about, held_out)
 
