@@ -17,7 +17,7 @@ from unittest.mock import patch
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from fontTools.subset import Options  # type: ignore[import-untyped]
+from fontTools import subset  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.collections import PathCollection
@@ -91,9 +91,17 @@ RC: dict[Any, Any] = {
 }  # fmt: skip
 
 
-# Tables by which a program sets letters. Those of a PDF are set already, and cutting these down to its letters takes
-# most of the time of embedding a font; fontTools, which does so for Matplotlib, leaves out what this attribute lists.
-LAYOUT, DROPPED = ("GDEF", "GPOS", "GSUB", "MATH", "kern"), "_drop_tables_default"
+# Tables by which a program sets letters. Those of a PDF are set already, and reading these and cutting them down to its
+# letters would take most of the time of embedding a font, which fontTools does for Matplotlib.
+LAYOUT = ("GDEF", "GPOS", "GSUB", "MATH", "kern")
+
+
+def without_layout(*args: Any, load: Any = subset.load_font) -> Any:
+    """A font as fontTools loads it, without these tables."""
+    font = load(*args)
+    for table in filter(font.__contains__, LAYOUT):
+        del font[table]
+    return font
 
 
 def style() -> AbstractContextManager[None]:
@@ -282,7 +290,7 @@ def save(figure: Figure, path: pathlib.Path) -> None:
         return
     data = io.BytesIO()
     without_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
-    with style(), finished(), patch.object(Options, DROPPED, [*getattr(Options, DROPPED, []), *LAYOUT], create=True):
+    with style(), finished(), patch.object(subset, "load_font", without_layout):
         figure.savefig(data, format={"png": "rgba"}.get(kind, kind), metadata=without_date)
     write_whole(path, opaque(data.getvalue(), figure) if kind == "png" else data.getvalue())
 
@@ -291,7 +299,7 @@ def opaque(pixels: bytes, figure: Figure) -> bytes:
     """A drawn figure as PNG: without transparency, of which it has none, it is as small and made in half the time."""
     dpi, data = RC["savefig.dpi"], io.BytesIO()
     wide = int(figure.get_figwidth() * dpi)
-    image = Image.frombytes("RGBA", (wide, len(pixels) // 4 // wide), pixels).convert("RGB")
+    image = Image.frombuffer("RGBA", (wide, len(pixels) // 4 // wide), pixels, "raw", "RGBA", 0, 1).convert("RGB")
     image.save(data, "png", dpi=(dpi, dpi), compress_level=3)
     return data.getvalue()
 
