@@ -315,7 +315,7 @@ def of_runs(table: Frame) -> Frame:
     rows = table[~table["measure"].isin(OF_CELLS) & (table["target"] == "")]
     bare = rows["run"] == ""
     if not bare.any():
-        return rows.copy()
+        return rows
     parts = [rows.loc[bare, name].astype("string").fillna("") for name in (*CELL, "seed")]
     named = pd.Series(["_".join(row) for row in zip(*parts)], index=rows.index[bare], dtype="str")
     return rows.assign(run=rows["run"].where(~bare, named.reindex(rows.index)))

@@ -135,7 +135,7 @@ def points_by(rows: pd.DataFrame, *by: str) -> dict[tuple[str, ...], list[Point]
     known = rows[rows["scale"].notna() & np.isfinite(rows["value"])].sort_values("scale", kind="stable")
     found: dict[tuple[str, ...], list[Point]] = {}
     columns = (known[name].tolist() for name in ("scale", "value", "low", "high"))
-    for key, n, *ends in zip(zip(*(known[name] for name in by)), *columns):
+    for key, n, *ends in zip(zip(*(known[name].tolist() for name in by)), *columns):
         found.setdefault(key, []).append([int(n), *map(number, ends)])
     return found
 
