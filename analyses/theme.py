@@ -91,13 +91,11 @@ RC: dict[Any, Any] = {
 }  # fmt: skip
 
 
-# Tables by which a program sets letters. Those of a PDF are set already, and reading these and cutting them down to its
-# letters would take most of the time of embedding a font, which fontTools does for Matplotlib.
-LAYOUT = ("GDEF", "GPOS", "GSUB", "MATH", "kern")
+LAYOUT = ("GDEF", "GPOS", "GSUB", "MATH", "kern")  # tables by which a program sets letters; those of a PDF are set
 
 
 def without_layout(*args: Any, load: Any = subset.load_font) -> Any:
-    """A font as fontTools loads it, without these tables."""
+    """A font as fontTools loads it, without these tables: to read and cut them takes most of the time of a font."""
     font = load(*args)
     for table in filter(font.__contains__, LAYOUT):
         del font[table]
