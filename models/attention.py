@@ -26,8 +26,8 @@ BLOCK_ELEMENTS = 1 << 22
 LONG = 64  # keys from which on scores that a scheme adds to are best left to a fused kernel
 
 # What is done to scores. Where no gradient needs what they were before, no memory is taken for what they become.
-KEPT = (torch.Tensor.add, torch.Tensor.mul, torch.Tensor.masked_fill)
-IN_PLACE = (torch.Tensor.add_, torch.Tensor.mul_, torch.Tensor.masked_fill_)
+KEPT = (torch.Tensor.add, torch.Tensor.mul)
+IN_PLACE = (torch.Tensor.add_, torch.Tensor.mul_)
 
 
 class Placement:
@@ -189,7 +189,7 @@ class Attention(nn.Module):
         if placement.temperature is not None:
             times = placement.temperature[queries, None]
             q, mask = q * times[:, None], mask * times
-        mask = mask.masked_fill(later_keys(queries, q.device), -math.inf).expand(q.shape[0], q.shape[2], -1, -1)
+        mask = (mask + later_keys(queries, q)).expand(q.shape[0], q.shape[2], -1, -1)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2)
 
@@ -207,7 +207,7 @@ class Attention(nn.Module):
         """Scores of a block of queries with all keys up to its end, [row, head, query, key]."""
         q = q[:, queries] / self.cfg.attn_scale
         scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
-        add, times, hide = KEPT if torch.is_grad_enabled() else IN_PLACE
+        add, times = KEPT if torch.is_grad_enabled() else IN_PLACE
         if placement.scores:
             bias = placement.scheme.score(self.layer, placement.positions, queries, q, k)
             if bias is not None and watched(*self._position_scores()):  # who looks sees all of it, and may write to it
@@ -215,14 +215,13 @@ class Attention(nn.Module):
             scores = scores if bias is None else add(scores, bias)
         if placement.temperature is not None:
             scores = times(scores, placement.temperature[queries, None])
-        key = ("later", queries.start, queries.stop)
-        return hide(scores, placement.positions.by_length(key, lambda: later_keys(queries, scores.device)), -math.inf)
+        key = ("later", queries.start, queries.stop, scores.dtype)
+        return add(scores, placement.positions.by_length(key, lambda: later_keys(queries, scores)))
 
 
-def later_keys(queries: slice, device: torch.device) -> Tensor:
-    """Where the key comes after the query. [query, key]"""
-    place = torch.arange(queries.stop, device=device)
-    return place > place[queries.start :, None]
+def later_keys(queries: slice, like: Tensor) -> Tensor:
+    """What hides a key that comes after the query when it is added to its score: −∞, and 0 elsewhere. [query, key]"""
+    return like.new_full((queries.stop - queries.start, queries.stop), -math.inf).triu(queries.start + 1)
 
 
 def per_head(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -525,7 +525,8 @@ class _Layer:
         self.model, self.layer, self.scheme, self.filled = model, layer, scheme, filled
         key = torch.arange(filled[0].shape[1], device=scheme.places.device)
         there = torch.isin(key, scheme.places) | scheme.way.all_keys
-        self.sees = there & (key <= scheme.places[:, None])  # [present query, long key]
+        sees = there & (key <= scheme.places[:, None])
+        self.hides = torch.where(sees, 0.0, -math.inf)  # [present query, long key]
         self.parts: dict[str, Tensor] = {}
 
     def hooks(self) -> list[tuple[str, Callable[..., Any]]]:
@@ -548,7 +549,7 @@ class _Layer:
         scores = scores if bias is None else scores + bias
         if config.score_scaling == "log":
             scores = scores * (torch.log(places + 2.0) / math.log(config.train_ctx + 2))[:, None]
-        pattern = (scheme.way.sharper * scores).masked_fill(~self.sees, -math.inf).softmax(-1)
+        pattern = (scheme.way.sharper * scores).add_(self.hides).softmax(-1)
         factor = scheme.factor_of(self.layer, q.shape[1])
         pattern = pattern if factor is None else pattern * factor
         mixed: Tensor = (pattern @ self.parts["v"].transpose(1, 2)).transpose(1, 2)

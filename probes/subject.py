@@ -5,13 +5,13 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.layers import watched
+from lengthlens.models.schemes.relation import numbered
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.runs.evaluation import device_of, evaluating, score_of, takes
 from lengthlens.tasks import Batch, Task
@@ -50,7 +50,7 @@ class Subject:
                 parts, which = [self.model(part, **self._scale(scale))[:, start:stop] for part in chunks(tokens)], None
             else:
                 seen, asked = tokens[:, :stop] if self._looks_back else tokens, {"queries": slice(start, stop)}
-                rows, which = distinct(seen) if self._shares else (seen, None)
+                rows, which = map(torch.from_numpy, numbered(seen.numpy())) if self._shares else (seen, None)
                 parts = [self.model(part, **self._scale(scale), **asked) for part in chunks(rows)]
             found = torch.cat(parts).float()
             return found if which is None else found[which]
@@ -133,17 +133,6 @@ AnyModel: TypeAlias = Callable[..., Any] | Subject
 
 def chunks(tokens: Tensor) -> list[Tensor]:
     return list(tokens.split(max(1, CHUNK_TOKENS // tokens.shape[1])))
-
-
-def distinct(tokens: Int[Tensor, "row pos"]) -> tuple[Int[Tensor, "distinct pos"], Int[Tensor, "row"]]:
-    """The different rows, in order, and which of them each row is.
-
-    >>> distinct(torch.tensor([[3, 1], [2, 2], [3, 1]]))[1]
-    tensor([1, 0, 1])
-    """
-    packed = np.ascontiguousarray(tokens.numpy().astype(">i4"))
-    _, first, which = np.unique(packed.view(f"V{packed.shape[1] * 4}")[:, 0], return_index=True, return_inverse=True)
-    return tokens[torch.from_numpy(first)], torch.from_numpy(which)
 
 
 def subject_of(model: AnyModel) -> Subject:

@@ -12,6 +12,8 @@ from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme,
 from lengthlens.models.schemes.taskgiven import PositionIds, place_in_run
 from lengthlens.tasks import Task
 
+SHORT = 64  # tokens up to which a square of the length is no matter
+
 
 class Cope(PositionScheme):
     """Contextual position encoding (Golovneva et al. 2024): distance counts only the tokens whose gate is open.
@@ -124,7 +126,7 @@ class RpeSquare(PositionScheme):
             return self._bias(layer, of_query, 0, queries.stop, known) @ of_key.transpose(-1, -2)
         of_query = _counts(looking, k, self._back(queries, queries.stop, q.device))
         # In pieces of counts and of keys, so that no square of the length is ever there.
-        step, parts = queries.stop - queries.start, []
+        step, parts = max(queries.stop - queries.start, SHORT), []
         pieces = [slice(start, min(start + step, queries.stop)) for start in range(0, queries.stop, step)]
         bias = torch.cat([self._bias(layer, of_query, own.start, own.stop) for own in pieces], -1)
         for piece in reversed(pieces):  # the largest first: what it frees fits all others
@@ -144,13 +146,13 @@ class RpeSquare(PositionScheme):
         return of_query @ self.table[layer][:, place].to(of_query.dtype)
 
     def _back(self, queries: slice, keys: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """For each position the token that far back, whether there is none, and the place of differences in the table.
+        """For each position the token that far back, −∞ where there is none, and the place of differences in the table.
 
         [pos, count] each.
         """
         position, last = torch.arange(queries.start, queries.stop, device=device), self.options.max_distance
         back = position[:, None] - torch.arange(keys, device=device)
-        return back.clamp(min=0), back < 0, back.clamp(-last, last) + last
+        return back.clamp(min=0), torch.where(back < 0, -torch.inf, 0.0), back.clamp(-last, last) + last
 
 
 def _counts(looking: Tensor, k: Tensor, known: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -160,4 +162,4 @@ def _counts(looking: Tensor, k: Tensor, known: tuple[Tensor, Tensor, Tensor]) ->
     """
     back, none, _ = known
     scores = torch.einsum("bqhd,bkhd->bhqk", looking, k)
-    return scores.gather(-1, back.expand_as(scores)).masked_fill(none, -torch.inf).softmax(-1)
+    return scores.gather(-1, back.expand_as(scores)).add_(none).softmax(-1)
