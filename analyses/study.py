@@ -195,7 +195,7 @@ def lay_out(figure: Figure) -> None:
     engine = figure.get_layout_engine()
     if engine is None:
         return
-    with theme.style(), theme.finished():
+    with theme.style():
         # Room for the label of a colour bar is known only once its ticks have a place.
         for _ in range(2 if any(axes.get_label() == "<colorbar>" for axes in figure.axes) else 1):
             engine.execute(figure)

@@ -9,8 +9,8 @@ import itertools
 import pathlib
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
@@ -19,14 +19,12 @@ import numpy as np
 import pandas as pd
 from fontTools import subset  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.collections import PathCollection
 from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
-from matplotlib.text import Text
 from matplotlib.transforms import IdentityTransform
 from PIL import Image
 
@@ -105,25 +103,6 @@ def without_layout(*args: Any, load: Any = subset.load_font) -> Any:
 def style() -> AbstractContextManager[None]:
     """Matplotlib's settings for one figure; those outside are left alone."""
     return mpl.rc_context(RC)
-
-
-@contextmanager
-def finished() -> Iterator[None]:
-    """While a figure is laid out or saved, which changes nothing in it: ticks and letters are placed once each."""
-
-    def kept(kind: type[Any], method: str, state: Callable[[Any], Any]) -> AbstractContextManager[Any]:
-        place, placed = getattr(kind, method), dict[Any, Any]()
-
-        def once(artist: Any, *args: Any) -> Any:
-            if placed.get(artist, ())[:1] != (now := (state(artist),)):
-                placed[artist] = *now, place(artist, *args)
-            return placed[artist][1]
-
-        return patch.object(kind, method, once)
-
-    of_axis = kept(Axis, "_update_ticks", lambda axis: (*axis.get_view_interval(), *axis.axes.bbox.size))
-    with of_axis, kept(Text, "_get_layout", lambda text: (text.get_text(), text.get_rotation(), text.figure.dpi)):
-        yield
 
 
 def bare(label: str) -> str:
@@ -288,7 +267,7 @@ def save(figure: Figure, path: pathlib.Path) -> None:
         return
     data = io.BytesIO()
     without_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
-    with style(), finished(), patch.object(subset, "load_font", without_layout):
+    with style(), patch.object(subset, "load_font", without_layout):
         figure.savefig(data, format={"png": "rgba"}.get(kind, kind), metadata=without_date)
     write_whole(path, opaque(data.getvalue(), figure) if kind == "png" else data.getvalue())
 

@@ -122,7 +122,7 @@ def in_pixels(figure: Figure) -> tuple[int, int]:
 def embedded(figure: Figure) -> str:
     """A figure as an address that holds it all. The same figure gives the same text: no dates, no random names."""
     drawn = io.BytesIO()
-    with theme.finished(), mpl.rc_context(SVG):  # type: ignore[arg-type]
+    with mpl.rc_context(SVG):  # type: ignore[arg-type]
         figure.savefig(drawn, format="svg", metadata={"Date": None})
     return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
 
