@@ -13,7 +13,7 @@ CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py analyses/*.py)
 # Compiled modules are kept: without them each of the processes that tests start compiles the package anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: reproduce test test-slow test-gpu listings lint types check bench fuzz faults docs docs-serve notebooks dist clean
+.PHONY: reproduce test test-slow test-gpu listings lint types check apart bench fuzz faults docs docs-serve notebooks dist clean
 
 # From nothing to the page, in ten minutes on two cores: train, evaluate, probe, judge, draw. Results go to out/; what is
 # there already is not done again. PRESET=smoke is a minute, PRESET=full is for a GPU or a cluster.
@@ -29,7 +29,9 @@ out/figures/verdict.png: $(INSTALLED) $(CODE)
 	mkdir -p out
 	$(BIN)/lengthlens verdict --all --plot $@ > out/verdict.txt
 
-test: lint types check
+# All at once: types and tests on pretended GPUs take a process each, the others two.
+test: $(INSTALLED)
+	$(MAKE) -j 4 lint types check apart
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -42,6 +44,8 @@ types: $(INSTALLED)
 # have a process of their own (tests/conftest.py).
 check: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS) -m "not slow and not long" --doctest-modules --ignore tests/fixtures --ignore $(APART) --ignore tests/pretended.py tests tasks models theory runs probes analyses studies inside commands plugins errors.py values.py files.py processes.py notebook.py
+
+apart: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not slow and not long" $(APART)
 
 # Stress: many kills, every verdict. Minutes.

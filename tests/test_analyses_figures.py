@@ -81,7 +81,7 @@ def test_many_options_of_one_scheme_are_still_all_there():
 # -- every figure ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", few(findings(), "growth-src", "records"))
+@pytest.mark.parametrize("name", few(findings(), "growth-src"))
 def test_every_figure_is_drawn_at_the_width_of_a_paper(name):
     figure = drawn(complete(), name)
     assert name not in complete().missing

@@ -46,7 +46,7 @@ def test_curve_and_value_agree(name: str) -> None:
         ("modular-sum-cot", 4, 2),
         ("multiplication-by-digit", 2, 4),
         ("addition", 1, 5),
-        ("addition", 2, 4),
+        pytest.param("addition", 2, 4, marks=pytest.mark.slow),
         # At their smallest scale the growing tasks are ordinary ones.
         ("parity", 1, 1),
         ("modular-sum", 1, 1),

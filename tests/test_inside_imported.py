@@ -97,6 +97,7 @@ def test_patching_and_ablation(model: HookedModel) -> None:
         ll.least_heads(model, scale=4, rows=8)
 
 
+@pytest.mark.slow
 def test_everything_that_is_looked_at(run: Any, model: HookedModel) -> None:
     seen = ll.inspect(model, train_max=4, scales=[4, 6], text="^ 1 0 1 1 =")
     assert seen.roles.groupby(["layer", "head", "scale"])["weight"].sum().sub(1).abs().max() < 1e-4

@@ -86,6 +86,7 @@ def test_03_a_scheme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
     assert found["scores"][-1].exact_match < 0.5
 
 
+@pytest.mark.slow
 def test_04_a_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("04_own_task", monkeypatch, tmp_path)
     said = capsys.readouterr().out

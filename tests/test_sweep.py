@@ -19,7 +19,7 @@ from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import Grid, estimate, pending, read_grid, sweep
 
 TINY = {"n_heads": 2, "d_model": 8, "batch": 2, "train_max": 2, "warmup": 1, "cooldown": 0.3}
-KILLS = 10  # tests/test_faults.py has a hundred
+KILLS = 5  # tests/test_faults.py has a hundred
 
 
 def grid(seeds: int, steps: int = 40, check_every: int = 4, **changes: object) -> Grid:

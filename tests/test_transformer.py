@@ -13,6 +13,7 @@ from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks import TASKS
 from lengthlens.tasks.copying import Copy
+from lengthlens.tests.parameters import few
 
 NAMES = scheme_names()
 LENGTHS = (1, 2, 22, 100)
@@ -30,7 +31,7 @@ def gradients(model: HookedModel, tokens: torch.Tensor, scale: torch.Tensor) -> 
 
 
 @pytest.mark.parametrize("score_scaling", ["none", "log"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(NAMES, *NAMES[::4]))
 def test_fused_equals_explicit(name: str, score_scaling: str, small_model: Small, mixed_batch: Mixed) -> None:
     model = small_model(name, score_scaling=score_scaling)
     for length in LENGTHS if score_scaling == "none" else (22,):
@@ -96,7 +97,7 @@ def test_rows_of_a_mixed_batch_are_computed_alone(name: str, small_model: Small,
         torch.testing.assert_close(model(tokens[row : row + 1])[0], model(tokens)[row], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(NAMES, *NAMES[1::4]))
 def test_meta_device(name: str, small_model: Small, mixed_batch: Mixed) -> None:
     """The meta device refuses tensors of two devices, so this shows that nothing assumes a CPU."""
     model = small_model(name).to("meta").train()
