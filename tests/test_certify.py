@@ -169,6 +169,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(search, name, fewer)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_a_search_stays_below_the_length_at_which_the_model_fails() -> None:
     """It keeps a reserve: (e⁵−2n) / (e⁵+2n) ≥ 0.2 up to n = 49, and a bit more where margins are less than full."""

@@ -343,6 +343,7 @@ def assert_none_exceeded(found: list[tuple[int, Certificate, int | None]], prove
     assert any(not each.limit and each.length > 8 for _, each, _ in found)
 
 
+@pytest.mark.slow
 def test_no_certificate_exceeds_a_failure() -> None:
     assert_none_exceeded(list(exceeded(range(15), constants=300, most=350, tries=3)), proven=0.3)
 

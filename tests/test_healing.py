@@ -58,6 +58,7 @@ def test_a_copier_needs_its_codes_and_no_others() -> None:
     assert match["displaced"] == match["none"] == 0
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_where_it_was(store: str, tmp_path: Path) -> None:
     told: list[str] = []
     first = healing_study(ll.RunStore(store), tmp_path, [6], rows=8, report=told.append)

@@ -449,6 +449,7 @@ def test_folded_norms_compute_the_same(case: str, tmp_path: Path) -> None:
     torch.testing.assert_close(model.folded()(some_tokens()), model(some_tokens()), atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_every_probe_and_figure_takes_an_imported_run(tmp_path: Path) -> None:
     """On random weights: each probe gives numbers or a sentence, and each figure is drawn or says what it lacks."""
     _, store, run = imported(tmp_path, "neox", train_max=2)

@@ -135,7 +135,8 @@ BARE = {"score_scaling": "log", "normalization_type": None}
 
 @pytest.mark.parametrize(
     ("scheme", "changes"),
-    [(name, {}) for name in scheme_names()] + [(name, BARE) for name in ("learned", "shortformer", "rope", "xl")],
+    [pytest.param(name, {}, marks=[pytest.mark.slow] * (k % 4 > 0)) for k, name in enumerate(scheme_names())]
+    + [(name, BARE) for name in ("learned", "shortformer", "rope", "xl")],
 )
 def test_parts_of_the_score_add_up(small_model, scheme: str, changes: dict[str, object]) -> None:
     model = small_model(scheme, **changes)

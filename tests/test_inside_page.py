@@ -154,6 +154,7 @@ def test_a_model_without_a_task_has_a_page_too() -> None:
     assert "What the heads" in inside_page(found, "a model", "What the heads do")
 
 
+@pytest.mark.slow
 def test_too_long_a_sequence_is_refused_with_what_fits() -> None:
     with pytest.raises(
         UserError, match=r"a sequence of 603 tokens is too long to be shown: take up to 256 \(n up to 126\)"

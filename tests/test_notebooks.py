@@ -62,6 +62,7 @@ def test_there_are_six_of_them() -> None:
     assert [path.stem for path in sorted(FOLDER.glob("0*.py"))] == [f"0{k}_{name}" for k, name in enumerate(names, 1)]
 
 
+@pytest.mark.slow
 def test_01_a_first_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = run("01_first_run", monkeypatch, tmp_path)
     match = {score.length: score.exact_match for score in found["scores"]}

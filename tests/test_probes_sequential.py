@@ -121,6 +121,7 @@ def test_an_untrained_model_and_shuffled_labels_are_controls():
     assert torch.equal(shuffled.tokens.sort(0).values[:, 6:], batch.tokens.sort(0).values[:, 6:])
 
 
+@pytest.mark.slow
 def test_a_model_trained_on_shuffled_labels_reads_nothing_but_where_to_stop():
     config = RunConfig(task="copy", scheme="ideal", steps=200, d_model=32, n_heads=2, train_max=4, lr=3e-3)
     model = trained_on_shuffled(config)

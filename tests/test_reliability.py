@@ -552,6 +552,7 @@ def test_weights_that_do_not_fit_into_memory_are_not_made(monkeypatch: pytest.Mo
         build(ModelConfig(task="copy", scheme="learned", d_model=1 << 14, n_layers=1, n_heads=1, attn_only=True))
 
 
+@pytest.mark.slow
 def test_a_task_that_is_limited_needs_no_long_circuits() -> None:
     """Of as many scales as are asked for: operators are counted until it is clear that they grow."""
     assert verdict("parity", "relative", 10, 20_000).verdict == "task-limited"

@@ -82,6 +82,7 @@ def test_kills_leave_no_trace(reference: tuple[RunStore, float], tmp_path: Path)
     assert not list(store.path.rglob("*.partial"))
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_once_share_the_work(reference: tuple[RunStore, float], tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     children = [fork(lambda: sweep(grid(2), store, workers=1, checkpoint_seconds=0) and None) for _ in range(2)]

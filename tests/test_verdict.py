@@ -86,7 +86,7 @@ def programs(draw):
 
 
 @given(programs())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_fast_and_slow_agree_on_random_programs(program):
     steps, table, by_scale = program
 
