@@ -260,9 +260,9 @@ scheme_option = click.option(
 def engine_options(command: Command) -> Command:
     """Where much work is done: `engine`, `workers`, `address`."""
     command = click.option("--address", help="Of the Dask scheduler: tcp://…")(command)
-    command = click.option("--workers", type=Whole(1, 4096), help="Local processes.  [default: one for each core]")(
-        command
-    )
+    command = click.option(
+        "--workers", type=Whole(1, 4096), help="Local processes.  [default: one for each core, or GPU]"
+    )(command)
     return click.option("--engine", default="local", show_default=True, help="local or dask.")(command)
 
 

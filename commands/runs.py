@@ -206,13 +206,14 @@ def make_grid(file: Path | None, **asked: Any) -> "Grid":
 def show_plan(grid: "Grid", store: "RunStore", workers: int | None, as_json: bool) -> None:
     from joblib import cpu_count
 
+    from lengthlens.models.devices import gpus_for
     from lengthlens.runs.sweep import estimate, pending
 
     left = pending(grid, store)
     names = {config.id for config in left}
     rows = [{"run": c.id, "state": "to do" if c.id in names else "done"} for c in grid.configs()]
     with progress("estimating"):
-        seconds = estimate(left, workers or cpu_count())
+        seconds = estimate(left, workers or (left and gpus_for(left[0].device)) or cpu_count())
     if as_json:
         print_json({"runs": rows, "to_do": len(left), "seconds_at_most": seconds})
         return

@@ -114,7 +114,7 @@ class Mean:
         self.count: Tensor = torch.zeros((), dtype=torch.double)
 
     def add(self, total: Tensor, count: Tensor | float) -> None:
-        total = total.double().cpu()
+        total = total.cpu().double()
         self.total = total if self.total is None else self.total + total
         self.count = self.count + torch.as_tensor(count, dtype=torch.double).cpu()
 
@@ -198,7 +198,7 @@ class _Eye:
         at, rows = self.answer_queries(block), len(block)
         query = self.queries[at]
         seen = (torch.arange(block.shape[-1]) <= query[:, None]) & self.varies[: block.shape[-1]]  # [query, key]
-        own = block[:, :, (query - first_query(block)).to(block.device)].double().cpu()
+        own = block[:, :, (query - first_query(block)).to(block.device)].cpu().double()
         own = torch.where(seen, own, 0)
         own = torch.where(seen, own - own.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1), 0)
         total = own.square().sum((0, 2, 3)) / rows  # [head]

@@ -133,7 +133,7 @@ def _shares(model: AnyModel, instances: Instances, layer: int) -> dict[str, Tens
 
 def _centred(block: Tensor, queries: Tensor, seen: Tensor) -> Tensor:
     """Some queries of a block, with their mean over the keys that they see taken off, and 0 elsewhere."""
-    own = torch.where(seen, block[:, :, queries.to(block.device)].double().cpu(), 0)
+    own = torch.where(seen, block[:, :, queries.to(block.device)].cpu().double(), 0)
     return torch.where(seen, own - own.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True), 0)
 
 

@@ -140,7 +140,7 @@ class Attention(nn.Module):
         return [self.hook_pos_score] if hasattr(self, "hook_pos_score") else []
 
     def _to_named(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, wanted: slice) -> Tensor | None:
-        """The same where the scheme names few keys of a long input; None where that way is closed or inexact."""
+        """What heads give where the scheme names few keys of a long input; None where that way is closed or inexact."""
         known = q.dtype == v.dtype == torch.float32 and q.device.type == "cpu" and not torch.is_grad_enabled()
         named = names_of(placement.scheme, placement.positions) if known else None
         if named is None:

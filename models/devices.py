@@ -3,12 +3,16 @@
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
+
+GPU = "cuda"  # the type of devices that are sent to from pinned memory
+# Without it cuBLAS refuses to be deterministic, and it is read once, at the first product of a process.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def sent(x: Tensor, device: torch.device) -> Tensor:
@@ -17,7 +21,7 @@ def sent(x: Tensor, device: torch.device) -> Tensor:
     >>> sent(torch.ones(2), torch.device("cpu"))
     tensor([1., 1.])
     """
-    if x.device.type == "cpu" and device.type == "cuda":
+    if x.device.type == "cpu" and device.type == GPU and not torch.compiler.is_compiling():  # compilers cannot pin
         return x.pin_memory().to(device, non_blocking=True)
     return x.to(device)
 
@@ -49,19 +53,35 @@ def take_gpu(place: int) -> None:
 
 @contextmanager
 def arithmetic(deterministic: bool, tf32: bool) -> Iterator[None]:
-    """Meanwhile torch computes the same bits every time, or products with shorter numbers, if asked to."""
-    matmul = torch.backends.cuda.matmul
-    before = torch.are_deterministic_algorithms_enabled(), matmul.allow_tf32
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
-        torch.use_deterministic_algorithms(True)
-    if tf32:
-        matmul.allow_tf32 = True
+    """Meanwhile torch computes the same bits every time, or products with shorter numbers, if asked to.
+
+    What is not asked for is not looked at: torch has two names for the precision of products, and refuses to tell one
+    where the other was set.
+    """
+    with ExitStack() as after:
+        if deterministic:
+            after.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+            torch.use_deterministic_algorithms(True)
+        if tf32:
+            matmul = torch.backends.cuda.matmul
+            name, short = ("fp32_precision", "tf32") if hasattr(matmul, "fp32_precision") else ("allow_tf32", True)
+            after.callback(setattr, matmul, name, getattr(matmul, name))
+            setattr(matmul, name, short)
+        yield
+
+
+class BrokenGpuError(UserError):
+    """A GPU that a process cannot use any more, whatever it computes."""
+
+
+@contextmanager
+def working_gpu() -> Iterator[None]:
+    """Within, an error of the GPU itself is told apart from those of what is computed: all that follows would fail."""
     try:
         yield
-    finally:
-        torch.use_deterministic_algorithms(before[0])
-        matmul.allow_tf32 = before[1]
+    except getattr(torch, "AcceleratorError", ()) as error:  # torch 2.8 and newer has it
+        first = str(error).strip().partition("\n")[0]
+        raise BrokenGpuError(f"the GPU failed ({first}): the same command goes on where it was") from None
 
 
 def present_device(name: str) -> torch.device:

@@ -16,7 +16,7 @@ import torch
 
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
-from lengthlens.models.devices import present_device
+from lengthlens.models.devices import BrokenGpuError, present_device, working_gpu
 from lengthlens.models.schemes.relation import Relation, read_forms
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike
@@ -324,8 +324,10 @@ def _probe_one(measures: Sequence[str], device: str | None, path: Path) -> Probe
     """Probe one run in a worker. Whatever goes wrong with it is its outcome, and no other run's."""
     run = Run(path)
     try:
-        with cpu_threads(1):
+        with working_gpu(), cpu_threads(1):
             probe_run(run, measures, device=device)
+    except BrokenGpuError:
+        raise
     except UserError as error:
         return Probed(run.id, "left out", str(error))
     except Exception as error:

@@ -275,7 +275,7 @@ class _Readout:
 
     def score(self, X: Tensor, y: Tensor) -> Tensor:
         """The share of samples [fit, sample, feature] that each fit gets right, [fit]."""
-        return (self.predict(X) == y).double().mean(-1)
+        return (self.predict(X) == y).cpu().double().mean(-1)
 
     def transfer(self, X: Tensor, y: Tensor) -> Tensor:
         """Every fit on every test set, X [test, sample, feature] and y [test, sample]: shares right, [fit, test]."""
@@ -288,7 +288,7 @@ class _Readout:
             scores = torch.addmm(offsets, weights, samples.T).view(classes, fits, len(labels))
             own = scores.gather(0, labels.expand(1, fits, -1))[0]
             found.append((own >= scores.amax(0)).sum(1))
-        return torch.stack(found, 1).double() / y.shape[1]
+        return torch.stack(found, 1).cpu().double() / y.shape[1]
 
 
 class BatchedLogistic(_Readout):

@@ -18,9 +18,9 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import read_whole
-from lengthlens.models.devices import gpus_for, take_gpu
+from lengthlens.models.devices import BrokenGpuError, gpus_for, take_gpu, working_gpu
 from lengthlens.models.schemes import SchemeSpec
-from lengthlens.plugins.registry import Outfit, outfit, wear
+from lengthlens.plugins.registry import WorkerPlugins, load_in_worker, plugins_for_workers
 from lengthlens.processes import end_with
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate, refuse_too_many
@@ -169,13 +169,16 @@ def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float
         if not wait and run.busy():
             return RunOutcome(run.id, BUSY)
         finished = run.status().finished
-        status = train(plan.config, store, checkpoint_seconds=checkpoint_seconds, wait=True, progress=False).status
+        with working_gpu():
+            status = train(plan.config, store, checkpoint_seconds=checkpoint_seconds, wait=True, progress=False).status
         if status.has_model:
-            with cpu_threads(plan.config.threads):
+            with working_gpu(), cpu_threads(plan.config.threads):
                 while following := plan.next_evaluation(run.evaluation()):  # each is kept before the next begins
                     length, samples = following
-                    evaluate(run, [length], samples=samples, wait=True)
+                    evaluate(run, [length], samples=samples, device=plan.config.device, wait=True)
         return RunOutcome(run.id, status.status, status.reason, not finished)
+    except BrokenGpuError:
+        raise
     except Exception as error:
         return RunOutcome(run.id, "failed", str(error) or type(error).__name__)
 
@@ -188,7 +191,10 @@ def train_and_evaluate_all(
     alone = None
     if len(plans) > 1:
         try:
-            train_stacked([plan.config for plan in plans], store, checkpoint_seconds)
+            with working_gpu():
+                train_stacked([plan.config for plan in plans], store, checkpoint_seconds)
+        except BrokenGpuError:
+            raise
         except Exception as error:
             alone = f"{type(error).__name__}: {error}".splitlines()[0]
     first, *outcomes = [train_and_evaluate(plan, store, checkpoint_seconds, wait) for plan in plans]
@@ -290,7 +296,7 @@ def in_parallel(
     """`function` of every item, on several processes: (name of the item, result), as they come.
 
     Engine "local" takes `workers` processes (as many as there are cores or, if they compute on `device` "cuda" or
-    "auto", GPUs, over which they are spread); "dask" takes the workers of the Dask
+    "auto", GPUs, over which they are spread; one is this process); "dask" takes the workers of the Dask
     scheduler at `address`, each with `resources` such as {"GPU": 1}. A worker that dies is replaced, and its item is
     begun again. Function and items must be such that they can be pickled. Workers load the plug-ins of this process.
 
@@ -299,7 +305,7 @@ def in_parallel(
     """
     if not items:
         return
-    left, deaths, worn = dict(items), 0, outfit()
+    left, deaths, plugins = dict(items), 0, plugins_for_workers()
     most = max(2, len(items))  # two at least, so that the death of a worker is not this process's
     gpus = gpus_for(device) if engine == "local" else 0
     number = gpus or None if workers is None else workers
@@ -309,7 +315,7 @@ def in_parallel(
             try:
                 parallel = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
                 for name, result in parallel(
-                    delayed(_named)(function, worn, spread, *each) for each in list(left.items())
+                    delayed(_named)(function, plugins, spread, *each) for each in list(left.items())
                 ):
                     del left[name]
                     deaths = 0
@@ -328,10 +334,10 @@ def in_parallel(
 
 
 def _named(
-    function: Callable[[Item], Result], worn: Outfit, places: str | None, name: str, item: Item
+    function: Callable[[Item], Result], plugins: WorkerPlugins, places: str | None, name: str, item: Item
 ) -> tuple[str, Result]:
     try:
-        wear(worn)
+        load_in_worker(plugins)
     except Exception as error:  # one sentence, since what is raised here and is none is taken for a lost cluster
         raise UserError(f"a worker cannot load the plug-ins of this process: {error}") from None
     if places is not None:

@@ -173,7 +173,7 @@ def _trained(
     wait: bool,
     keep: list[int],
 ) -> Trained:
-    """The same, once it is known who is told."""
+    """What `train` gives, once it is known who is told."""
     if store is None:
         with cpu_threads(config.threads), arithmetic(config.deterministic, config.tf32):
             trainer, start = Trainer(config), time.monotonic()
@@ -243,7 +243,9 @@ def keep_again(run: Run, config: RunConfig, steps: list[int]) -> None:
     trainer, stored = Trainer(config), {line["step"]: line for line in run.metrics()}
     while True:
         if trainer.step and stored.get(trainer.step) != trainer.history[-1]._asdict():
-            again = "with the versions and on the kind of machine that it was made with, or in another store"
+            again = (
+                "with the versions and on the kind of machine that it was made with (on a GPU only if deterministic)"
+            )
             raise UserError(f"run '{run.id}' does not come out here as it did, so that it has no checkpoints: {again}")
         if trainer.step in steps:
             run.write(step_file(trainer.step), weights_of(trainer.model))

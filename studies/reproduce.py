@@ -89,10 +89,10 @@ def reproduce(
 
     `preset` is a name in `lengthlens.studies.presets.PRESETS`, or the path of a TOML file that says what the study
     consists of (`lengthlens.studies.presets` shows one). Study, figures and page go to the directory `out`, the
-    runs to its folder runs or to the `store` given. `engine` "local" takes `workers` processes (as many as there are
-    cores), "dask" the workers of the scheduler at `address`, each with `resources` such as {"GPU": 1}. `device`
-    is where runs are trained and probed, if not as the study says. `report` is told a `Progress` after each step, and
-    `print` will do.
+    runs to its folder runs or to the `store` given. `engine` "local" takes `workers` processes (one for each core or,
+    where there are GPUs, for each GPU), "dask" the workers of the scheduler at `address`, each with `resources` such as
+    {"GPU": 1}. `device` is where runs are trained and probed, if not as the study says. `report` is told a `Progress`
+    after each step, and `print` will do.
 
     A run that fails is shown in the result and on the page, and stops nothing. An unknown preset or engine, a name in a
     file that does not exist, or a place that cannot be written, is a `UserError`.

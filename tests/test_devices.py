@@ -21,16 +21,18 @@ from lengthlens.models.schemes import scheme_names
 from lengthlens.models.schemes.scheme import PositionScheme
 from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.evaluation import exact_match
+from lengthlens.runs.sweep import Grid
 from lengthlens.runs.trainer import Trainer, answer_loss, answer_start
 from lengthlens.runs.training import decode_checkpoint, encode_checkpoint
 from lengthlens.tasks import TASKS
 from lengthlens.tests import pretended
 from lengthlens.tests.pretended import Gpus, prepare, pretended_gpus
 
-if not prepare.cache_info().currsize:
+if not prepare.cache_info().currsize and not torch.cuda.is_available():
     pytest.skip("needs a process of its own: pytest tests/test_devices.py", allow_module_level=True)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+pretends = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU none is pretended")
 TINY = {"train_max": 3, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 40}
 FEW = ["lbpe", "coupled"]
 MOST = [name for name in scheme_names() if name not in FEW]
@@ -45,6 +47,8 @@ def small(scheme: str, **changes: object) -> ll.RunConfig:
 @pytest.fixture
 def gpus() -> Iterator[Gpus]:
     """Two that are pretended, which count what they are asked to do."""
+    if torch.cuda.is_available():
+        pytest.skip("where there is a GPU none is pretended")
     with pretended_gpus(2) as found:
         yield found
 
@@ -125,6 +129,7 @@ def test_training_resumes_on_a_gpu_bit_by_bit(scheme: str, cuda: torch.device) -
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(taken_up.parameters, whole.parameters))
 
 
+@pretends
 def test_the_example_of_pretended_gpus() -> None:
     found = doctest.testmod(pretended)
     assert found.attempted and not found.failed
@@ -176,6 +181,7 @@ def test_a_run_says_where_it_was_trained(gpus: Gpus, tmp_path: Path) -> None:
     assert run.model().cfg.device.type == "cpu"
 
 
+@pretends
 def test_a_run_on_another_device_says_so(tmp_path: Path) -> None:
     store, config = ll.RunStore(tmp_path), small("rope", steps=9)
 
@@ -212,12 +218,6 @@ def test_a_certificate_of_a_model_on_a_gpu(cuda: torch.device, trained: Callable
     assert here == there
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU has its bfloat16")
-def test_bfloat16() -> None:
-    assert ll.train(small("rope", device="cuda", precision="bfloat16", steps=12)).status.steps == 12
-
-
 def test_where_the_answer_starts() -> None:
     assert answer_start(TASKS["copy"].sample(3, 2, torch.Generator())) == 5
 
@@ -237,6 +237,34 @@ class Own(NoPosition):
 """
 
 
+@pytest.mark.parametrize(("device", "used"), [("cpu", set()), ("cuda:1", {1})])
+def test_a_sweep_trains_and_evaluates_where_it_is_told_to(
+    device: str, used: set[int], gpus: Gpus, tmp_path: Path
+) -> None:
+    gpus.reset()
+    settings = {"steps": 2, "train_max": 2, "batch": 2, "d_model": 8, "n_heads": 1, "device": device}
+    (outcome,) = ll.sweep(Grid(["copy"], ["rope"], [0], [3], settings=settings), ll.RunStore(tmp_path), workers=1)
+    assert outcome.status == "not-converged" and set(gpus.devices) == used
+
+
+def test_what_is_not_asked_of_arithmetic_is_left_alone() -> None:
+    """Torch has an old and a new name for the precision of products, and does not tell the old one after the new."""
+    matmul = torch.backends.cuda.matmul
+    matmul.fp32_precision = "ieee"
+    try:
+        torch.set_deterministic_debug_mode("warn")
+        with arithmetic(deterministic=True, tf32=True):
+            assert matmul.fp32_precision == "tf32" and torch.get_deterministic_debug_mode() == 2
+        assert torch.get_deterministic_debug_mode() == 1
+        with arithmetic(deterministic=False, tf32=False):
+            assert torch.get_deterministic_debug_mode() == 1
+        assert matmul.fp32_precision == "ieee"
+    finally:
+        matmul.fp32_precision = "none"
+        torch.set_deterministic_debug_mode("default")
+
+
+@pretends
 @pytest.mark.slow
 def test_a_sweep_uses_all_gpus(tmp_path: Path) -> None:
     """Two workers, each with a pretended GPU of its own, which every process has by a plug-in."""

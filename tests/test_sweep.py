@@ -8,15 +8,18 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import NoReturn
 
 import pandas as pd
 import pytest
+import torch
 
 from lengthlens.commands.options import read_numbers
 from lengthlens.errors import UserError
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import Grid, estimate, pending, read_grid, sweep
+from lengthlens.runs.trainer import Trainer
 
 TINY = {"n_heads": 2, "d_model": 8, "batch": 2, "train_max": 2, "warmup": 1, "cooldown": 0.3}
 KILLS = 5  # tests/test_faults.py has a hundred
@@ -164,6 +167,24 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert done.status == "not-converged"
     assert told == [failed, done]
     assert RunStore(tmp_path).listing(status="failed")[0]["reason"] == failed.reason
+
+
+def test_a_broken_gpu_stops_a_sweep_and_fails_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After such an error everything that a process asks of its GPU fails; a new process goes on."""
+    store, cells = RunStore(tmp_path), Grid(["copy"], ["rope"], [0, 1], [2], 5, {**TINY, "steps": 2, "train_max": 4})
+    with monkeypatch.context() as broken:
+        broken.setattr(Trainer, "advance", raising(torch.AcceleratorError("CUDA error: an assert\nmore of it")))
+        with pytest.raises(UserError, match=r"^the GPU failed \(CUDA error: an assert\): the same command goes on"):
+            sweep(cells, store, workers=1)
+    assert len(store.listing()) == 1
+    assert {outcome.status for outcome in sweep(cells, store, workers=1)} == {"not-converged"}
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def call(*_: object) -> NoReturn:
+        raise error
+
+    return call
 
 
 def test_a_grid_from_toml(tmp_path: Path) -> None:

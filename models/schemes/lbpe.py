@@ -109,6 +109,8 @@ class LearnedRelation(PositionScheme):
 
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
         super().__init__(sizes, options, task)
+        self.form_table: Tensor  # `forms`, where the model is: nothing is sent there in a step
+        self.register_buffer("form_table", None, persistent=False)
         self.forms = self._family(options)
         self.wide = self.condenses(asdict(options))
         shape = (sizes.n_layers, sizes.n_heads, len(self.forms), 2 * options.window + 1)
@@ -120,6 +122,21 @@ class LearnedRelation(PositionScheme):
         self.register_buffer("alive", torch.ones(shape, dtype=torch.bool))
         self.trying = False  # what can go; keys without a value then weigh each
         self._known: tuple[Tensor, int | None, Hashable, Tensor | None] | None = None  # `alive`, its version, `_used`
+
+    @property
+    def forms(self) -> Sequence[Any]:
+        """The forms that may be learned; others, of the same number, may be put in their place."""
+        return self._forms
+
+    @forms.setter
+    def forms(self, forms: Sequence[Any]) -> None:
+        device = None if self.form_table is None else self.form_table.device
+        self._forms, self.form_table = forms, torch.tensor(forms, device=device)
+
+    def _forms_on(self, device: torch.device) -> Tensor:
+        """[form, number]"""
+        here = device == self.form_table.device
+        return self.form_table if here else sent(torch.tensor(self.forms, device="cpu"), device)
 
     @staticmethod
     def _family(options: Any) -> Sequence[Any]:
@@ -212,8 +229,7 @@ class LearnedRelation(PositionScheme):
     def _keys(self, used: Tensor, query: Tensor, scale: Tensor) -> Tensor:
         """The key that each pointer in use points at; it need not exist. [*, pointer]"""
         width = self.bias.shape[-1]
-        forms = sent(torch.tensor(self.forms, device="cpu"), query.device)
-        a, b, c, d = forms[used // width].unbind(1)
+        a, b, c, d = self._forms_on(query.device)[used // width].unbind(1)
         keys: Tensor = key_with((a, b, c, d), used % width - self.options.window, query, scale)
         return keys
 

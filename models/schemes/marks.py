@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.devices import sent
 from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.schemes.relation import Code, Ints, Phi, Pointer, Relation
 from lengthlens.models.schemes.scheme import NamedKeys, Positions, Sizes, option, readable
@@ -257,7 +256,7 @@ class LearnedFields(LearnedRelation):
         """Form [pointer, 5] and value [pointer] of the places [form·value] in use."""
         width = self.bias.shape[-1]
         places = torch.arange(len(self.forms) * width, device=device) if used is None else used
-        return sent(torch.tensor(self.forms, device="cpu"), device)[places // width], places % width - width // 2
+        return self._forms_on(device)[places // width], places % width - width // 2
 
     def fields(self, tokens: Tensor) -> Fields:
         """The fields of rows of ids [row, pos]; of the first alone where the host sees that all have the same."""

@@ -1,0 +1,57 @@
+"""What only a GPU can show: its precision, its bits, compiled and captured steps, and several of them at once."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import lengthlens as ll
+from lengthlens.models.schemes import scheme_names
+from lengthlens.runs.sweep import Grid
+from lengthlens.runs.trainer import Trainer
+
+if not torch.cuda.is_available():
+    pytest.skip("there is no GPU here", allow_module_level=True)
+
+pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore")]
+TINY = {"train_max": 3, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 40, "device": "cuda"}
+
+
+def small(scheme: str, **changes: object) -> ll.RunConfig:
+    task = "addition" if scheme in ("coupled", "abacus") else "copy"
+    return ll.RunConfig.from_dict({"task": task, "scheme": scheme, **TINY, **changes})
+
+
+def test_bfloat16() -> None:
+    assert ll.train(small("rope", precision="bfloat16", steps=12)).status.steps == 12
+
+
+@pytest.mark.parametrize("scheme", scheme_names())
+@pytest.mark.parametrize("settings", [{"compile": True}, {"graphs": True}, {"compile": True, "graphs": True}], ids=str)
+def test_compiled_and_captured_steps_learn_what_plain_ones_do(settings: dict[str, bool], scheme: str) -> None:
+    plain, quick = (Trainer(small(scheme, **more)) for more in ({}, settings))
+    for _ in range(4):
+        torch.testing.assert_close(quick._step(), plain._step(), atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("scheme", scheme_names())
+def test_deterministic_runs_have_the_same_bits(scheme: str) -> None:
+    """In a process that has multiplied before, as `ll.train` is asked for it at any time."""
+    torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
+    one, other = (ll.train(small(scheme, deterministic=True, steps=9)).model for _ in range(2))
+    assert all(map(torch.equal, one.parameters(), other.parameters()))
+
+
+def test_coarser_products_are_asked_for_and_taken_back() -> None:
+    ll.train(small("rope", tf32=True, steps=9))
+    x = torch.randn(512, 512, device="cuda")
+    assert float((x @ x - (x.double() @ x.double()).float()).abs().max()) < 1e-3
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_a_sweep_uses_all_gpus(tmp_path: Path) -> None:
+    store, settings = ll.RunStore(tmp_path), {**TINY, "steps": 3}
+    outcomes = ll.sweep(Grid(["copy"], ["rope"], range(3 * torch.cuda.device_count()), [3], settings=settings), store)
+    assert {outcome.status for outcome in outcomes} == {"not-converged"}
+    used = {event["device"] for run in store.runs() for event in run.events()[:1]}
+    assert used == {f"cuda:{k}" for k in range(torch.cuda.device_count())}
