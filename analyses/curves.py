@@ -18,7 +18,7 @@ from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.canvas import Canvas, Given, legend_height
+from lengthlens.analyses.canvas import Canvas, drawn, legend_height
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, Index, MissingError, measured
 from lengthlens.analyses.tables import Table, of_frame
@@ -70,7 +70,7 @@ def cell_table(study: Study) -> pd.DataFrame:
     rows = []
     for task in theme.tasks_in_order(study.runs["row"]):
         own = study.runs[study.runs["row"] == task]
-        for label in theme.in_order(own["label"]):
+        for label in theme.schemes_in_order(own["label"]):
             part = own[own["label"] == label]
             good = part[part["accurate"]]
             row = {"task": task, "scheme": label, "verdict": part["verdict"].iloc[0]}
@@ -137,7 +137,7 @@ def exact_multiples(
 
 def side_by_side(found: pd.DataFrame) -> pd.DataFrame:
     """The rows with a column `aside`: by how many marks each is moved, so that those of one place can all be seen."""
-    order = {label: k for k, label in enumerate(theme.in_order(found["label"]))}
+    order = {label: k for k, label in enumerate(theme.schemes_in_order(found["label"]))}
     placed = found.assign(place=(found["mean"] / SAME).round(), order=found["label"].map(order)).sort_values("order")
     groups = placed.groupby(["row", "scale", "place"])["order"]
     size = groups.transform("size")
@@ -156,28 +156,24 @@ def _exact_line(axes: Axes, own: Curve, look: dict[str, Any]) -> None:
         axes.add_line(Line2D(own["scale"][part], own["mean"][part], **mark))
 
 
-def plot_exact_match(
-    rows: Sequence[Mapping[str, Any]], train_max: int, title: str, ax: Given | None = None, width: float | None = None
-) -> Figure:
+@drawn
+def plot_exact_match(canvas: Canvas, rows: Sequence[Mapping[str, Any]], train_max: int, title: str) -> None:
     """Exact match of one run with its interval, with and without the end token; the training range is shaded.
 
     `rows` as `lengthlens evaluate --json` prints them; lengths that the scheme cannot process are left out.
     """
     scored = sorted((row for row in rows if not row.get("reason")), key=lambda row: row["length"])
     lengths = [row["length"] for row in scored]
-    canvas = Canvas(ax, width)
-    with theme.style():
-        axes = canvas.panel(theme.COLUMN * 1.2, 2.3)
-        names = ("exact_match", "exact_match_no_end", "exact_match_low", "exact_match_high")
-        exact, no_end, low, high = ([row[name] for row in scored] for name in names)
-        axes.fill_between(lengths, low, high, color=theme.BLUE, alpha=0.25, linewidth=0)
-        axes.plot(lengths, exact, marker="o", color=theme.BLUE, label="exact match")
-        axes.plot(lengths, no_end, "--", color=theme.ORANGE, label="without the end token")
-        length_axis(axes, min([1, *lengths]), max([train_max, *lengths]), train_max)
-        axes.set(xlabel="scale n", ylabel="exact match")
-        axes.set_title(theme.literal(textwrap.fill(title, int(canvas.width(4) * 16))))
-        axes.legend()
-    return canvas.figure
+    axes = canvas.panel(theme.COLUMN * 1.2, 2.3)
+    names = ("exact_match", "exact_match_no_end", "exact_match_low", "exact_match_high")
+    exact, no_end, low, high = ([row[name] for row in scored] for name in names)
+    axes.fill_between(lengths, low, high, color=theme.BLUE, alpha=0.25, linewidth=0)
+    axes.plot(lengths, exact, marker="o", color=theme.BLUE, label="exact match")
+    axes.plot(lengths, no_end, "--", color=theme.ORANGE, label="without the end token")
+    length_axis(axes, min([1, *lengths]), max([train_max, *lengths]), train_max)
+    axes.set(xlabel="scale n", ylabel="exact match")
+    axes.set_title(theme.literal(textwrap.fill(title, int(canvas.width(4) * 16))))
+    axes.legend()
 
 
 def length_axis(axes: Axes, first: float, last: float, train_max: float | None) -> None:
@@ -251,27 +247,26 @@ def _log_axes(axes: Axes, found: pd.DataFrame, bottom: float) -> None:
     axes.set_ylim(bottom=0.8 * max(1.0, bottom))
 
 
-def plot_src(rows: list[dict[str, Any]], ax: Given | None = None, width: float | None = None) -> Figure:
+@drawn
+def plot_src(canvas: Canvas, rows: list[dict[str, Any]]) -> None:
     """SRC against n from the rows of `lengthlens.tasks.complexity.src_rows`: declared, and searched where it was.
 
     A scale at which no operators of the arity suffice has infinite SRC and is marked at the upper edge.
     """
-    table, canvas = pd.DataFrame(rows), Canvas(ax, width)
-    with theme.style():
-        axes = canvas.panel(theme.COLUMN, 2.2)
-        axes.plot(table["scale"], table["declared"], color=theme.BLUE, marker="o", label="declared (upper bound)")
-        top = 1.25 * max(2.0, float(table["declared"].max()))
-        if "searched" in table:
-            finite = table[table["searched"] < math.inf]
-            label = f"searched, arity ≤ {int(table['arity'].iloc[0])}"
-            axes.plot(finite["scale"], finite["searched"], "s--", color=theme.VERMILION, label=label)
-            beyond = table.loc[table["searched"] == math.inf, "scale"]
-            if len(beyond):
-                infinite = [top * 0.97] * len(beyond)
-                axes.plot(beyond, infinite, "^", color=theme.VERMILION, clip_on=False, label="searched: infinite")
-        axes.set(title=table["task"].iloc[0], xlabel="scale n", ylim=(0, top))
-        axes.set_ylabel("distinct operators at scales ≤ n")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(loc="best")
-    return canvas.figure
+    table = pd.DataFrame(rows)
+    axes = canvas.panel(theme.COLUMN, 2.2)
+    axes.plot(table["scale"], table["declared"], color=theme.BLUE, marker="o", label="declared (upper bound)")
+    top = 1.25 * max(2.0, float(table["declared"].max()))
+    if "searched" in table:
+        finite = table[table["searched"] < math.inf]
+        label = f"searched, arity ≤ {int(table['arity'].iloc[0])}"
+        axes.plot(finite["scale"], finite["searched"], "s--", color=theme.VERMILION, label=label)
+        beyond = table.loc[table["searched"] == math.inf, "scale"]
+        if len(beyond):
+            infinite = [top * 0.97] * len(beyond)
+            axes.plot(beyond, infinite, "^", color=theme.VERMILION, clip_on=False, label="searched: infinite")
+    axes.set(title=table["task"].iloc[0], xlabel="scale n", ylim=(0, top))
+    axes.set_ylabel("distinct operators at scales ≤ n")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="best")

@@ -27,10 +27,10 @@ from lengthlens.analyses.front import with_kind
 from lengthlens.analyses.prediction import others_mean, usable
 from lengthlens.analyses.statistics import auc, difference, estimate
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import EXTRAPOLATES, MissingError
+from lengthlens.analyses.table import MissingError
 from lengthlens.analyses.tables import Table, interval, of_frame
 from lengthlens.models.schemes import SchemeSpec
-from lengthlens.runs.evaluation import wilson
+from lengthlens.runs.evaluation import EXTRAPOLATES, wilson
 
 FLAT = 0.3  # ι of interchange SRC up to which the operators are said not to grow; any bound up to 0.5 calls the same
 WITHIN = 2  # factor by which a predicted length may be off

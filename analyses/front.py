@@ -11,8 +11,9 @@ from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas, legend_height
 from lengthlens.analyses.prediction import Prediction, prediction, predictors
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, Index, MissingError, indices, records
+from lengthlens.analyses.table import FACTORS, Index, MissingError, indices, records
 from lengthlens.analyses.tables import Table, interval, of_frame
+from lengthlens.runs.evaluation import EXTRAPOLATES
 from lengthlens.tasks import TASKS
 
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 0.8, "markersize": 3, "zorder": 4}

@@ -166,12 +166,10 @@ def _cells(part: pd.DataFrame, layers: int, width: int) -> Any:
 
 
 @drawn
-def plot_relevance(
-    canvas: Canvas, found: Relevance, words: Sequence[str], row: int = 0, read: Sequence[int] = ()
-) -> None:
-    """Relevance of each token and position of one input to the answer; keys that the circuit reads are underlined."""
-    tokens = found.tokens[row].cpu().numpy()
-    parts = {"tokens": tokens} | ({} if found.positions is None else {"positions": found.positions[row].cpu().numpy()})
+def plot_relevance(canvas: Canvas, found: Relevance, words: Sequence[str]) -> None:
+    """Relevance of each token and position of one input, the first, to the answer."""
+    tokens = found.tokens[0].cpu().numpy()
+    parts = {"tokens": tokens} | ({} if found.positions is None else {"positions": found.positions[0].cpu().numpy()})
     if len(words) != len(tokens):
         raise UserError(f"{len(words)} words were given for {len(tokens)} tokens: one for each is needed")
     most = max(float(np.abs(part).max()) for part in parts.values()) or 1.0
@@ -183,6 +181,4 @@ def plot_relevance(
     axes.set_xticks(range(len(words)), [theme.literal(word) for word in words], fontsize=max(size, 4))
     axes.set_yticks(range(len(parts)), list(parts))
     axes.tick_params(length=0)
-    for key in read:
-        axes.plot([key - 0.4, key + 0.4], [len(parts) - 0.5] * 2, color="black", linewidth=2, clip_on=False)
     canvas.figure.colorbar(image, ax=axes, label=found.method)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.canvas import Canvas, Given
+from lengthlens.analyses.canvas import Canvas, drawn
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, MissingError, indices, records
 from lengthlens.analyses.tables import Table, of_frame, spread
@@ -123,34 +122,32 @@ def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*names, *beyond, "reasons"])
 
 
-def plot_verdicts(table: pd.DataFrame, ax: Given | None = None, width: float | None = None) -> Figure:
+@drawn
+def plot_verdicts(canvas: Canvas, table: pd.DataFrame) -> None:
     """Tasks by schemes, from the rows of `verdict_grid`.
 
     Colour is the verdict. In an impossible cell the letters are the properties that fail: I (not isolated), S (not
     stable), C (not covered). A star says that another value of an option of the same scheme makes it possible. Signs
     and lightness carry the rest, so that it can be printed in grey.
     """
-    schemes = theme.in_order(table["scheme"])
+    schemes = theme.schemes_in_order(table["scheme"])
     family = dict(zip(table["task"], table["task_family"]))
     tasks = sorted(family, key=lambda task: FAMILIES.index(family[task]))  # within each, in the order of the table
-    canvas = Canvas(ax, width)
-    with theme.style():
-        axes = canvas.panel(1.75 + CELL_WIDTH * len(tasks), 1.7 + CELL_HEIGHT * len(schemes))
-        for row in records(table):
-            x, y = tasks.index(row["task"]), schemes.index(row["scheme"])
-            fill, ink, sign = theme.VERDICTS[row["verdict"]]
-            axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
-            text = (row["failing"] if row["verdict"] == "impossible" else sign) + "*" * bool(row["other_option"])
-            axes.text(x + 0.5, y + 0.53, text, color=ink, ha="center", va="center", fontsize=5)
-        _verdict_frame(axes, tasks, schemes, set(table.loc[table["verdict"] == "possible", "scheme"]))
-        for at in _borders([family[task] for task in tasks]):
-            axes.axvline(at, color="black", linewidth=0.8)
-        for at in _borders([theme.family(name) for name in schemes]):
-            axes.axhline(at, color="black", linewidth=0.5)
-        first = table.iloc[0]
-        axes.set_xlabel(f"trained up to n={first.train_max}, judged up to n={first.test_max}", labelpad=6)
-        canvas.legend(_verdict_legend(table), handlelength=1.4)
-    return canvas.figure
+    axes = canvas.panel(1.75 + CELL_WIDTH * len(tasks), 1.7 + CELL_HEIGHT * len(schemes))
+    for row in records(table):
+        x, y = tasks.index(row["task"]), schemes.index(row["scheme"])
+        fill, ink, sign = theme.VERDICTS[row["verdict"]]
+        axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
+        text = (row["failing"] if row["verdict"] == "impossible" else sign) + "*" * bool(row["other_option"])
+        axes.text(x + 0.5, y + 0.53, text, color=ink, ha="center", va="center", fontsize=5)
+    _verdict_frame(axes, tasks, schemes, set(table.loc[table["verdict"] == "possible", "scheme"]))
+    for at in _borders([family[task] for task in tasks]):
+        axes.axvline(at, color="black", linewidth=0.8)
+    for at in _borders([theme.family(name) for name in schemes]):
+        axes.axhline(at, color="black", linewidth=0.5)
+    first = table.iloc[0]
+    axes.set_xlabel(f"trained up to n={first.train_max}, judged up to n={first.test_max}", labelpad=6)
+    canvas.legend(_verdict_legend(table), handlelength=1.4)
 
 
 def _verdict_frame(axes: Axes, tasks: list[str], schemes: list[str], possible: set[str]) -> None:

@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.canvas import Canvas, Given, legend_height
+from lengthlens.analyses.canvas import Canvas, drawn, legend_height
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import MissingError
 from lengthlens.analyses.tables import Table, of_frame
@@ -18,7 +17,8 @@ TARGET: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white"}
 
 
-def plot_pola(table: pd.DataFrame, ax: Given | None = None, width: float | None = None) -> Figure:
+@drawn
+def plot_pola(canvas: Canvas, table: pd.DataFrame) -> None:
     """LRC and error against scale, from the rows of `pola_table` (of one target, and one or more schemes).
 
     Left, the number of distinct values that the target has, and of classes on which each scheme spends it. Right,
@@ -26,24 +26,19 @@ def plot_pola(table: pd.DataFrame, ax: Given | None = None, width: float | None 
     scores. Lines are predictions; marks, where there was real training, are what gradient descent reached. The panels
     are `LRC` and `error`.
     """
-    canvas = Canvas(ax, width)
-    with theme.style():
-        axes_of = canvas.panels(
-            ["LRC", "error"], theme.PAGE, 2.4, across=2, least=2.5, more=0.8 if canvas.narrow else 0.1
-        )
-        scales = _scales(table)
-        for name, axes in axes_of.items():
-            (_complexity if name == "LRC" else _error)(axes, table, scales)
-            axes.set_xlabel("scale n")
-            middle, top = int(table["train_max"].iloc[0]) / 2, axes.get_xaxis_transform()
-            axes.text(middle, 1.02, "training", ha="center", va="bottom", transform=top, fontsize=6)
-        if canvas.own:
-            where = {"loc": "outside lower center", "ncols": 2} if canvas.narrow else {"loc": "outside right upper"}
-            canvas.figure.legend(handles=_legend(table), handlelength=2.6, **where)
-            canvas.figure.suptitle(f"Target: {table['target'].iloc[0]}", fontsize=8)
-        else:
-            canvas.legend(_legend(table), handlelength=2.6)
-    return canvas.figure
+    axes_of = canvas.panels(["LRC", "error"], theme.PAGE, 2.4, across=2, least=2.5, more=0.8 if canvas.narrow else 0.1)
+    scales = _scales(table)
+    for name, axes in axes_of.items():
+        (_complexity if name == "LRC" else _error)(axes, table, scales)
+        axes.set_xlabel("scale n")
+        middle, top = int(table["train_max"].iloc[0]) / 2, axes.get_xaxis_transform()
+        axes.text(middle, 1.02, "training", ha="center", va="bottom", transform=top, fontsize=6)
+    if canvas.own:
+        where = {"loc": "outside lower center", "ncols": 2} if canvas.narrow else {"loc": "outside right upper"}
+        canvas.figure.legend(handles=_legend(table), handlelength=2.6, **where)
+        canvas.figure.suptitle(f"Target: {table['target'].iloc[0]}", fontsize=8)
+    else:
+        canvas.legend(_legend(table), handlelength=2.6)
 
 
 class LinearAttention(Finding):

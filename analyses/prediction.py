@@ -200,10 +200,10 @@ def too_few(own: Frame) -> str:
     )
 
 
-def enough(own: Frame, statistic: Statistic, name: str, note: str = "") -> Row:
+def enough(own: Frame, statistic: Statistic, name: str) -> Row:
     """As `stated`, if there are enough runs for a statement about all; else nothing, and what is missing."""
     missing = why_undefined(own["positive"]) or too_few(own)
-    return stated(own, statistics.mean(np.full(len(own), np.nan)) if missing else statistic, name, missing or note)
+    return stated(own, statistics.mean(np.full(len(own), np.nan)) if missing else statistic, name, missing)
 
 
 def stated(own: Frame, statistic: Statistic, name: str, note: str = "") -> Row:

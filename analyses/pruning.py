@@ -16,9 +16,9 @@ from matplotlib.lines import Line2D
 from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas, legend_height
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import EXTRAPOLATES, FACTORS, MissingError, indices, records
+from lengthlens.analyses.table import FACTORS, MissingError, indices, records
 from lengthlens.analyses.tables import Table, of_frame
-from lengthlens.runs.evaluation import wilson
+from lengthlens.runs.evaluation import EXTRAPOLATES, wilson
 
 FLAT = 0.1  # ι up to which SRC is said not to grow: less than a doubling over a thousandfold of scale
 EDGE: dict[str, Any] = {"markeredgewidth": 0.9, "markersize": 4.5, "linestyle": "none", "marker": "o"}

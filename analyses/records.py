@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.canvas import Canvas, Given
+from lengthlens.analyses.canvas import Canvas
 from lengthlens.analyses.curves import exact_multiples
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import CELL, MissingError, records
-from lengthlens.analyses.tables import Table, of_frame
+from lengthlens.analyses.tables import NOTHING, Table, of_frame
 from lengthlens.models.schemes import SchemeSpec
 
 GOAL = 0.99  # exact match, end token included, that every seed has to reach
@@ -35,7 +34,6 @@ FEWER = 0.1  # share of the instances that do for a length, once none was right 
 SCALED, UNSCALED = "log", "none"  # attention scores by the logarithm of the length, or not
 SCALING = "/score_scaling="  # before its name in a scheme's label, where it is not the scheme's usual one
 SHOWN = (20, 100, 1000, 10_000)  # lengths with a column of their own
-NOTHING = "–"
 STAR: dict[str, Any] = {"marker": "*", "markersize": 5, "color": "black", "linestyle": "none"}
 MISSED = STAR | {"markerfacecolor": "white", "markeredgewidth": 0.7}
 
@@ -53,7 +51,26 @@ class Records(Finding):
     )
 
     def draw(self, study: Study, canvas: Canvas) -> None:
-        _draw(study.once(best), canvas)
+        """A panel for each task, a line for each scheme at its better scaling of scores.
+
+        Lines are medians over the seeds, bands reach down to the worst seed. A star stands at each goal, filled if
+        every seed reaches it.
+        """
+        chosen = study.once(best)
+        run = chosen[chosen["seeds"] > 0]
+        curves = run.assign(scale=run["length"], mean=run["median"], low=run["worst"], high=run["median"])
+        wanted = goals(chosen)
+        words = {"reached": f"goal reached: {GOAL}, every seed", "not reached": "goal not reached"}
+        looks = {"reached": STAR, "not reached": MISSED}
+        missed = wanted["state"] != "reached"
+        shown = [name for name, there in (("reached", ~missed), ("not reached", missed)) if there.any()]
+        stars = [Line2D([], [], **looks[name], label=words[name]) for name in shown]
+        axes_of = exact_multiples(curves, "median to worst seed", canvas, stars, top=GOAL_SCHEME)
+        for axes in axes_of.values():
+            axes.set_title(axes.get_title(), pad=9)  # room for the stars
+        for goal in records(wanted):
+            if goal["row"] in axes_of:
+                axes_of[goal["row"]].plot(goal["length"], 1.1, **looks.get(goal["state"], MISSED), clip_on=False)
 
     def tables(self, study: Study) -> dict[str, Table]:
         return tables(study.once(best))
@@ -141,7 +158,7 @@ def best(study: Study) -> Frame:
     keys = [*CELL, "score_scaling"]
     merged = pd.DataFrame(chosen).merge(training(found), on=keys).merge(over_seeds, on=keys)
     merged = study.named(merged)
-    tasks, schemes = theme.tasks_in_order(merged["task"]), theme.in_order(merged["scheme"])
+    tasks, schemes = theme.tasks_in_order(merged["task"]), theme.schemes_in_order(merged["scheme"])
     first = [GOAL_SCHEME] if GOAL_SCHEME in schemes else []
     order = {name: k for k, name in enumerate([*tasks, *dict.fromkeys([*first, *schemes])])}
     placed = merged.assign(**{name: merged[name].map(order) for name in CELL[:2]})
@@ -180,35 +197,6 @@ def sentences(chosen: Frame) -> list[str]:
             f"{len(rows) - len(rest)} of {len(rows)} tasks{'; ' + ', '.join(rest) if rest else ''}."
         )
     return said
-
-
-def plot_records(chosen: Frame, ax: Given | None = None, width: float | None = None) -> Figure:
-    """A panel for each task, a line for each scheme at its better scaling of scores, from `best`.
-
-    Lines are medians over the seeds, bands reach down to the worst seed. A star stands at each goal, filled if every
-    seed reaches it.
-    """
-    canvas = Canvas(ax, width)
-    with theme.style():
-        _draw(chosen, canvas)
-    return canvas.figure
-
-
-def _draw(chosen: Frame, canvas: Canvas) -> None:
-    run = chosen[chosen["seeds"] > 0]
-    curves = run.assign(scale=run["length"], mean=run["median"], low=run["worst"], high=run["median"])
-    wanted = goals(chosen)
-    words = {"reached": f"goal reached: {GOAL}, every seed", "not reached": "goal not reached"}
-    looks = {"reached": STAR, "not reached": MISSED}
-    missed = wanted["state"] != "reached"
-    shown = [name for name, there in (("reached", ~missed), ("not reached", missed)) if there.any()]
-    stars = [Line2D([], [], **looks[name], label=words[name]) for name in shown]
-    axes_of = exact_multiples(curves, "median to worst seed", canvas, stars, top=GOAL_SCHEME)
-    for axes in axes_of.values():
-        axes.set_title(axes.get_title(), pad=9)  # room for the stars
-    for goal in records(wanted):
-        if goal["row"] in axes_of:
-            axes_of[goal["row"]].plot(goal["length"], 1.1, **looks.get(goal["state"], MISSED), clip_on=False)
 
 
 def tables(chosen: Frame) -> dict[str, Table]:

@@ -35,23 +35,23 @@ class Estimate(NamedTuple):
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
-def group_weights(groups: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+def group_weights(groups: ArrayLike, resamples: int = RESAMPLES) -> Floats:
     """How often each run's group is drawn in each resample, [resample, run].
 
     >>> group_weights(["a", "a", "b"], resamples=1).tolist() in ([[2, 2, 0]], [[1, 1, 1]], [[0, 0, 2]])
     True
     """
     which, names = pd.factorize(np.asarray(groups))
-    return _draws(len(names), resamples, seed)[:, which]
+    return _draws(len(names), resamples)[:, which]
 
 
 @cache
-def _draws(groups: int, resamples: int, seed: int) -> Floats:
+def _draws(groups: int, resamples: int) -> Floats:
     """How often each group is drawn, [resample, group]."""
-    return np.random.default_rng(seed).multinomial(groups, [1 / groups] * groups, resamples).astype(float)
+    return np.random.default_rng(0).multinomial(groups, [1 / groups] * groups, resamples).astype(float)
 
 
-def estimate(statistic: Statistic, groups: ArrayLike, seed: int = 0) -> Estimate:
+def estimate(statistic: Statistic, groups: ArrayLike) -> Estimate:
     """The statistic of all runs, with the interval of resampled groups; of no runs there is none."""
     groups = np.asarray(groups)
     found = float(statistic(np.ones((1, len(groups))))[0]) if len(groups) else NAN
@@ -59,7 +59,7 @@ def estimate(statistic: Statistic, groups: ArrayLike, seed: int = 0) -> Estimate
         return Estimate(found)
     if (number := len(set(groups.tolist()))) < LEAST_GROUPS:
         return Estimate(found, note=f"{number} cell{'s' * (number != 1)} of task and scheme: too few for an interval")
-    values = statistic(group_weights(groups, seed=seed))
+    values = statistic(group_weights(groups))
     known = values[~np.isnan(values)]
     if len(known) < len(values) / 2:
         return Estimate(found, note="too few groups for an interval")

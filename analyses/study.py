@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas, Given
 from lengthlens.analyses.table import CELL, Index, MissingError, as_study, indices, of_runs, per_run, read_study
-from lengthlens.analyses.tables import Table
+from lengthlens.analyses.tables import Table, several
 from lengthlens.errors import unknown
 from lengthlens.notebook import Share, card
 
@@ -101,8 +101,7 @@ class Study:
             return str(self.about["title"])
         trained = self.table[self.table["target"] == ""]
         tasks, schemes = trained["task"].nunique(), trained["scheme"].nunique()
-        counted = f"{tasks} task{'s' * (tasks != 1)} under {schemes} position embedding{'s' * (schemes != 1)}"
-        return f"Length extrapolation: {counted}"
+        return f"Length extrapolation: {several(tasks, 'task')} under {several(schemes, 'position embedding')}"
 
     def select(self, tasks: Iterable[str] = (), schemes: Iterable[str] = (), seeds: Iterable[int] = ()) -> "Study":
         """The part of it with these tasks, schemes and seeds; without names of a kind, all of that kind.

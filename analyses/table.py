@@ -23,7 +23,7 @@ from lengthlens.files import make_directory, printable, read_whole, sha256, writ
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.probes.invariance import THRESHOLD_COLUMNS
 from lengthlens.probes.probe import PROBES
-from lengthlens.runs.evaluation import ACCURATE
+from lengthlens.runs.evaluation import ACCURATE, EXTRAPOLATES
 from lengthlens.values import anything, list_of, map_of, parse_json, parse_parquet, parsed, record, shown, text
 
 SCHEMA = 3  # version of the columns below
@@ -66,7 +66,6 @@ PROVENANCE_RULE = record(
     loose=True,
 )
 
-EXTRAPOLATES = 0.9  # least exact match beyond the training range of a run that is said to extrapolate
 FACTORS = (2, 10)  # times the training range; the first decides whether a run extrapolates
 ONCE = ("in_range_exact_match", "train_loss", "margin", "steps", "seconds")  # a run has these without a scale
 OF_CELLS = ("verdict", "declared_src")  # measures that belong to a cell

@@ -4,20 +4,16 @@ Colours are those of Okabe and Ito, which readers with any form of colour blindn
 a family of schemes; within a family, line style and marker tell them apart, so that nothing hangs on colour alone.
 """
 
-import io
 import itertools
-import pathlib
 import re
 import textwrap
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
-from unittest.mock import patch
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from fontTools import subset  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import is_color_like
@@ -26,11 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
 from matplotlib.transforms import IdentityTransform
-from PIL import Image
 
-from lengthlens.analyses.pgf import write_pgf
-from lengthlens.errors import UserError
-from lengthlens.files import make_directory, write_whole
 from lengthlens.models.schemes.spec import SCHEMES, WRAPPERS
 from lengthlens.tasks import TASKS
 
@@ -89,17 +81,6 @@ RC: dict[Any, Any] = {
 }  # fmt: skip
 
 
-LAYOUT = ("GDEF", "GPOS", "GSUB", "MATH", "kern")  # tables by which a program sets letters; those of a PDF are set
-
-
-def without_layout(*args: Any, load: Any = subset.load_font) -> Any:
-    """A font as fontTools loads it, without these tables: to read and cut them takes most of the time of a font."""
-    font = load(*args)
-    for table in filter(font.__contains__, LAYOUT):
-        del font[table]
-    return font
-
-
 def style() -> AbstractContextManager[None]:
     """Matplotlib's settings for one figure; those outside are left alone."""
     return mpl.rc_context(RC)
@@ -138,14 +119,14 @@ def family(scheme: str) -> str:
     return SCHEMES[bare(scheme)].family if bare(scheme) in SCHEMES else OWN
 
 
-def in_order(schemes: Iterable[str]) -> list[str]:
+def schemes_in_order(schemes: Iterable[str]) -> list[str]:
     """Schemes as every figure lists them: by family, the most structured first, then as they are registered.
 
     Options come behind the scheme they belong to, numbers by size.
 
-    >>> in_order(["none", "rope", "ideal", "hinted:relative", "relative"])
+    >>> schemes_in_order(["none", "rope", "ideal", "hinted:relative", "relative"])
     ['ideal', 'hinted:relative', 'relative', 'rope', 'none']
-    >>> in_order(["t5", "relative/max_distance=12", "relative/max_distance=3", "relative"])
+    >>> schemes_in_order(["t5", "relative/max_distance=12", "relative/max_distance=3", "relative"])
     ['t5', 'relative', 'relative/max_distance=3', 'relative/max_distance=12']
     """
     families, registered = ({name: k for k, name in enumerate(names)} for names in (FAMILY_COLOURS, SCHEMES))
@@ -175,7 +156,7 @@ def colours(labels: Iterable[str]) -> dict[str, str]:
     >>> colours(["rope", "mine/k=2", "mine", "another"])
     {'rotary': '#D55E00', 'another': '#882255', 'mine': '#44AA99'}
     """
-    groups = list(dict.fromkeys(map(group, in_order(labels))))
+    groups = list(dict.fromkeys(map(group, schemes_in_order(labels))))
     taken = iter(itertools.cycle(OWN_COLOURS))
     return {each: FAMILY_COLOURS.get(each) or _named_colour(each) or next(taken) for each in groups}
 
@@ -199,7 +180,7 @@ def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     >>> looks["relative"]["marker"] == looks["relative/max_distance=3"]["marker"]
     False
     """
-    found, taken, ordered = dict[str, dict[str, Any]](), set[tuple[str, int]](), in_order(labels)
+    found, taken, ordered = dict[str, dict[str, Any]](), set[tuple[str, int]](), schemes_in_order(labels)
     colour_of = colours(ordered)
     for label in sorted(ordered, key=lambda each: "/" in each):
         mine, first = group(label), _place(label)
@@ -253,32 +234,6 @@ def saying(sentence: str, width: float = COLUMN) -> Figure:
         text = literal(textwrap.fill(sentence, int(width * 16)))
         axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, color="#555555")
     return figure
-
-
-def save(figure: Figure, path: pathlib.Path) -> None:
-    """Write a figure whole or not at all, at the resolution of all figures; the same figure is the same bytes."""
-    kind, formats = path.suffix[1:], figure.canvas.get_supported_filetypes()
-    if kind not in formats:
-        raise UserError(f"cannot draw into '{path}': the formats are {', '.join(sorted(formats))}")
-    make_directory(path.parent)
-    if kind == "pgf":
-        with style():
-            write_pgf(figure, path)
-        return
-    data = io.BytesIO()
-    without_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
-    with style(), patch.object(subset, "load_font", without_layout):
-        figure.savefig(data, format={"png": "rgba"}.get(kind, kind), metadata=without_date)
-    write_whole(path, opaque(data.getvalue(), figure) if kind == "png" else data.getvalue())
-
-
-def opaque(pixels: bytes, figure: Figure) -> bytes:
-    """A drawn figure as PNG: without transparency, of which it has none, it is as small and made in half the time."""
-    dpi, data = RC["savefig.dpi"], io.BytesIO()
-    wide = int(figure.get_figwidth() * dpi)
-    image = Image.frombuffer("RGBA", (wide, len(pixels) // 4 // wide), pixels, "raw", "RGBA", 0, 1).convert("RGB")
-    image.save(data, "png", dpi=(dpi, dpi), compress_level=3)
-    return data.getvalue()
 
 
 def drawing_order(looks: dict[str, dict[str, Any]], top: str = "", marks: float = 3.0) -> dict[str, dict[str, Any]]:

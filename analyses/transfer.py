@@ -41,7 +41,7 @@ class ReadoutTransfer(Finding):
         found = study.once(accuracies)
         if found.empty:
             raise MissingError("the table has no transfer of readouts in a run that is accurate in range")
-        schemes, tasks = theme.in_order(found["label"]), theme.tasks_in_order(found["row"])
+        schemes, tasks = theme.schemes_in_order(found["label"]), theme.tasks_in_order(found["row"])
         fits, tests = sorted(found["fit_scale"].unique()), sorted(found["scale"].unique())
         margin = NARROW_MARGIN if canvas.narrow else MARGIN
         cell = min(CELL, (canvas.width(theme.PAGE) - margin) / len(tasks))

@@ -7,7 +7,7 @@ import click
 
 from lengthlens.commands import options
 from lengthlens.commands.options import OutFile, as_json, store_option
-from lengthlens.commands.terminal import print_json, print_table, progress, stoppable
+from lengthlens.commands.terminal import print_json, print_table, progress, save_figure, stoppable
 from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
@@ -160,13 +160,14 @@ def patch_command(
 
     found = store.find(run)
     with stoppable("patching", kept=False), progress("patching"):
-        table = patch_by_role(found.model().eval(), None, length or found.config.train_max, onto, roles=roles or None)
+        scale = found.config.train_max if length is None else length
+        table = patch_by_role(found.model().eval(), None, scale, onto, roles=roles or None)
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     print_json(rows) if as_json else print_table(rows)
     if plot is not None:
-        from lengthlens.analyses import mechanism, theme
+        from lengthlens.analyses.mechanism import plot_patching
 
-        theme.save(mechanism.plot_patching(table, width=width), plot)
+        save_figure(plot_patching(table, width=width), plot)
 
 
 @click.command("attribute")
@@ -190,9 +191,9 @@ def attribute_command(
     rows = [{"position": k, "token": w, "of token": t, "of position": p} for k, (w, t, p) in enumerate(parts)]
     print_json(rows) if as_json else print_table(rows)
     if plot is not None:
-        from lengthlens.analyses import mechanism, theme
+        from lengthlens.analyses.mechanism import plot_relevance
 
-        theme.save(mechanism.plot_relevance(found, words, width=width), plot)
+        save_figure(plot_relevance(found, words, width=width), plot)
 
 
 INSIDE_COMMANDS = (inspect_command, surgery_command, patch_command, attribute_command)

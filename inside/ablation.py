@@ -10,11 +10,10 @@ A *relation* is ablated by hiding keys from the queries of one head, of a layer 
 circuit's step (by its name), or those for which a linear form of i, j and n is 0 (``i-j-n``: the key n back).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
@@ -38,7 +37,6 @@ from lengthlens.probes.subject import AnyModel, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating, right_tokens
 from lengthlens.tasks import Batch, Task
 
-How = Literal["mean", "resample", "zero"]
 HOW = ("mean", "resample", "zero")
 ROWS = 128
 KEEPS = 0.9  # exact match that a set of heads has to keep
@@ -179,7 +177,7 @@ class Ablations:
         """Exact match, and the share of answer tokens that are right, under hooks."""
         with evaluating(self.model), in_blocks(self.model):
             logits = self.model.run_with_hooks(self.tokens, fwd_hooks=list(hooks), **self.scale)
-        right = right_tokens(logits.float(), self.batch)
+        right = right_tokens(logits.float(), self.batch).cpu()
         return float(right.all(1).double().mean()), float(right.double().mean())
 
     def without(self, heads: Sequence[Head], how: str) -> list[Hook]:
@@ -251,12 +249,3 @@ def hidden_keys(task: Task, scale: int, tokens: Tensor, relation: str) -> Hidden
         raise nearest("role or form", relation, [*roles.names, "i-j", "i-j-n", "i+j-2n", "j"]) from None
     of_query, of_key = form.query * place[:, None] + form.scale * scale + form.constant, form.key * place
     return lambda queries: (of_query[queries] + of_key[: queries.stop] == 0)[None]
-
-
-@contextmanager
-def ablated(model: Any, heads: Sequence[str | Head], batch: Batch, how: str = "mean") -> Iterator[Any]:
-    """Inside the block, the heads give what they give on `batch` on average, or on another of its instances."""
-    named("way to ablate", how, HOW)
-    trial = Ablations(model, batch, int(batch.scale[0]))
-    with model.hooks(fwd_hooks=trial.without([head_named(model, head) for head in heads], how)):
-        yield model

@@ -28,11 +28,11 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.attention import per_head
 from lengthlens.models.schemes.scheme import Positions, PositionScheme
+from lengthlens.probes.stretch import edge
 from lengthlens.tasks import Task
 from lengthlens.tasks.task import Step
 
 Places = Callable[[Tensor], Tensor]  # ids [row, pos] to the position at which each token is to stand, [pos]
-EDGE = 2  # steps and symbols at either end of a part that have counterparts of their own
 ROWS_KEPT = 512  # queries whose keys' counterparts are kept: those of all would grow with the square of the length
 NEAR = 3  # other keys so near to the query keep their distance from it: what marks a token's neighbours stays
 
@@ -218,12 +218,12 @@ def spread(rank: int, of: int, over: int) -> int:
     >>> [spread(rank, 12, 6) for rank in range(12)]
     [0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 5]
     """
-    edge = min(EDGE, (over - 1) // 2)
-    if rank < edge or of <= over:
+    kept = edge(over)
+    if rank < kept or of <= over:
         return min(rank, over - 1)
-    if rank >= of - edge:
+    if rank >= of - kept:
         return over - (of - rank)
-    return edge + (rank - edge) * (over - 2 * edge) // (of - 2 * edge)
+    return kept + (rank - kept) * (over - 2 * kept) // (of - 2 * kept)
 
 
 def _parts(task: Task, scale: int) -> tuple[list[int], dict[int, Step]]:

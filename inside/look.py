@@ -88,7 +88,7 @@ def look_at(
     watchers += [(f"blocks.{layer}.hook_resid_post", keep(resid, layer)) for layer in layers]
     watchers += [(f"blocks.{layer}.attn.hook_pattern", keep(patterns, layer)) for layer in layers]
     watch(model, tokens, scale, watchers, blocked=False)
-    words = _words(model, task, tokens[0])
+    words = _words(task, tokens[0])
     lens = [_guesses(model, task, resid[layer]) for layer in (-1, *layers)]
     sources = {} if task is None else _sources(task, scale, tokens)
     return SequenceView(words, scale, torch.stack([patterns[layer] for layer in layers]), sources, lens)
@@ -118,7 +118,7 @@ def _most(task: Task) -> int:
     return scale
 
 
-def _words(model: AnyModel, task: Task | None, ids: Tensor) -> list[str]:
+def _words(task: Task | None, ids: Tensor) -> list[str]:
     return [str(k) for k in ids.tolist()] if task is None else [task.vocab[k] for k in ids.tolist()]
 
 
@@ -129,7 +129,7 @@ def _guesses(model: AnyModel, task: Task | None, resid: Tensor) -> list[list[Gue
         logits = inner.unembed(inner.ln_final(resid[None].to(subject_of(model).device)))[0].float().cpu()
     best = logits.softmax(-1).topk(min(GUESSES, logits.shape[-1]))
     return [
-        [Guess(*guess) for guess in zip(_words(model, task, ids), probabilities.tolist())]
+        [Guess(*guess) for guess in zip(_words(task, ids), probabilities.tolist())]
         for ids, probabilities in zip(best.indices, best.values)
     ]
 

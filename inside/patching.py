@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
@@ -35,7 +35,6 @@ from lengthlens.probes.subject import AnyModel, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating
 from lengthlens.tasks import Task
 
-Component = Literal["head", "attention", "mlp", "residual"]
 # Of each component, the name that TransformerLens gives its activation.
 ACTIVATIONS: dict[str, str] = {"head": "z", "attention": "attn_out", "mlp": "mlp_out", "residual": "resid_pre"}
 HOOKS = tuple(f"hook_{name}" for name in ACTIVATIONS.values())

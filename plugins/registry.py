@@ -320,7 +320,7 @@ def named_anywhere() -> bool:
 # -- other processes ---------------------------------------------------------------------------------------------------
 
 
-class Outfit(NamedTuple):
+class WorkerPlugins(NamedTuple):
     """What a worker needs to know the names that this process knows."""
 
     plugins: tuple[str, ...]  # files and modules to load
@@ -329,13 +329,13 @@ class Outfit(NamedTuple):
     objects: bytes  # what was registered otherwise, pickled; by value where no module has it, as in a notebook
 
 
-def outfit() -> Outfit:
-    """The plug-ins of this process, for `wear` in another one."""
+def plugins_for_workers() -> WorkerPlugins:
+    """The plug-ins of this process, for `load_in_worker` in another one."""
     known = [
         (kind, name, origin) for kind, registry in registries().items() for name, origin in registry.outside().items()
     ]
     if not known:
-        return Outfit((), (), (), b"")
+        return WorkerPlugins((), (), (), b"")
     import cloudpickle  # slow to import, and only for work on several processes
 
     from_plugins = tuple(each for each in known if each[2].plugin in _state.loaded.values())
@@ -344,28 +344,28 @@ def outfit() -> Outfit:
     plugins = tuple(key for key, name in _state.loaded.items() if name in used)
     folders = [str(Path(folder).resolve()) for folder in sys.path]
     own = tuple(folder for folder in folders if not folder.startswith((sys.prefix, sys.base_prefix)))
-    return Outfit(plugins, own, from_plugins, cloudpickle.dumps(objects) if objects else b"")
+    return WorkerPlugins(plugins, own, from_plugins, cloudpickle.dumps(objects) if objects else b"")
 
 
-def wear(outfit: Outfit) -> None:
+def load_in_worker(wanted: WorkerPlugins) -> None:
     """Load in a worker what the process that sent it work has loaded, with the same definitions.
 
     A worker of a cluster lives longer than what it is sent: a plug-in that has changed meanwhile is loaded again.
     """
-    sys.path += [folder for folder in outfit.folders if folder not in sys.path]
-    for plugin in outfit.plugins:
+    sys.path += [folder for folder in wanted.folders if folder not in sys.path]
+    for plugin in wanted.plugins:
         load_plugin(plugin)
-    here = {(kind, name): _registry(kind).origin(name) for kind, name, _ in outfit.origins}
-    if any((own := here[kind, name]) and own.fingerprint != asked.fingerprint for kind, name, asked in outfit.origins):
-        _forget(outfit.plugins)
-        for plugin in outfit.plugins:
+    here = {(kind, name): _registry(kind).origin(name) for kind, name, _ in wanted.origins}
+    if any((own := here[kind, name]) and own.fingerprint != asked.fingerprint for kind, name, asked in wanted.origins):
+        _forget(wanted.plugins)
+        for plugin in wanted.plugins:
             load_plugin(plugin)
-    for kind, name, origin in outfit.origins:
+    for kind, name, origin in wanted.origins:
         _registry(kind).same(name, origin)
-    if outfit.objects:
+    if wanted.objects:
         import cloudpickle
 
-        for kind, name, origin, value in cloudpickle.loads(outfit.objects):  # of our own process, never of a file
+        for kind, name, origin, value in cloudpickle.loads(wanted.objects):  # of our own process, never of a file
             if _registry(kind).outside().get(name) != origin:
                 _registry(kind).put(name, value, origin)
 

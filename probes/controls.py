@@ -1,7 +1,6 @@
-"""Models to try probes on: untrained, trained on shuffled labels, and built by hand with a known answer."""
+"""Models to try probes on: built by hand, with a known answer."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -11,42 +10,9 @@ from lengthlens.errors import Registry
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.runs.config import RunConfig
-from lengthlens.runs.trainer import Trainer
-from lengthlens.tasks import TASKS, Batch, Task
+from lengthlens.tasks import TASKS, Task
 
 SHARP = 30.0  # a score at which softmax leaves e⁻³⁰ for every other key: nothing, in float32
-
-
-def untrained(config: ModelConfig) -> HookedModel:
-    """The model of a config with its first weights."""
-    model: HookedModel = build(config).eval()
-    return model
-
-
-class ShuffledTrainer(Trainer):
-    """Trains as usual, on answers that have nothing to do with their prompts."""
-
-    def draw(self) -> Batch:
-        return shuffled_answers(super().draw(), self.data)
-
-
-def shuffled_answers(batch: Batch, generator: torch.Generator | None) -> Batch:
-    """Every answer position shuffled over the rows, each by itself: the same tokens there, from other instances."""
-    rows, length = batch.tokens.shape
-    order = torch.rand(rows, length, generator=generator).argsort(0).to(batch.tokens.device)
-    same_place = batch.answer_mask.all(0) if rows else batch.answer_mask.any(0)
-    tokens = torch.where(same_place, batch.tokens.gather(0, order), batch.tokens)
-    return Batch(tokens, batch.answer_mask, batch.scale)
-
-
-def trained_on_shuffled(config: RunConfig) -> HookedModel:
-    """The model of a run's config after as many steps on shuffled labels (one scale for each batch)."""
-    trainer = ShuffledTrainer(replace(config, lengths="one"))
-    while not trainer.done:
-        trainer.advance()
-    model: HookedModel = trainer.model.eval()
-    return model
 
 
 def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:

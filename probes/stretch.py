@@ -53,13 +53,12 @@ from lengthlens.models.schemes.relation import Code, Ints, Relation
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, joined, scheme_of
 from lengthlens.probes.interchange import StepAt, roles_of, twins
 from lengthlens.probes.subject import Subject, subject_of, task_of
-from lengthlens.runs.evaluation import evaluating
+from lengthlens.runs.evaluation import EXTRAPOLATES, evaluating
 from lengthlens.tasks import Batch, Circuit, Task
 from lengthlens.tasks.task import UNUSED
 
 FACTORS = (2, 3, 4, 6, 10)  # times the training range
 ROWS = 32  # instances; with about ten steps each in three placements, p is known to about 0.001
-EXTRAPOLATES = 0.9
 EDGE = 2  # symbols next to a mark that stay there: networks know first and last ones by their neighbours
 SHARES = (0.0, 0.5, 1.0)  # of the free places, how many come before the symbols between
 SHARPER = 2.0  # scores times this, to see whether attention that spreads is at fault

@@ -57,7 +57,7 @@ def load(
         model: HookedModel = load_saved(folder, task).to(device).eval()
         return model
     if is_shipped_name(source):
-        return shipped_run(str(source)).model(device)
+        return shipped_run(str(source)).model(device, step)
     place = store if isinstance(store, RunStore) else RunStore(store)
     if isinstance(source, Path) or len(folder.parts) > 1 or not any(place.runs()):
         raise UserError(f"'{source}' is no directory of a run or a saved model, and no run in '{place.path}' either")

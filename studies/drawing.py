@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from lengthlens.analyses import theme
 from lengthlens.analyses.findings import findings
+from lengthlens.analyses.saving import save
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.tables import Table
 from lengthlens.errors import UserError, unknown
@@ -65,7 +65,7 @@ def draw(
             drawing = study.drawing(finding, width, height)
             for kind in formats if names or name not in study.missing else ():
                 files.append(Path(out) / f"{finding.name}.{kind}")
-                theme.save(drawing.figure, files[-1])
+                save(drawing.figure, files[-1])
             for part, numbers in drawing.data.items() if csv else ():
                 files.append(Path(out) / f"{'-'.join(filter(None, [finding.name, part]))}.csv")
                 write_whole(files[-1], numbers.to_csv(index=False, lineterminator="\n").encode())

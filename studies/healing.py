@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lengthlens.analyses import theme
 from lengthlens.analyses.mechanism import healing_tables, plot_healing
+from lengthlens.analyses.saving import save
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, printable, read_whole, write_whole
 from lengthlens.inside.surgery import ROWS, healing
@@ -74,7 +74,7 @@ def draw_healing(table: pd.DataFrame, out: str | Path, width: float | None = Non
     """The figure of a study as pdf and png and its tables, in Markdown, LaTeX and csv; the files that were written."""
     files = [Path(out) / f"healing.{kind}" for kind in ("pdf", "png")]
     for path in files:
-        theme.save(plot_healing(table, width=width), path)
+        save(plot_healing(table, width=width), path)
     files += write_tables(healing_tables(table), Path(out) / TABLES)
     return [str(path) for path in files]
 

@@ -1,12 +1,14 @@
 """The map of rooms in CONTRIBUTING.md, drawn from the imports as they are.
 
-``python tests/map.py`` prints it, ``python docs/map.py --write`` puts it into CONTRIBUTING.md.
+``python tests/map.py`` prints it, ``python tests/map.py --write`` puts it into CONTRIBUTING.md.
 """
 
 import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from lengthlens import HOMES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "CONTRIBUTING.md"
@@ -24,18 +26,15 @@ def modules(room: str) -> list[Path]:
     return [alone] if alone.exists() else sorted((ROOT / room).rglob("*.py"))
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """The modules of this package that a file imports, at its head or inside a function, without the package's name."""
-    for node in ast.walk(tree):
+def imported(source: ast.AST) -> Iterator[str]:
+    """The rooms that a source imports from, wherever the import stands."""
+    for node in ast.walk(source):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("lengthlens."))
         elif isinstance(node, ast.ImportFrom) and node.module == "lengthlens":
-            names = [f"lengthlens.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        else:
-            continue
-        yield from (name.removeprefix("lengthlens.") for name in names if name.startswith("lengthlens."))
+            yield from (HOMES.get(alias.name, alias.name).split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lengthlens."):
+            yield str(node.module).split(".")[1]
 
 
 def graph() -> dict[str, set[str]]:
@@ -43,7 +42,7 @@ def graph() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for room in ROOMS:
         trees = [ast.parse(path.read_text(encoding="utf-8")) for path in modules(room)]
-        found[room] = {name.split(".")[0] for tree in trees for name in imported(tree)} & set(ROOMS) - {room}
+        found[room] = {name for tree in trees for name in imported(tree)} & set(ROOMS) - {room}
     return found
 
 

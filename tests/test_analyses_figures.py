@@ -269,7 +269,7 @@ def test_cells_have_an_interval_over_seeds():
     found = curves.cell_table(study()).set_index(["task", "scheme"])
     assert len(found) == len(TASKS) * len(SCHEMES)
     assert (found["iota_src_low"] <= found["iota_src"]).all()
-    assert list(found.index) == [(task, scheme) for task in TASKS for scheme in theme.in_order(SCHEMES)]
+    assert list(found.index) == [(task, scheme) for task in TASKS for scheme in theme.schemes_in_order(SCHEMES)]
 
 
 # -- cells of several recipes and training ranges ----------------------------------------------------------------

@@ -362,6 +362,7 @@ def test_no_certificate_exceeds_a_failure_in_500_networks(seeds: range, constant
 def test_no_conditional_certificate_exceeds_a_failure() -> None:
     found = list(exceeded(range(2), constants=150, most=200, tries=2, layers=2))
     assert all(failed is None for _, _, failed in found)
+    assert any(each.length for _, each, _ in found), "something must be certified for this to say something"
 
 
 @pytest.mark.long

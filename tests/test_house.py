@@ -16,13 +16,9 @@ from lengthlens import HOMES
 from lengthlens.cli import main
 from lengthlens.models.schemes import SCHEMES
 from lengthlens.models.schemes.scheme import PositionScheme
+from lengthlens.tests.map import ROOMS, imported
 
 ROOT = Path(__file__).resolve().parent.parent
-# Each may import from itself and from those before it.
-ROOMS = (
-    *("errors", "values", "files", "processes", "notebook", "plugins", "tasks", "models", "theory"),
-    *("runs", "probes", "inside", "analyses", "studies", "commands", "cli"),
-)
 OUTSIDE = ("tests", "figures", "build", "out", "docs", "examples", "notebooks")
 CONSTANTS = ("TASKS", "SCHEMES")  # public names that are no functions or classes: documented where they are defined
 MAX_MODULES, MAX_LINES = 150, 33_600  # 16,918 lines when the house was rebuilt; raised knowingly, with what is added
@@ -47,17 +43,6 @@ def tree(path: Path) -> ast.Module:
 
 
 # -- the order of rooms ------------------------------------------------------------------------------------------
-
-
-def imported(source: ast.AST) -> Iterator[str]:
-    """The rooms that a source imports from, wherever the import stands."""
-    for node in ast.walk(source):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("lengthlens."))
-        elif isinstance(node, ast.ImportFrom) and node.module == "lengthlens":
-            yield from (HOMES.get(alias.name, alias.name).split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lengthlens."):
-            yield str(node.module).split(".")[1]
 
 
 @pytest.mark.parametrize(

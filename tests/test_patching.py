@@ -7,12 +7,10 @@ import torch
 
 import lengthlens as ll
 from lengthlens.errors import UserError
-from lengthlens.inside.ablation import ablated
 from lengthlens.inside.patching import agreement, attribution_patching
 from lengthlens.inside.subject import label
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.controls import copy_by_content, copy_by_hand, induction_by_hand
-from lengthlens.probes.subject import exact_by_scale
 from lengthlens.tasks import TASKS
 
 # -- minimal pairs -------------------------------------------------------------------------------------------------
@@ -89,7 +87,7 @@ def test_each_role_of_a_step_is_told_apart(trained: Callable[[str], HookedModel]
     assert abs(first["symbol", "query"]) < 0.05 and abs(first["so_far", "symbol"]) < 0.05
 
 
-def test_patching_a_run_into_itself_changes_nothing(trained: Callable[[str], HookedModel]) -> None:
+def test_the_token_before_the_first_layer_carries_the_whole_effect(trained: Callable[[str], HookedModel]) -> None:
     """Everything before the first layer at every place that differs is the clean run itself."""
     table = ll.patch_by_role(trained("copy_lbpe"), scale=5, pairs=4, components=["residual"])
     assert (table[(table["layer"] == 0) & (table["place"] == "token")]["flips"] == 1).all()
@@ -130,14 +128,6 @@ def test_least_heads_of_many_are_taken_away_one_by_one(monkeypatch: pytest.Monke
     found = ll.least_heads(induction_by_hand(), scale=6, how="zero", rows=32)
     assert not found.exhaustive and set(map(label, found.heads)) == {"L0H0", "L0H1", "L1H0"}
     assert "no one of them can go" in str(found)
-
-
-def test_heads_can_be_kept_ablated_for_a_while() -> None:
-    model, task = induction_by_hand(), TASKS["induction"]
-    batch = task.sample(6, 16, torch.Generator().manual_seed(0))
-    with ablated(model, ["L0H0"], batch, "zero"):
-        assert exact_by_scale(model, task, [6], rows=16)[6] < 1
-    assert exact_by_scale(model, task, [6], rows=16)[6] == 1
 
 
 def test_what_does_not_exist_is_answered_with_the_nearest() -> None:

@@ -20,7 +20,7 @@ from lengthlens.models.schemes.scheme import PositionScheme
 from lengthlens.models.schemes.spec import SCHEMES
 from lengthlens.notebook import card
 from lengthlens.plugins.fingerprint import fingerprint
-from lengthlens.plugins.registry import PluginError, _forget, load_plugin, outfit, wear
+from lengthlens.plugins.registry import PluginError, _forget, load_in_worker, load_plugin, plugins_for_workers
 from lengthlens.runs.sweep import Grid
 from lengthlens.tasks import TASKS, Circuit, Operator, Task
 from lengthlens.tasks.contract import check_task
@@ -229,21 +229,21 @@ def test_a_worker_that_stands_elsewhere_finds_modules_and_takes_up_changes(
     (tmp_path / f"{module}.py").write_text(FILE.format(**TEXTS))
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     load_plugin(module)
-    worn = outfit()
+    plugins = plugins_for_workers()
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(tmp_path)])
     forgotten(module)
-    wear(worn)  # as in a new process
-    assert TASKS.origin("plus") == worn.origins[0][2]
+    load_in_worker(plugins)  # as in a new process
+    assert TASKS.origin("plus") == plugins.origins[0][2]
     (tmp_path / f"{module}.py").write_text(FILE.format(**{**TEXTS, "more": 12345}))
     forgotten(module)
     load_plugin(module)
-    changed = outfit()
-    wear(changed)
+    changed = plugins_for_workers()
+    load_in_worker(changed)
     with pytest.raises(PluginError, match="task 'plus' has changed"):  # the file is no longer what was sent
-        wear(worn)
+        load_in_worker(plugins)
     (tmp_path / f"{module}.py").write_text(FILE.format(**TEXTS))
-    wear(worn)
-    assert TASKS.origin("plus") == worn.origins[0][2] != changed.origins[0][2]
+    load_in_worker(plugins)
+    assert TASKS.origin("plus") == plugins.origins[0][2] != changed.origins[0][2]
 
 
 def forgotten(module: str) -> None:

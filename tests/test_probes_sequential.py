@@ -1,19 +1,22 @@
 """Measured SRC: influence, interventions, readouts, and models whose answer is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.transformer import build
-from lengthlens.probes.controls import copy_by_hand, shuffled_answers, trained_on_shuffled, untrained
+from lengthlens.models.transformer import HookedModel, build
+from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.lrc import measured_lrc
 from lengthlens.probes.pruning import own_relation
 from lengthlens.probes.src import CodeRole, Roles, assignments, influence, keys_of, measured_src, placed
 from lengthlens.probes.subject import Subject, exact_by_scale
 from lengthlens.probes.transfer import readout_transfer
 from lengthlens.runs.config import RunConfig
-from lengthlens.tasks import TASKS
+from lengthlens.runs.trainer import Trainer
+from lengthlens.tasks import TASKS, Batch
 from lengthlens.tests.parameters import NINE
 
 SCALES = range(1, 9)
@@ -111,9 +114,32 @@ def test_pruning_keeps_the_model_as_it_was_and_drops_what_no_answer_needs():
     assert not subject.model.pos_embed.alive.all()
 
 
-def test_an_untrained_model_and_shuffled_labels_are_controls():
-    model = untrained(ModelConfig(task="copy", scheme="learned", n_ctx=64))
-    assert measured_src(model, train_max=3).curve.keys() == {1, 2, 3}
+class ShuffledTrainer(Trainer):
+    """Trains as usual, on answers that have nothing to do with their prompts."""
+
+    def draw(self) -> Batch:
+        return shuffled_answers(super().draw(), self.data)
+
+
+def shuffled_answers(batch: Batch, generator: torch.Generator | None) -> Batch:
+    """Every answer position shuffled over the rows, each by itself: the same tokens there, from other instances."""
+    rows, length = batch.tokens.shape
+    order = torch.rand(rows, length, generator=generator).argsort(0).to(batch.tokens.device)
+    same_place = batch.answer_mask.all(0) if rows else batch.answer_mask.any(0)
+    tokens = torch.where(same_place, batch.tokens.gather(0, order), batch.tokens)
+    return Batch(tokens, batch.answer_mask, batch.scale)
+
+
+def trained_on_shuffled(config: RunConfig) -> HookedModel:
+    """The model of a run's config after as many steps on shuffled labels (one scale for each batch)."""
+    trainer = ShuffledTrainer(replace(config, lengths="one"))
+    while not trainer.done:
+        trainer.advance()
+    model: HookedModel = trainer.model.eval()
+    return model
+
+
+def test_shuffled_labels_are_those_of_other_instances():
     batch = TASKS["copy"].sample(4, 200, torch.Generator().manual_seed(0))
     shuffled = shuffled_answers(batch, torch.Generator().manual_seed(1))
     assert torch.equal(shuffled.tokens[:, :6], batch.tokens[:, :6])

@@ -229,7 +229,7 @@ def test_tables_carry_goals_samples_and_published_figures_apart() -> None:
 def test_the_figure_has_a_panel_a_task_and_a_star_a_goal() -> None:
     shift = table(rows({1000: [1.0]}, task="shift", train_max=10))
     both = Study(pd.concat([example().table, shift.table]))
-    figure = analysis.plot_records(analysis.best(both))
+    figure = analysis.Records().figure(both)
     panels = [axes for axes in figure.axes if axes.get_title()]
     assert [axes.get_title() for axes in panels] == ["copy", "shift"]
     assert panels[0].get_xscale() == "log"

@@ -49,6 +49,8 @@ def test_a_name_without_a_store_or_a_network(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     assert ll.load("copy/lbpe").predict("^ 7 3 5 =") == "7 3 5 $"
     assert list(tmp_path.iterdir()) == []  # opening one leaves nothing behind
+    with pytest.raises(UserError, match="no checkpoint of step 5"):
+        ll.load("copy/lbpe", step=5)
 
 
 def test_a_store_takes_a_copy(tmp_path: Path) -> None:

@@ -306,8 +306,9 @@ def test_grid_and_picture():
     assert seen[-1] == (9, 9) and len(table) == 9
     assert table["verdict"].tolist()[:3] == ["possible", "open", "impossible"]
     assert table["other_option"].tolist()[:3] == [False, True, False]
-    assert figures.plot_verdicts(table).axes
-    assert theme.in_order(["none", "mine", "ideal"]) == ["ideal", "none", "mine"]
+    signs = [text.get_text() for text in figures.plot_verdicts(table).axes[0].texts]
+    assert signs[:2] == ["✓", "?*"] and set(signs[2]) <= set("ISC") and len(signs) == 9
+    assert theme.schemes_in_order(["none", "mine", "ideal"]) == ["ideal", "none", "mine"]
 
 
 @pytest.mark.parametrize(

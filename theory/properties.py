@@ -34,7 +34,16 @@ from numpy.typing import NDArray
 from lengthlens.models.schemes.relation import Ints, Pointer, Relation, by_value, numbered
 from lengthlens.models.schemes.scheme import PositionScheme
 from lengthlens.tasks.task import SHAPES
-from lengthlens.theory.steps import Bools, Counterexample, SourceCodes, Steps, codes_of, in_order, source_codes, up_to
+from lengthlens.theory.steps import (
+    Bools,
+    Counterexample,
+    SourceCodes,
+    Steps,
+    codes_of,
+    scales_by_size,
+    source_codes,
+    up_to,
+)
 
 Found: TypeAlias = tuple[int, Counterexample | None] | None  # at a place among all steps
 BLOCK = 1 << 16  # pairs looked at together: few enough to stay in the processor's cache
@@ -131,7 +140,7 @@ class RowBlock:
         found[:, edge:] &= self.keys[edge:] <= self.query[:, None]
         return found
 
-    def in_order(self) -> Bools:
+    def monotone(self) -> Bools:
         """Which components grow with the key in every row, or shrink: these tell all keys apart. [component]"""
         each = (self.codes[..., k] for k in range(self.codes.shape[-1]))
         return np.array([(own[:, 1:] > own[:, :-1]).all() or (own[:, 1:] < own[:, :-1]).all() for own in each])
@@ -152,7 +161,7 @@ class RowBlock:
 
     def unread_alike(self, operator: SourceCodes, steps: Ints, row: Ints) -> Counterexample | None:
         """A step at which some other key has the code of a source."""
-        if self.in_order().any():
+        if self.monotone().any():
             return None
         hashes = operator.hash(self.codes)
         if not self.relation.uses_scale:
@@ -219,7 +228,7 @@ def examine_rows(
     if not relation.uses_scale:
         scale = np.full_like(scale, scale[0])  # any will do, and steps of all scales share a row
     width = int(query.max()) + 1
-    scales, scale = in_order(scale)
+    scales, scale = scales_by_size(scale)
     number, row = np.unique(scale * width + query, return_inverse=True)
     scale, query = scales[number // width], number % width  # [row]
     row_of = np.split(row, np.cumsum([len(operator.steps) for operator in operators])[:-1])
@@ -252,7 +261,7 @@ def tells_apart(relation: Relation, query: Ints, scale: Ints) -> bool:
     number = np.unique(scale * width + query)
     query, scale, there = number % width, number // width, None
     for start, stop in block_bounds(query):
-        own = RowBlock(relation, query[start:stop], scale[start:stop]).in_order()
+        own = RowBlock(relation, query[start:stop], scale[start:stop]).monotone()
         there = own if there is None else there & own
         if not there.any():
             return False
@@ -262,12 +271,12 @@ def tells_apart(relation: Relation, query: Ints, scale: Ints) -> bool:
 def examine_listed(
     relation: Relation, operators: Sequence[SourceCodes], isolated: Counterexample | None, stable: Counterexample | None
 ) -> tuple[Counterexample | None, Counterexample | None]:
-    """The same for a relation that lists the pairs worth a look: no source has the code of all others."""
+    """As `examine_rows`, for a relation that lists the pairs worth a look: no source has the code of all others."""
     operators = [operator for operator in operators if operator.steps.arity]
     scale = np.concatenate([operator.steps.scale for operator in operators])
     number = np.repeat(np.arange(len(operators)), [len(operator.steps) for operator in operators])
     first = np.cumsum([0, *(len(operator.steps) for operator in operators)])
-    order, start, size = np.lexsort((number, in_order(scale)[1])), 0, FIRST_LOOK
+    order, start, size = np.lexsort((number, scales_by_size(scale)[1])), 0, FIRST_LOOK
     while start < len(order) and not (isolated and stable):
         block = order[start : start + size]
         start, size = start + size, min(2 * size, BLOCK)
@@ -530,7 +539,7 @@ def at_source(pointers: Sequence[Pointer], steps: Steps) -> Ints:
 
 
 def _block(pointers: Sequence[Pointer], steps: Steps) -> Ints:
-    """The same for a few steps. Keys that nothing points at are all alike, and the others are few."""
+    """`comparisons` of a few steps. Keys that nothing points at are all alike, and the others are few."""
     points = pointed_at(pointers, steps)  # [step, pointer]
     source = (points == steps.sources[:, :1]).astype(np.int64)
     found = []

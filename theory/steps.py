@@ -125,12 +125,12 @@ def up_to(steps: Steps, scale: int) -> Steps:
     return steps[: int(np.searchsorted(steps.size, scale, side="right"))]
 
 
-def in_order(scale: Ints) -> tuple[Ints, Ints]:
+def scales_by_size(scale: Ints) -> tuple[Ints, Ints]:
     """The different scales by size, those of one size as they come, and which of them each is.
 
     The number of a tuple says nothing about it: numbers are given as tuples are met in a process.
 
-    >>> in_order(np.array([2, 9 * SHAPES + 1, 5 * SHAPES + 1, 2]))[1].tolist()
+    >>> scales_by_size(np.array([2, 9 * SHAPES + 1, 5 * SHAPES + 1, 2]))[1].tolist()
     [2, 0, 1, 2]
     """
     numbers, first, which = np.unique(scale, return_index=True, return_inverse=True)

@@ -65,7 +65,7 @@ from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeS
 from lengthlens.models.schemes.relation import Code
 from lengthlens.models.schemes.spec import named, scheme_for
 from lengthlens.notebook import card
-from lengthlens.plugins.registry import Outfit, outfit, wear
+from lengthlens.plugins.registry import WorkerPlugins, load_in_worker, plugins_for_workers
 from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
@@ -378,7 +378,7 @@ class Case:
     def findings_of(
         self, scheme: Scheme, options: Mapping[str, Any], largest: int
     ) -> tuple[Findings, list[Choice]] | None:
-        """The same, once; None if the scheme refuses the task or the options."""
+        """The `findings` of a scheme with options, once; None if it refuses the task or the options."""
         with suppress(UserError):
             built, _ = self.built(scheme, options)
             if built is not None:
@@ -554,7 +554,8 @@ def _one_by_one(
         named = {task: task.name if TASKS.get(task.name) is task else task for task in tasks}  # a plug-in's by name
         longest_first = sorted(tasks, key=lambda task: -task.length(test_max))
         parts = {
-            each: pool.submit(rows_of, named[each], schemes, train_max, test_max, outfit()) for each in longest_first
+            each: pool.submit(rows_of, named[each], schemes, train_max, test_max, plugins_for_workers())
+            for each in longest_first
         }
         for task in tasks:
             yield from parts[task].result()
@@ -568,10 +569,10 @@ def _begin(parent: int) -> None:
 
 
 def rows_of(
-    task: str | Task, schemes: Sequence[Scheme], train_max: int, test_max: int, worn: Outfit
+    task: str | Task, schemes: Sequence[Scheme], train_max: int, test_max: int, plugins: WorkerPlugins
 ) -> list[dict[str, Any]]:
     """All rows of one task, in a process of its own."""
-    wear(worn)
+    load_in_worker(plugins)
     chosen = TASKS[task] if isinstance(task, str) else task
     return list(_one_by_one([chosen], schemes, train_max, test_max, jobs=1))
 

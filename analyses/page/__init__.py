@@ -151,7 +151,7 @@ def facts(found: Sequence[Cell]) -> list[tuple[str, str]]:
 def matrix(found: Sequence[Cell]) -> dict[str, Any]:
     """Tasks by schemes, as the template draws it; None where the study has no such cell."""
     frame = pd.DataFrame(found, columns=["task", "scheme"])
-    tasks, schemes = theme.tasks_in_order(frame["task"]), theme.in_order(frame["scheme"])
+    tasks, schemes = theme.tasks_in_order(frame["task"]), theme.schemes_in_order(frame["scheme"])
     places = {(cell["task"], cell["scheme"]): place for place, cell in enumerate(found)}
     squares = {task: [square(found, places.get((task, scheme))) for scheme in schemes] for task in tasks}
     rows = [{"task": task, "cells": cells} for task, cells in squares.items()]

@@ -39,7 +39,7 @@ def all_cells(study: Study) -> list[Cell]:
     of_cells = trained[trained["run"] == ""]
     declared = {i.curve: points_by(of_cells[of_cells["measure"] == i.declared], "row", "label") for i in study.indices}
     found = []
-    labels = theme.in_order(sorted(trained["label"].unique()))
+    labels = theme.schemes_in_order(sorted(trained["label"].unique()))
     for task in theme.tasks_in_order(trained["row"].unique()):
         for label in labels:
             key = (task, label)
