@@ -53,7 +53,10 @@ print(json.dumps({"seconds": seconds, "rows": rows}))
 
 VERDICTS = """
 import sys
-from lengthlens.theory.verdict import verdict_grid
+try:
+    from lengthlens.theory.grid import verdict_grid
+except ImportError:  # before it had a file of its own
+    from lengthlens.theory.verdict import verdict_grid
 print(verdict_grid(jobs=int(sys.argv[1])).to_json(orient="records"))
 """
 

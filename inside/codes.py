@@ -28,9 +28,9 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.attention import per_head
 from lengthlens.models.schemes.scheme import Positions, PositionScheme
-from lengthlens.probes.stretch import edge
+from lengthlens.probes.placements import edge
 from lengthlens.tasks import Task
-from lengthlens.tasks.task import Step
+from lengthlens.tasks.circuit import Step
 
 Places = Callable[[Tensor], Tensor]  # ids [row, pos] to the position at which each token is to stand, [pos]
 ROWS_KEPT = 512  # queries whose keys' counterparts are kept: those of all would grow with the square of the length

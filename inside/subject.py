@@ -22,7 +22,7 @@ from lengthlens.models.config import ModelConfig
 from lengthlens.probes.subject import AnyModel, Subject, answer_queries, exact_by_scale, subject_of, task_of
 from lengthlens.runs.evaluation import FLOAT, evaluating, numbers_a_token
 from lengthlens.tasks import Circuit, Task
-from lengthlens.tasks.task import UNUSED
+from lengthlens.tasks.circuit import UNUSED
 from lengthlens.values import within_memory
 
 Head: TypeAlias = tuple[int, int]  # (layer, head)

@@ -37,7 +37,7 @@ from lengthlens.inside.subject import Head, all_heads, head_named
 from lengthlens.models.attention import log_temperature
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, scheme_of
 from lengthlens.models.schemes.spec import SchemeSpec
-from lengthlens.probes.stretch import placements
+from lengthlens.probes.placements import placements
 from lengthlens.probes.subject import exact_by_scale, task_of
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task

@@ -32,7 +32,7 @@ from lengthlens.errors import UserError
 from lengthlens.probes.subject import Subject, scales_up_to, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating, takes
 from lengthlens.tasks import Circuit, Task
-from lengthlens.tasks.task import UNUSED
+from lengthlens.tasks.circuit import UNUSED
 
 AGREEMENT = 0.9  # fixed on copy and parity-cot
 ROWS = 24  # instances of each scale in which states are replaced

@@ -14,12 +14,13 @@ name that is not there is a `UserError` with the nearest name. A task of your ow
 
 from lengthlens.plugins.registry import Extensible
 from lengthlens.tasks.arithmetic import Addition, AdditionMsb, Multiplication, MultiplicationByDigit
+from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.complexity import search_src, src_curve, src_declared, src_searched
 from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift
 from lengthlens.tasks.counting import ModularSum, ModularSumCoT, Parity, ParityCoT
 from lengthlens.tasks.fields import CopyField, RunningAddition, UnpaddedAddition
 from lengthlens.tasks.retrieval import AntiInduction, Count, Induction, Majority, Mode, Sort
-from lengthlens.tasks.task import Batch, Circuit, Operator, Task
+from lengthlens.tasks.task import Batch, Task
 
 _POSITION_ADDRESSED: tuple[Task, ...] = (
     *(Copy(), Reverse(), Shift(), Duplicate()),

@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.counting import stops_at_equals, value
 from lengthlens.tasks.layout import Ints, Layout, Line, Stretch, along
-from lengthlens.tasks.task import BEGIN, END, Circuit, Operator, Task
+from lengthlens.tasks.task import BEGIN, END, Task
 
 
 def adding(base: int) -> Operator:

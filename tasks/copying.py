@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.layout import Ints, Layout, Line, Stretch, along
-from lengthlens.tasks.task import BEGIN, END, Circuit, Operator, Task
+from lengthlens.tasks.task import BEGIN, END, Task
 
 DIGITS = tuple("0123456789")
 # Repeat a symbol; stop where the reading head has run out of the string, at either edge.

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.layout import Layout, Line, Stretch, along
-from lengthlens.tasks.task import END, Circuit, Operator, Task
+from lengthlens.tasks.task import END, Task
 
 
 def value(token: str) -> int:

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.tasks.arithmetic import add
+from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.counting import value
 from lengthlens.tasks.layout import Ints
-from lengthlens.tasks.task import BEGIN, END, SHAPES, Batch, Circuit, Operator, Task
+from lengthlens.tasks.task import BEGIN, END, SHAPES, Batch, Task
 
 MOST_FIELDS = 10_000
 _LENGTHS: list[tuple[int, ...]] = [()]  # of which tuple number k·SHAPES + n is the number

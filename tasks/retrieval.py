@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import COPY
-from lengthlens.tasks.task import BEGIN, END, Circuit, Operator, Task
+from lengthlens.tasks.task import BEGIN, END, Task
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from lengthlens.tasks.arithmetic import Addition
+from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import COPY, DIGITS, _Copying
 from lengthlens.tasks.counting import value
 from lengthlens.tasks.layout import Ints, Layout, Line, Stretch, along
-from lengthlens.tasks.task import END, Circuit, Operator, Task
+from lengthlens.tasks.task import END, Task
 
 
 class PalindromeCompletion(_Copying):

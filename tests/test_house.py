@@ -19,9 +19,9 @@ from lengthlens.models.schemes.scheme import PositionScheme
 from lengthlens.tests.map import ROOMS, imported
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTSIDE = ("tests", "figures", "build", "out", "docs", "examples", "notebooks")
+OUTSIDE = ("tests", "benchmarks", "figures", "build", "out", "docs", "examples", "notebooks")
 CONSTANTS = ("TASKS", "SCHEMES")  # public names that are no functions or classes: documented where they are defined
-MAX_MODULES, MAX_LINES = 150, 33_600  # 16,918 lines when the house was rebuilt; raised knowingly, with what is added
+MAX_MODULES, MAX_LINES = 146, 32_800  # 16,918 lines when the house was rebuilt; raised knowingly, with what is added
 
 
 @cache

@@ -12,7 +12,8 @@ from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.interchange import StepAt, interchange_src, roles_of, twins
 from lengthlens.probes.marks import exchanged, known_by
-from lengthlens.probes.stretch import kept_steps, placements, stretched_match
+from lengthlens.probes.placements import kept_steps, placements
+from lengthlens.probes.stretch import stretched_match
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import NINE

@@ -13,8 +13,8 @@ from lengthlens.probes.subject import exact_by_scale
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import NINE
 from lengthlens.tests.test_verdict import steps_of
-from lengthlens.theory import properties as module
-from lengthlens.theory.properties import comparisons, distinct, lightest, weighted_pointers
+from lengthlens.theory import learnable as module
+from lengthlens.theory.learnable import comparisons, distinct, lightest, weighted_pointers
 from lengthlens.theory.steps import Steps, program_of
 from lengthlens.theory.verdict import verdict
 

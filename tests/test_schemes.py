@@ -18,7 +18,7 @@ from lengthlens.models.schemes.spec import WRAPPERS, scheme_rows
 from lengthlens.models.transformer import build
 from lengthlens.probes.pruning import own_relation, prune
 from lengthlens.tasks import TASKS
-from lengthlens.theory.verdict import verdict_grid
+from lengthlens.theory.grid import verdict_grid
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
 COPY = TASKS["copy"]

@@ -15,7 +15,7 @@ from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.spec import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.controls import SHARP, copy_by_content, copy_by_hand, induction_by_hand
-from lengthlens.probes.stretch import placements
+from lengthlens.probes.placements import placements
 from lengthlens.probes.subject import exact_by_scale
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import few

@@ -17,9 +17,11 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes import PositionScheme, Relation, make_scheme, scheme_names
 from lengthlens.tasks import TASKS, Circuit, Operator, Task, src_declared
 from lengthlens.tests.parameters import few
-from lengthlens.theory.properties import LOOKED_AT, Family, examine
+from lengthlens.theory.grid import verdict_grid
+from lengthlens.theory.learnable import LOOKED_AT, Family
+from lengthlens.theory.properties import examine
 from lengthlens.theory.steps import Steps
-from lengthlens.theory.verdict import verdict, verdict_grid
+from lengthlens.theory.verdict import verdict
 
 POSITIONS = [name for name, task in TASKS.items() if task.family == "position-addressed" and task.one_number]
 FIXED = [name for name in scheme_names() if name not in ("lbpe", "lbpe-marks")]

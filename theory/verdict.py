@@ -44,38 +44,30 @@ distance 2 is read at n=2 (position 1 from query 3) and must be ignored at n=1 (
 'possible'
 """
 
-import gc
-import os
-import sys
-import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
-import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
 from lengthlens.models.schemes.relation import Code
 from lengthlens.models.schemes.spec import named, scheme_for
 from lengthlens.notebook import card
-from lengthlens.plugins.registry import WorkerPlugins, load_in_worker, plugins_for_workers
-from lengthlens.processes import end_with
 from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
 from lengthlens.tasks.fields import scale_in_words
 from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code
-from lengthlens.theory.properties import Choice, Family, Findings, examine, sources_only
+from lengthlens.theory.learnable import Choice, Family
+from lengthlens.theory.properties import Findings, examine, sources_only
 from lengthlens.theory.steps import Counterexample, Program, Steps, program_of, up_to
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 Answer: TypeAlias = Literal["possible", "impossible", "task-limited", "open", "refused"]
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
@@ -504,95 +496,3 @@ def sentence(name: str, example: Counterexample) -> str:
     if not other.slots:
         return f"{words[0]} is read at {place[0]} and must be ignored at {place[1]}"
     return f"{words[0]} is {slot[0]} of '{example.operator}' at {place[0]} and {slot[1]} at {place[1]}"
-
-
-# -- many tasks and schemes at once ----------------------------------------------------------------------------------
-
-
-def verdict_grid(
-    tasks: Sequence[str | Task] | None = None,
-    schemes: Sequence[Scheme] | None = None,
-    train_max: int = 10,
-    test_max: int = 40,
-    progress: Callable[[int, int], None] | None = None,
-    jobs: int = 1,
-) -> "pd.DataFrame":
-    """One row for each task and scheme, all of them by default; `progress` is told how many of how many are done.
-
-    A scheme that refuses a task has the verdict ``refused``, and its reason. With more than one job, tasks are shared
-    out among that many processes.
-    """
-    if jobs < 1:
-        raise UserError(f"the number of jobs must be at least 1, not {jobs}")
-    chosen = [TASKS[task] if isinstance(task, str) else task for task in tasks or TASKS.values()]
-    names = list(schemes or scheme_names())
-    for task in chosen:
-        checked_range(task, train_max, test_max)
-    rows: list[dict[str, Any]] = []
-    for row in _one_by_one(chosen, names, train_max, test_max, jobs):
-        rows.append(row)
-        if progress:
-            progress(len(rows), len(chosen) * len(names))
-    import pandas as pd  # by now the work is done, elsewhere if there are several jobs
-
-    return pd.DataFrame(rows)
-
-
-def _one_by_one(
-    tasks: Sequence[Task], schemes: Sequence[Scheme], train_max: int, test_max: int, jobs: int
-) -> Iterator[dict[str, Any]]:
-    """The rows of all tasks, in order, as they are ready."""
-    if jobs == 1:
-        for task in tasks:
-            case = Case(task, train_max, test_max)
-            yield from (row_of(case, scheme) for scheme in schemes)
-        return
-    # A fork need not import everything again; threads do not survive it, so that it takes a process without any.
-    forks = sys.platform == "linux" and threading.active_count() == 1 and not torch.cuda.is_initialized()
-    how, jobs = get_context("fork" if forks else "spawn"), min(jobs, len(tasks))
-    with ProcessPoolExecutor(jobs, how, initializer=_begin, initargs=(os.getpid(),)) as pool:
-        named = {task: task.name if TASKS.get(task.name) is task else task for task in tasks}  # a plug-in's by name
-        longest_first = sorted(tasks, key=lambda task: -task.length(test_max))
-        parts = {
-            each: pool.submit(rows_of, named[each], schemes, train_max, test_max, plugins_for_workers())
-            for each in longest_first
-        }
-        for task in tasks:
-            yield from parts[task].result()
-
-
-def _begin(parent: int) -> None:
-    """The first thing that a process does."""
-    end_with(parent)
-    torch.set_num_threads(1)  # the other processes have their own
-    gc.freeze()  # what is imported stays, and need not be looked through again and again
-
-
-def rows_of(
-    task: str | Task, schemes: Sequence[Scheme], train_max: int, test_max: int, plugins: WorkerPlugins
-) -> list[dict[str, Any]]:
-    """All rows of one task, in a process of its own."""
-    load_in_worker(plugins)
-    chosen = TASKS[task] if isinstance(task, str) else task
-    return list(_one_by_one([chosen], schemes, train_max, test_max, jobs=1))
-
-
-def row_of(case: Case, scheme: Scheme) -> dict[str, Any]:
-    """A verdict as a row of plain values."""
-    try:
-        found = case.verdict(scheme, {})
-    except RefusedError as refusal:
-        found = case.result(scheme, {}, "refused", [str(refusal)])
-    numbers = ("src_declared_train", "src_declared_test", "src_train", "src_test", "train_max", "test_max")
-    return {
-        "task": found.task,
-        "task_family": case.task.family,
-        "scheme": found.scheme,
-        "verdict": found.verdict,
-        **{name: (own := getattr(found, name)) and own.holds for name in PROPERTIES},
-        "failing": found.failing,
-        "other_option": any(help.kind == "option" for help in found.helps),
-        **{name: getattr(found, name) for name in numbers},
-        "reasons": "; ".join(found.reasons),
-        "helps": "; ".join(map(str, found.helps)),
-    }

@@ -28,8 +28,8 @@ from lengthlens.models.schemes.scheme import (
     seen_keys,
 )
 from lengthlens.tasks import Circuit, Task
+from lengthlens.tasks.circuit import UNUSED
 from lengthlens.tasks.layout import Layout, Line
-from lengthlens.tasks.task import UNUSED
 
 OTHER = 0
 ROLES = "roles"
