@@ -141,6 +141,7 @@ def cluster() -> Iterator[str]:
         yield workers.scheduler_address
 
 
+@pytest.mark.slow  # most of it is waiting: a quarter of a minute
 def test_a_cluster_worker_may_die(reference: tuple[RunStore, float], tmp_path: Path, cluster: str) -> None:
     survives_the_death_of_a_worker(reference[0], tmp_path, engine="dask", address=cluster)
 
