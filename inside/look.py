@@ -21,6 +21,7 @@ from lengthlens.inside.subject import (
     fitting_scales,
     known_task,
     label,
+    largest_within,
     roles_in,
     watch,
 )
@@ -75,7 +76,7 @@ def look_at(
     task = known_task(model, task)
     tokens, scale = _instance(model, text, scale, task)
     if tokens.shape[1] > LONGEST:
-        most = "" if task is None else f" (n up to {_most(task)})"
+        most = "" if task is None else f" (n up to {largest_within(task, LONGEST)})"
         raise UserError(f"a sequence of {tokens.shape[1]} tokens is too long to be shown: take up to {LONGEST}{most}")
     layers = subject_of(model).layers(None)
     patterns: dict[int, Tensor] = {}
@@ -108,14 +109,6 @@ def _instance(model: AnyModel, text: str | None, scale: int | None, task: Task |
         raise UserError(f"the model has no task, and so no words: give ids with spaces between them, not {text!r}")
     ids = torch.tensor([[int(word) for word in text.split()]])
     return ids, ids.shape[1]
-
-
-def _most(task: Task) -> int:
-    """The largest scale whose instances are short enough."""
-    scale = task.min_scale
-    while task.length(scale + 1) <= LONGEST:
-        scale += 1
-    return scale
 
 
 def _words(task: Task | None, ids: Tensor) -> list[str]:

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.inside.heads import Mean
-from lengthlens.inside.subject import Instances, by_head_and_scale, first_query, instances_at, watch
+from lengthlens.inside.subject import BY_CHANCE, Instances, by_head_and_scale, first_query, instances_at, watch
 from lengthlens.probes.subject import AnyModel, subject_of
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
 ROWS = 128  # instances of each scale; more than elsewhere, since the mean over them is taken for the position part
-BY_CHANCE = 1.5  # how often the variance that chance gives them means may have, and still say nothing of positions
 CLEAR = 0.2  # by which one similarity exceeds the other in a head that is called positional or symbolic
 ALIKE = 0.8  # from which both are high: permuting makes no difference, since the head spreads
 ELSEWHERE = 0.05  # least share of a head's weight on the permuted keys for it to be called anything

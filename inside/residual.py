@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.inside.subject import checked_scales, drawn, hook_named
+from lengthlens.inside.subject import BY_CHANCE, checked_scales, drawn, hook_named
 from lengthlens.probes.subject import AnyModel, subject_of
 from lengthlens.tasks import Task
 
 ROWS = 128  # instances: of the variance between them, 1/128 is taken for position
 PARTS = ("mean", "position", "content", "remainder")
 CONTINUATION = ("in_span", "size", "same_index", "same_from_end")
-BY_CHANCE = 1.5  # times what chance gives a mean over instances: above it, the position part is one
 KEPT = 0.99  # of the position part's variance in range, by the directions in which it is said to lie
 
 

@@ -26,6 +26,7 @@ from lengthlens.tasks.circuit import UNUSED
 from lengthlens.values import within_memory
 
 Head: TypeAlias = tuple[int, int]  # (layer, head)
+BY_CHANCE = 1.5  # times the variance that chance gives a mean over instances: above it, positions have a part in it
 NEAREST = 5  # names offered for one that does not exist: a model has a hundred hook points
 
 
@@ -123,6 +124,19 @@ def _largest(model: AnyModel, task: Task, too_large: int) -> int | str:
         except UserError:
             high = middle
     return low if low >= task.min_scale else "none"
+
+
+def largest_within(task: Task, length: int) -> int:
+    """The largest scale whose instances have at most so many tokens; the smallest, if none has.
+
+    >>> from lengthlens.tasks import TASKS
+    >>> largest_within(TASKS["copy"], 10)  # ^ 1 2 3 = 1 2 3 $ has nine
+    3
+    """
+    scale = task.min_scale
+    while task.length(scale + 1) <= length:
+        scale += 1
+    return int(scale)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from transformer_lens.hook_points import HookPoint
 
 from lengthlens.errors import UserError
 from lengthlens.inside.codes import Borrowed, Moved, Places
-from lengthlens.inside.subject import Head, all_heads, head_named
+from lengthlens.inside.subject import Head, all_heads, head_named, largest_within
 from lengthlens.models.attention import log_temperature
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, scheme_of
 from lengthlens.models.schemes.spec import SchemeSpec
@@ -339,12 +339,9 @@ def _fitting(scheme: PositionScheme, sizes: Sizes, name: str) -> PositionScheme:
 def trained_to(model: Any) -> int:
     """The largest scale of training, by the longest training sequence that the model's config names."""
     task, length = _task(model.pos_embed), model.config.train_ctx
-    scale = task.min_scale
-    if task.length(scale) > length:
+    if task.length(task.min_scale) > length:
         raise UserError(f"no input of task '{task.name}' is as short as the {length} tokens of training")
-    while task.length(scale + 1) <= length:
-        scale += 1
-    return int(scale)
+    return largest_within(task, length)
 
 
 def _task(scheme: PositionScheme) -> Task:

@@ -137,11 +137,15 @@ def _keys(
     return torch.where(exists, key.clamp(min=start, max=end), -1)
 
 
+def opening(task: Task) -> list[bool]:
+    """Which tokens open a field, by id: marks, but for the end and the padding."""
+    return [id >= len(task.symbols) and token not in (END, PAD) for id, token in enumerate(task.vocab)]
+
+
 @lru_cache(KEPT_SCALES)
 def fields_at(task: Task, scale: int) -> Fields:
     """The fields of instances of a scale: where their marks stand follows from it."""
-    opens = [id >= len(task.symbols) and token not in (END, PAD) for id, token in enumerate(task.vocab)]
-    return fields_in(example_of(task, scale)[None], torch.tensor(opens, device="cpu"), task.ids.get("=", -1))
+    return fields_in(example_of(task, scale)[None], torch.tensor(opening(task), device="cpu"), task.ids.get("=", -1))
 
 
 @lru_cache(8)
@@ -203,10 +207,9 @@ class LearnedFields(LearnedRelation):
         if task is None:
             raise UserError(f"scheme '{self.name}' reads the marks of a task: build the model for a task")
         super().__init__(sizes, options, task)  # type: ignore[arg-type]
-        opens = [id >= len(task.symbols) and token not in (END, PAD) for id, token in enumerate(task.vocab)]
         self.equals = task.ids.get("=", -1)
         self.marks: Tensor
-        self.register_buffer("marks", torch.tensor(opens), persistent=False)
+        self.register_buffer("marks", torch.tensor(opening(task)), persistent=False)
         self.alive &= self._different(task).view(self.alive.shape[2:]).to(self.alive.device)
 
     def _different(self, task: Task) -> Tensor:
