@@ -4,6 +4,7 @@
 in which one may import another: tasks, models, theory, runs, probes, inside, analyses, studies, commands.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from lengthlens.studies.sharing import export, fetch
     from lengthlens.tasks import TASKS
     from lengthlens.theory.verdict import verdict
+
+# Without it cuBLAS refuses to be deterministic, and it is read once, at the first product of a process.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # Where each public name lives. torch and TransformerLens take seconds to import, and a listing does without them.
 HOMES = {

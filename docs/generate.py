@@ -106,7 +106,8 @@ API = {  # by the room of their home
     "probes": "Probes", "inside": "Looking inside", "analyses": "Figures", "studies": "Studies",
 }  # fmt: skip
 BEHIND = {  # classes that one derives from or is given, and that are no names of `lengthlens` itself
-    "lengthlens.tasks.task": ("Task", "Circuit", "Operator", "Step", "Batch"),
+    "lengthlens.tasks.task": ("Task", "Batch"),
+    "lengthlens.tasks.circuit": ("Circuit", "Operator", "Step"),
     "lengthlens.models.schemes.scheme": ("PositionScheme", "Positions", "Sizes"),
     "lengthlens.models.schemes.spec": ("SchemeSpec",),
     "lengthlens.models.schemes.relation": ("Relation",),

@@ -1,6 +1,5 @@
 """Devices: which are there, and how tensors get to them without anybody waiting."""
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -11,8 +10,6 @@ from torch import Tensor
 from lengthlens.errors import UserError
 
 GPU = "cuda"  # the type of devices that are sent to from pinned memory
-# Without it cuBLAS refuses to be deterministic, and it is read once, at the first product of a process.
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def sent(x: Tensor, device: torch.device) -> Tensor:
@@ -76,12 +73,18 @@ class BrokenGpuError(UserError):
 
 @contextmanager
 def working_gpu() -> Iterator[None]:
-    """Within, an error of the GPU itself is told apart from those of what is computed: all that follows would fail."""
+    """Within, an error after which the GPU answers nothing any more is told apart: all that follows would fail."""
     try:
         yield
-    except getattr(torch, "AcceleratorError", ()) as error:  # torch 2.8 and newer has it
-        first = str(error).strip().partition("\n")[0]
-        raise BrokenGpuError(f"the GPU failed ({first}): the same command goes on where it was") from None
+    except RuntimeError as error:
+        try:
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+        except RuntimeError:
+            what = str(error).strip().partition("\n")[0]
+            goes_on = "the same command goes on where it was, in a new process (of Dask, with new workers)"
+            raise BrokenGpuError(f"the GPU failed ({what}): {goes_on}") from None
+        raise
 
 
 def present_device(name: str) -> torch.device:

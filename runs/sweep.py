@@ -241,7 +241,8 @@ def sweep(
     Result: an outcome for each run, in the order of the grid. A worker that dies is replaced and its run is taken up
     where it was; runs that other processes have in hand come last, and are waited for.
 
-    Errors: a run that fails is an outcome, and stops nothing; UserError for an engine that cannot be had.
+    Errors: a run that fails is an outcome, and stops nothing; UserError for an engine that cannot be had, and for a GPU
+    that answers nothing any more.
 
     >>> import tempfile
     >>> tiny = {"steps": 2, "batch": 2, "train_max": 2, "d_model": 8}
@@ -264,11 +265,13 @@ def sweep(
     for name, facts in known.items():
         if plans[name].complete(facts):
             note(RunOutcome(name, facts["row"]["status"], facts["row"]["reason"], trained=False))
+    failed = {name for name, facts in known.items() if facts["row"]["status"] == "failed"}
+    in_turn = sorted(plans.items(), key=lambda each: each[0] in failed)  # what failed is tried again at the end
     place = RunStore(store.path.resolve())
     where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
     where["device"] = next((plan.config.device for plan in plans.values()), "cpu")
     for wait in (False, True):
-        left = stacks([plan.config for name, plan in plans.items() if name not in outcomes], stack)
+        left = stacks([plan.config for name, plan in in_turn if name not in outcomes], stack)
         groups = {group[0].id: [plans[config.id] for config in group] for group in left}
         work = partial(train_and_evaluate_all, store=place, checkpoint_seconds=checkpoint_seconds, wait=wait)
         for _, found in in_parallel(work, groups, **where):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -194,9 +195,16 @@ def compiled_loss(model: HookedModel, config: RunConfig, device: torch.device) -
     if config.graphs and device.type != "cuda":
         raise UserError(f"graphs=true is for cuda, and this run is on {device.type}: leave it out")
     how: dict[str, Any] = {"mode": "reduce-overhead"} if config.compile else {"backend": "cudagraphs"}
+    forget_other_graphs(repr(replace(config.model, seed=0)))
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 2 * config.train_max)
     made: Callable[..., Tensor] = torch.compile(AnswerLoss(model), dynamic=False, **how if config.graphs else {})
     return made
+
+
+@lru_cache(1)  # so that nothing is done for networks like the last one, which share its graphs
+def forget_other_graphs(network: str) -> None:
+    """Make room for the graphs of another network: torch keeps so many of one function, and then compiles no more."""
+    torch._dynamo.reset()
 
 
 def make_optimizer(model: HookedModel, config: RunConfig) -> torch.optim.AdamW:

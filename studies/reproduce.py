@@ -114,7 +114,8 @@ def reproduce(
     probed: list[Probed] = []
     if chosen.probed:
         work.begin("probing", len(runs), free=sum(is_probed(run, chosen.probes) or not is_ready(run) for run in runs))
-        probed = probe_all(runs, chosen.probes, **place, device=device, report=work.ended)
+        place["device"] = next((plan.config.device for plan in plans), None)
+        probed = probe_all(runs, chosen.probes, **place, report=work.ended)
     damaged: dict[str, str] = {}
     sound = [run for run, _ in each_sound(runs, Run.verified, damaged.__setitem__)]
     made = show(str(preset), chosen, store, sound, out, work)

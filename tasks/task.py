@@ -14,7 +14,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.circuit import Circuit
+from lengthlens.tasks.circuit import Circuit as Circuit
+from lengthlens.tasks.circuit import Operator as Operator  # known from here, too, as is Step
+from lengthlens.tasks.circuit import Step as Step
 from lengthlens.tasks.layout import Ints, Layout
 
 Family = Literal["position-addressed", "growing", "content-addressed"]

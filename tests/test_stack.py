@@ -87,6 +87,25 @@ def test_a_step_compiles_as_one_graph_without_a_break(scheme: str, monkeypatch: 
             torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-4, msg=name)
 
 
+def test_many_networks_in_one_process_are_all_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch keeps eight graphs of a function and then runs it as it is, with no more than a warning."""
+    compile, graphs = torch.compile, list[str]()
+
+    def kept(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(scheme)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", lambda loss, dynamic: compile(loss, dynamic=dynamic, backend=kept))
+    schemes = ["none", "learned", "sinusoidal", "shortformer", "rope", "alibi"]
+    for scheme in schemes:
+        for trainer in (Trainer(config) for config in configs(scheme, 2, compile=True)):
+            for _ in range(4):
+                trainer._step()
+    assert set(graphs) == set(schemes) and len(graphs) <= 4 * len(schemes), (
+        "one for each of four scales, for both seeds"
+    )
+
+
 class Operations(TorchDispatchMode):
     """Counts the operations that networks of this size consist of; views are none."""
 

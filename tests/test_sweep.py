@@ -18,7 +18,7 @@ from lengthlens.commands.options import read_numbers
 from lengthlens.errors import UserError
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.sweep import Grid, estimate, pending, read_grid, sweep
+from lengthlens.runs.sweep import Grid, RunOutcome, estimate, pending, read_grid, sweep
 from lengthlens.runs.trainer import Trainer
 
 TINY = {"n_heads": 2, "d_model": 8, "batch": 2, "train_max": 2, "warmup": 1, "cooldown": 0.3}
@@ -174,11 +174,17 @@ def test_a_broken_gpu_stops_a_sweep_and_fails_no_other_run(tmp_path: Path, monke
     """After such an error everything that a process asks of its GPU fails; a new process goes on."""
     store, cells = RunStore(tmp_path), Grid(["copy"], ["rope"], [0, 1], [2], 5, {**TINY, "steps": 2, "train_max": 4})
     with monkeypatch.context() as broken:
-        broken.setattr(Trainer, "advance", raising(torch.AcceleratorError("CUDA error: an assert\nmore of it")))
+        broken.setattr(torch.cuda, "is_initialized", lambda: True)
+        broken.setattr(torch.cuda, "synchronize", raising(RuntimeError("CUDA error: an assert")))
+        broken.setattr(Trainer, "advance", raising(RuntimeError("CUDA error: an assert\nmore of it")))
         with pytest.raises(UserError, match=r"^the GPU failed \(CUDA error: an assert\): the same command goes on"):
             sweep(cells, store, workers=1)
     assert len(store.listing()) == 1
-    assert {outcome.status for outcome in sweep(cells, store, workers=1)} == {"not-converged"}
+    told: list[RunOutcome] = []
+    assert {outcome.status for outcome in sweep(cells, store, workers=1, report=told.append)} == {"not-converged"}
+    assert [outcome.run for outcome in told] == [config.id for config in reversed(cells.configs())], (
+        "what failed is last"
+    )
 
 
 def raising(error: Exception) -> Callable[..., NoReturn]:
