@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import click
 
-from lengthlens.commands.inside import INSIDE_COMMANDS
+from lengthlens.commands.interpret import INTERPRET_COMMANDS
 from lengthlens.commands.options import plugin_option
 from lengthlens.commands.probes import PROBE_COMMANDS
 from lengthlens.commands.runs import RUN_COMMANDS
@@ -15,7 +15,7 @@ from lengthlens.commands.theory import THEORY_COMMANDS
 
 SECTIONS = {
     "Before any training": THEORY_COMMANDS,
-    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *INSIDE_COMMANDS, *SHARING_COMMANDS),
+    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *INTERPRET_COMMANDS, *SHARING_COMMANDS),
     "Studies of many runs": STUDY_COMMANDS,
 }
 

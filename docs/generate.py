@@ -89,8 +89,8 @@ HOOK_WORDS = {
     "hook_resid_pre": "the residual stream before the block", "hook_resid_mid": "between attention and MLP",
     "hook_resid_post": "after the block", "hook_scale": "divisor of a norm", "hook_normalized": "after a norm",
     "hook_q": "queries", "hook_k": "keys", "hook_v": "values", "hook_rot_q": "queries after rotation",
-    "hook_rot_k": "keys after rotation", "hook_pos_score": "what the scheme adds to the scores",
-    "hook_pos_factor": "what the scheme multiplies onto the pattern",
+    "hook_rot_k": "keys after rotation", "hook_qk_embed": "what the scheme adds to the input of queries and keys",
+    "hook_pos_score": "what the scheme adds to the scores",
     "hook_attn_scores": "scores before the softmax", "hook_pattern": "attention weights",
     "hook_z": "weighted values of each head", "hook_result": "output of each head; needs `set_use_attn_result(True)`",
     "hook_attn_out": "output of attention", "hook_mlp_out": "output of the MLP", "hook_pre": "MLP before its nonlinearity",
@@ -415,18 +415,19 @@ def hooks_page() -> str:
     """Every hook of a network: those that any scheme has, and those of some alone."""
     shapes: dict[str, str] = {}
     of: dict[str, list[str]] = {}
-    for scheme in ("lbpe", "learned", "rope", "urpe"):
+    schemes = ("lbpe", "learned", "shortformer", "rope", "urpe")
+    for scheme in schemes:
         for name, shape in hook_shapes(scheme).items():
             shapes[name] = shape
             of.setdefault(name, []).append(scheme)
+    if wrong := {name.rpartition(".")[2] for name in shapes} ^ HOOK_WORDS.keys():
+        raise SystemExit(f"docs/generate.py: HOOK_WORDS and the hooks of networks differ in {', '.join(sorted(wrong))}")
     rows = []
     for name, shape in shapes.items():
         kind = name.rpartition(".")[2]
-        if kind not in HOOK_WORDS:
-            raise SystemExit(f"docs/generate.py: HOOK_WORDS has no words for {kind}")
         only = (
             ""
-            if len(of[name]) == 4
+            if len(of[name]) == len(schemes)
             else f"; not under every scheme (here {', '.join(f'`{each}`' for each in of[name])})"
         )
         rows.append((f"`{name}`", shape, HOOK_WORDS[kind] + only))
@@ -458,12 +459,14 @@ def hook_shapes(scheme: str) -> dict[str, str]:
     tokens = model.to_tokens("^ 7 3 5 =")
     names = {5: "pos", 3: "head", 24: "d_model", 40: "d_mlp", 8: "d_head", len(model.task.vocab): "token"}
     found = {}
-    _, cache = model.run_with_cache(tokens)
-    for name, value in cache.items():
-        shape = ["row" if axis == 0 else names.get(size, str(size)) for axis, size in enumerate(value.shape)]
-        if shape.count("pos") == 2:
-            shape[-2:] = ["query", "key"]
-        found[name.replace("blocks.0.", "blocks.{l}.")] = f"[{', '.join(shape)}]"
+    for split in (False, True):  # with split inputs, hook_attn_in does not fire
+        model.set_use_split_qkv_input(split)
+        _, cache = model.run_with_cache(tokens)
+        for name, value in cache.items():
+            shape = ["row" if axis == 0 else names.get(size, str(size)) for axis, size in enumerate(value.shape)]
+            if shape.count("pos") == 2:
+                shape[-2:] = ["query", "key"]
+            found[name.replace("blocks.0.", "blocks.{l}.")] = f"[{', '.join(shape)}]"
     return found
 
 

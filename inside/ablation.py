@@ -19,8 +19,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lengthlens.errors import UserError
-from lengthlens.inside.subject import (
+from lengthlens.errors import UserError, unknown
+from lengthlens.inside.instances import (
     Head,
     all_heads,
     first_query,
@@ -28,8 +28,6 @@ from lengthlens.inside.subject import (
     head_named,
     in_blocks,
     label,
-    named,
-    nearest,
     roles_in,
 )
 from lengthlens.models.schemes.relation import read_form
@@ -78,7 +76,8 @@ def ablate(
     >>> {label((row.layer, row.head)): row.exact_match for row in table.itertuples()}["L1H1"]
     1.0
     """
-    named("way to ablate", how, HOW)
+    if how not in HOW:
+        raise unknown("way to ablate", how, HOW)
     task, subject = task_of(model, task), subject_of(model)
     subject.layers(None)
     chosen = all_heads(model) if heads is None else [head_named(model, head) for head in heads]
@@ -136,7 +135,8 @@ def least_heads(
     >>> print(least_heads(induction_by_hand(), scale=6, rows=32, how="zero"))
     L0H0, L0H1, L1H0 keep exact match 1.000 of 1.000; no smaller set does
     """
-    named("way to ablate", how, HOW)
+    if how not in HOW:
+        raise unknown("way to ablate", how, HOW)
     task, subject, every = task_of(model, task), subject_of(model), all_heads(model)
     fitting_scales(model, task, [scale])
     trial = Ablations(subject.model, task.sample(scale, rows, generator or torch.Generator().manual_seed(0)), scale)
@@ -246,6 +246,6 @@ def hidden_keys(task: Task, scale: int, tokens: Tensor, relation: str) -> Hidden
     try:
         form = read_form(relation)
     except UserError:
-        raise nearest("role or form", relation, [*roles.names, "i-j", "i-j-n", "i+j-2n", "j"]) from None
+        raise unknown("role or form", relation, [*roles.names, "i-j", "i-j-n", "i+j-2n", "j"]) from None
     of_query, of_key = form.query * place[:, None] + form.scale * scale + form.constant, form.key * place
     return lambda queries: (of_query[queries] + of_key[: queries.stop] == 0)[None]

@@ -34,9 +34,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from lengthlens.errors import UserError
+from lengthlens.errors import UserError, unknown
+from lengthlens.inside.instances import StepRoles, first_query, fitting_scales, roles_in, watch
 from lengthlens.inside.scores import as_instances
-from lengthlens.inside.subject import StepRoles, first_query, fitting_scales, named, roles_in, watch
 from lengthlens.models.attention import log_temperature
 from lengthlens.probes.subject import AnyModel, Subject, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating
@@ -103,7 +103,8 @@ def relevance(
     >>> found.tokens.round().tolist(), found.positions.round().tolist(), found.conservation < 1e-6
     ([[0.0, 14.0, 0.0, 0.0, 0.0]], [[0.0, 14.0, 0.0, 0.0, 0.0]], True)
     """
-    named("method", method, METHODS)
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
     network: Any = subject_of(model).model
     if not hasattr(network, "hook_dict") or not hasattr(network, "pos_embed"):
         raise UserError("attribution needs a model of this project, with its hook points and position embedding")
@@ -450,7 +451,8 @@ def judge_relevance(
     [1.0]
     """
     for method in methods:
-        named("method", method, METHODS)
+        if method not in METHODS:
+            raise unknown("method", method, METHODS)
     task, subject = task_of(model, task), subject_of(model)
     generator, found = generator or torch.Generator().manual_seed(0), []
     for scale in fitting_scales(model, task, scales):

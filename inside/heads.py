@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lengthlens.inside.subject import ROWS, Instances, by_head_and_scale, first_query, instances_at, label, watch
+from lengthlens.inside.instances import ROWS, Instances, by_head_and_scale, first_query, instances_at, label, watch
 from lengthlens.models.schemes.lbpe import NINE
 from lengthlens.models.schemes.relation import Pointer, marked_keys, read_forms
 from lengthlens.probes.subject import AnyModel, subject_of

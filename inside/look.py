@@ -11,10 +11,7 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.inside.ablation import ablate
 from lengthlens.inside.heads import Glance, HeadRelation, glance, head_relations, measure_table, role_table
-from lengthlens.inside.plane import head_plane, plane_over_training
-from lengthlens.inside.residual import residual_shares
-from lengthlens.inside.scores import score_shares
-from lengthlens.inside.subject import (
+from lengthlens.inside.instances import (
     by_head_and_scale,
     checked_scales,
     drawn,
@@ -25,6 +22,9 @@ from lengthlens.inside.subject import (
     roles_in,
     watch,
 )
+from lengthlens.inside.plane import head_plane, plane_over_training
+from lengthlens.inside.residual import residual_shares
+from lengthlens.inside.scores import score_shares
 from lengthlens.probes.subject import AnyModel, reachable, subject_of
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
@@ -206,7 +206,7 @@ def inspect(
         checkpoints: the run, or models by training step, for the plane of heads over training; left out if None.
         report: is told what is being done.
 
-    Result: an `Inspection`, which `lengthlens.analyses.inside.page` makes a page of.
+    Result: an `Inspection`, which `lengthlens.analyses.page.inside.inside_page` makes a page of.
 
     Errors: UserError for a model without hooks, a text that is no instance, and a scale that does not exist.
 

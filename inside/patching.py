@@ -28,8 +28,8 @@ import torch
 import transformer_lens.patching as patching
 from torch import Tensor
 
-from lengthlens.errors import UserError
-from lengthlens.inside.subject import fitting_scales, in_blocks, named, role_names, roles_in
+from lengthlens.errors import UserError, unknown
+from lengthlens.inside.instances import fitting_scales, in_blocks, role_names, roles_in
 from lengthlens.probes.interchange import StepAt, roles_of, twins
 from lengthlens.probes.subject import AnyModel, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating
@@ -101,7 +101,8 @@ def patch_by_role(
     {'role': 'token', 'component': 'head', 'layer': 0, 'head': 0, 'place': 'query', 'effect': 1.0, 'flips': 1.0}
     """
     for component in components:
-        named("component", component, ACTIVATIONS)
+        if component not in ACTIVATIONS:
+            raise unknown("component", component, ACTIVATIONS)
     subject = subject_of(model)
     found = minimal_pairs(model, task, scale, onto, roles=roles, pairs=pairs, steps=steps, generator=generator)
     network: Any = subject.model
@@ -266,7 +267,8 @@ def minimal_pairs(
     example = task.sample(onto, 1, generator).tokens[0]
     known = role_names(task.circuit(onto, task.words(example)))
     for role in roles or ():
-        named("role", role, known)
+        if role not in known:
+            raise unknown("role", role, known)
     parts = []
     for role in roles or known:
         for step in _spread(task.answer_length(onto), steps):

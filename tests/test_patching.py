@@ -7,8 +7,8 @@ import torch
 
 import lengthlens as ll
 from lengthlens.errors import UserError
+from lengthlens.inside.instances import label
 from lengthlens.inside.patching import agreement, attribution_patching
-from lengthlens.inside.subject import label
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.controls import copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.tasks import TASKS
@@ -133,12 +133,12 @@ def test_least_heads_of_many_are_taken_away_one_by_one(monkeypatch: pytest.Monke
 def test_what_does_not_exist_is_answered_with_the_nearest() -> None:
     model = induction_by_hand()
     for call, says in (
-        (lambda: ll.ablate(model, scales=[6], how="men"), "way to ablate 'men': the nearest are mean"),
-        (lambda: ll.ablate(model, scales=[6], heads=["L0H7"]), "the nearest is L0H1"),
-        (lambda: ll.ablate(model, scales=[6], relations=["tokn"]), "role or form 'tokn': the nearest are token"),
+        (lambda: ll.ablate(model, scales=[6], how="men"), "way to ablate 'men': did you mean 'mean'"),
+        (lambda: ll.ablate(model, scales=[6], heads=["L0H7"]), "unknown head 'L0H7'"),
+        (lambda: ll.ablate(model, scales=[6], relations=["tokn"]), "role or form 'tokn': did you mean 'token'"),
         (lambda: ll.ablate(model, scales=[-2]), "the nearest is n = "),
-        (lambda: ll.patch_by_role(model, scale=6, roles=["tokens"]), "role 'tokens': the nearest are token"),
-        (lambda: ll.patch_by_role(model, scale=6, components=["haed"]), "component 'haed': the nearest are head"),
+        (lambda: ll.patch_by_role(model, scale=6, roles=["tokens"]), "role 'tokens': did you mean 'token'"),
+        (lambda: ll.patch_by_role(model, scale=6, components=["haed"]), "component 'haed': did you mean 'head'"),
         (lambda: ll.patch_by_role(model, scale=6, onto=9), "its steps have no counterparts"),
         (lambda: ll.patch_by_role(lambda tokens: tokens, TASKS["copy"]), "no hooks"),
         (lambda: ll.least_heads(model, scale=6, keep=1.5), "less than the 1.5 to keep"),

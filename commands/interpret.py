@@ -196,4 +196,4 @@ def attribute_command(
         save_figure(plot_relevance(found, words, width=width), plot)
 
 
-INSIDE_COMMANDS = (inspect_command, surgery_command, patch_command, attribute_command)
+INTERPRET_COMMANDS = (inspect_command, surgery_command, patch_command, attribute_command)

@@ -5,9 +5,7 @@ to a step of the task's circuit: the slot of the operator that it fills, under t
 for it (adding digits reads ``a``, ``b``, ``a_before``, …).
 """
 
-import difflib
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lengthlens.errors import UnknownNameError, UserError
+from lengthlens.errors import UserError, unknown
 from lengthlens.models.config import ModelConfig
 from lengthlens.probes.subject import AnyModel, Subject, answer_queries, exact_by_scale, subject_of, task_of
 from lengthlens.runs.evaluation import FLOAT, evaluating, numbers_a_token
@@ -27,7 +25,6 @@ from lengthlens.values import within_memory
 
 Head: TypeAlias = tuple[int, int]  # (layer, head)
 BY_CHANCE = 1.5  # times the variance that chance gives a mean over instances: above it, positions have a part in it
-NEAREST = 5  # names offered for one that does not exist: a model has a hundred hook points
 
 
 def label(head: Head) -> str:
@@ -37,23 +34,6 @@ def label(head: Head) -> str:
     'L0H3'
     """
     return f"L{head[0]}H{head[1]}"
-
-
-def nearest(kind: str, name: str, choices: Iterable[str]) -> UnknownNameError:
-    """The error for a name that does not exist, with the valid ones nearest to it.
-
-    >>> print(nearest("role", "smybol", ["symbol", "so_far"]))
-    there is no role 'smybol': the nearest are symbol, so_far
-    """
-    close = difflib.get_close_matches(name, list(choices), n=NEAREST, cutoff=0)
-    return UnknownNameError(f"there is no {kind} '{name}': the nearest are {', '.join(close)}")
-
-
-def named(kind: str, name: str, choices: Collection[str]) -> str:
-    """The name itself, if it is one of the choices; else the error with the nearest ones."""
-    if name not in choices:
-        raise nearest(kind, name, choices)
-    return name
 
 
 def all_heads(model: AnyModel) -> list[Head]:
@@ -71,19 +51,11 @@ def head_named(model: AnyModel, name: str | Head) -> Head:
     >>> head_named(copy_by_hand(), "L0H0")
     (0, 0)
     """
-    heads = all_heads(model)
-    found = re.fullmatch(r"L(\d+)H(\d+)", name) if isinstance(name, str) else None
-    head = (int(found[1]), int(found[2])) if found else name
-    if head in heads:
-        return (int(head[0]), int(head[1]))
-    if isinstance(head, str):
-        raise nearest("head", head, map(label, heads))
-    layers, last = heads[-1][0] + 1, heads[-1][1]
-    close = (min(max(head[0], 0), layers - 1), min(max(head[1], 0), last))
-    raise UnknownNameError(
-        f"there is no head '{label(head)}': the nearest is {label(close)} "
-        f"(layers 0 to {layers - 1}, heads 0 to {last} in each)"
-    )
+    heads = {label(head): head for head in all_heads(model)}
+    name = name if isinstance(name, str) else label(name)
+    if name not in heads:
+        raise unknown("head", name, heads)
+    return heads[name]
 
 
 def hook_named(model: AnyModel, name: str) -> str:
@@ -91,7 +63,9 @@ def hook_named(model: AnyModel, name: str) -> str:
     hooks = getattr(subject_of(model).model, "hook_dict", None)
     if hooks is None:
         raise UserError("this needs activations, and the model has no hooks (no hook_dict)")
-    return named("hook point", name, hooks)
+    if name not in hooks:
+        raise unknown("hook point", name, hooks)
+    return name
 
 
 def fitting_scales(model: AnyModel, task: Task, scales: Sequence[int]) -> list[int]:
@@ -156,7 +130,9 @@ class StepRoles:
 
     def named(self, name: str) -> int:
         """The index of a role's name."""
-        return self.names.index(named("role", name, self.names))
+        if name not in self.names:
+            raise unknown("role", name, self.names)
+        return self.names.index(name)
 
     def keys_of(self, name: str) -> Tensor:
         """The key in a role at each step, −1 where there is none; the first where there are several. [1|row, step]"""
