@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from lengthlens.plugins.registry import register
     from lengthlens.probes.certificate.certify import certify
     from lengthlens.probes.interchange import interchange_src
-    from lengthlens.probes.invariance import invariance_index
     from lengthlens.probes.lrc import measured_lrc
     from lengthlens.probes.marks import known_by
+    from lengthlens.probes.probe import invariance_index
     from lengthlens.probes.pruning import prune
     from lengthlens.probes.src import measured_src
     from lengthlens.probes.stretch import stretched_match
@@ -72,7 +72,7 @@ HOMES = {
     "known_by": "probes.marks",
     "stretched_match": "probes.stretch",
     "readout_transfer": "probes.transfer",
-    "invariance_index": "probes.invariance",
+    "invariance_index": "probes.probe",
     "prune": "probes.pruning",
     "certify": "probes.certificate.certify",
     "surgery": "inside.surgery",

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas, drawn, legend_height
+from lengthlens.analyses.statistics import over_seeds
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, Index, MissingError, measured
 from lengthlens.analyses.tables import Table, of_frame
-from lengthlens.probes.invariance import over_seeds
 
 Curve: TypeAlias = "dict[str, NDArray[np.float64]]"  # of one scheme: scale, mean, low, high, …
 DECLARED: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}

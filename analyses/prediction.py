@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from lengthlens.analyses import statistics, theme
 from lengthlens.analyses.statistics import Estimate, Statistic, auc, estimate, spearman, why_undefined
 from lengthlens.analyses.study import Study
-from lengthlens.analyses.table import FACTORS, THRESHOLDS, MissingError, chosen_readout, indices, records
+from lengthlens.analyses.table import FACTORS, MissingError, chosen_readout, indices, records
 from lengthlens.analyses.tables import several
+from lengthlens.probes.schema import THRESHOLDS
 from lengthlens.runs.evaluation import ACCURATE
 
 Frame = pd.DataFrame

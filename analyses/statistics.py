@@ -5,13 +5,14 @@ Runs of one task and scheme differ by their seed alone, so they are not independ
 statistic here is computed from weights, for all resamples in one go.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 
 Floats: TypeAlias = NDArray[np.float64]
 Statistic: TypeAlias = Callable[[Floats], Floats]  # weights [resample, run] to values [resample]
@@ -33,6 +34,29 @@ class Estimate(NamedTuple):
     def columns(self, name: str) -> dict[str, float]:
         """As columns of a table: name, name_low, name_high."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
+
+class SeedInterval(NamedTuple):
+    """A mean over seeds with its 95 % t-interval; without one (NaN) for a single seed."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+
+def over_seeds(values: Iterable[float]) -> SeedInterval:
+    """The mean of an index over seeds, with Student's 95 % interval (three seeds are too few for a bootstrap).
+
+    >>> mean, low, high, seeds = over_seeds([0.9, 1.0, 1.1])
+    >>> round(low, 3), round(high, 3), seeds
+    (0.752, 1.248, 3)
+    """
+    found = np.array([value for value in values if not np.isnan(value)])
+    mean, half = float(found.mean()) if len(found) else float("nan"), float("nan")
+    if len(found) > 1:
+        half = float(stdtrit(len(found) - 1, (1 + LEVEL) / 2) * found.std(ddof=1) / np.sqrt(len(found)))
+    return SeedInterval(mean, mean - half, mean + half, len(found))
 
 
 def group_weights(groups: ArrayLike, resamples: int = RESAMPLES) -> Floats:

@@ -1,4 +1,4 @@
-"""The table of a study: its columns and their types, how it is read, written and joined, and one row for each run.
+"""The table of a study: how it is read, written and joined, and one row for each run.
 
 One row is one measurement. What belongs to a cell rather than to a run (the verdict before training, the declared SRC)
 has no `run` and no `seed`; position-only linear attention (POLA) has a `target` in place of a task.
@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,32 +21,12 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, printable, read_whole, sha256, write_whole
 from lengthlens.models.schemes import SchemeSpec
-from lengthlens.probes.invariance import THRESHOLD_COLUMNS
 from lengthlens.probes.probe import PROBES
+from lengthlens.probes.schema import STUDY_COLUMNS, at_defaults
 from lengthlens.runs.evaluation import ACCURATE, EXTRAPOLATES
 from lengthlens.values import anything, list_of, map_of, parse_json, parse_parquet, parsed, record, shown, text
 
-SCHEMA = 3  # version of the columns below
-COLUMNS = {
-    "run": "str",
-    "task": "str",
-    "target": "str",  # of POLA; the task is empty then
-    "scheme": "str",  # with those of its options that are not the default
-    "recipe": "str",  # what else of the run's config is not the default: "n_layers=4, steps=10"
-    "seed": "Int64",
-    "train_max": "Int64",
-    "measure": "str",
-    "layer": "Int64", "head": "Int64", "readout": "str", "fit_scale": "Int64", "scale": "Int64",
-    "value": "float64", "low": "float64", "high": "float64", "samples": "Int64", "control": "float64",
-    "tolerance": "float64", "influence": "float64", "fidelity": "float64", "bar": "float64", "accurate": "boolean",
-    "relation": "str",  # in words, the one under which codes were counted
-    "form": "str",  # of a learned relation; `value` is the bias where the form has the value `form_value`
-    "form_value": "Int64",
-    "status": "str",  # how training ended
-    "verdict": "str",  # before training
-    "reason": "str",  # of a verdict, a failed run, a length that cannot be processed, a missing value
-}  # fmt: skip
-THRESHOLDS = list(THRESHOLD_COLUMNS)
+SCHEMA = 3  # version of `STUDY_COLUMNS`
 CELL = ["task", "scheme", "recipe", "train_max"]  # runs that share these differ by their seed alone
 REQUIRED = ("task", "scheme", "measure", "value")  # without these a row says nothing
 FIRST = ("threshold", "text")  # columns of schema version 1 alone
@@ -86,6 +66,7 @@ class Index:
     label: str
     short: str
     growth: str | None = None
+    defaults: Mapping[str, float] = field(default_factory=dict)  # the thresholds that count, by column
 
     @property
     def declared(self) -> str:
@@ -100,7 +81,7 @@ def indices(frame: Frame | None = None) -> list[Index]:
     """
     found = [
         Index(probe.index, {index: curve for curve, index in probe.curves.items()}.get(probe.index, ""),
-              probe.label, probe.short, probe.growth)
+              probe.label, probe.short, probe.growth, probe.defaults)
         for probe in PROBES.values()
         if probe.index is not None
     ]  # fmt: skip
@@ -214,7 +195,7 @@ def as_study(table: Frame, name: str = "the table") -> Frame:
     """
     table = table.reset_index(drop=True)
     missing = pd.Series([None] * len(table), dtype=object)
-    typed = {each: _typed(table.get(each, missing), each, kind, name) for each, kind in COLUMNS.items()}
+    typed = {each: _typed(table.get(each, missing), each, kind, name) for each, kind in STUDY_COLUMNS.items()}
     return pd.DataFrame(typed).replace({"verdict": EARLIER_VERDICTS})
 
 
@@ -330,18 +311,14 @@ def exact_at(table: Frame, factor: int) -> "pd.Series[float]":
     return value.groupby(rows["run"]).mean()
 
 
-def default_index(table: Frame, measure: str, curve: str) -> "pd.Series[float]":
-    """ι of each run at the default thresholds, which are those that the run's own growth curve was counted at.
+def default_index(table: Frame, index: Index) -> "pd.Series[float]":
+    """ι of each run at the default thresholds.
 
     Cover numbers differ by layer and readout. The one that counts is the sequential readout one layer before the last:
-    behind the last layer the unembedding decodes every step alike, whatever came before.
+    after the last layer the unembedding decodes every step alike, whatever came before.
     """
-    rows = chosen_readout(table[table["measure"] == measure])
-    keys = ["run", *THRESHOLDS]
-    curves = table.loc[table["measure"] == curve, keys].drop_duplicates()
-    bare = rows[~rows["run"].isin(curves["run"])]  # by hand, without curves: one index is the index
-    alone = bare[bare.groupby("run")["value"].transform("size") == 1] if len(bare) else bare
-    return pd.concat([rows.merge(curves, on=keys), alone]).groupby("run")["value"].first()
+    rows = chosen_readout(table[table["measure"] == index.index])
+    return at_defaults(rows, index.defaults).groupby("run")["value"].first()
 
 
 def chosen_readout(rows: Frame) -> Frame:
@@ -367,7 +344,7 @@ def per_run(table: Frame) -> Frame:
     columns: dict[str, Any] = {"accurate": accurate(rows)}
     columns |= {name: rows[rows["measure"] == name].groupby("run")["value"].first() for name in ONCE}
     columns["status"] = rows[rows["measure"] == "converged"].groupby("run")["status"].first()
-    columns |= {each.index: default_index(rows, each.index, each.curve) for each in indices(rows)}
+    columns |= {each.index: default_index(rows, each) for each in indices(rows)}
     for factor in FACTORS:
         columns[f"exact_{factor}"] = exact = exact_at(rows, factor)
         columns[f"extrapolates_{factor}"] = (exact >= EXTRAPOLATES).where(exact.notna()).astype("boolean")

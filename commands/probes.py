@@ -10,6 +10,7 @@ from lengthlens.commands.terminal import leaving_out, print_json, print_table, p
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
 from lengthlens.probes.probe import OURS, PROBES
+from lengthlens.probes.schema import THRESHOLDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,12 +108,10 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def curve_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each growth curve: its name, its value at each scale, and ι at the thresholds of the curve."""
-    from lengthlens.probes.invariance import THRESHOLD_COLUMNS
-
     index_of = {curve: index for probe in PROBES.values() for curve, index in probe.curves.items()}
 
     def key(row: dict[str, Any], index: str) -> tuple[Any, ...]:
-        return (index, *(row[column] for column in ("layer", "readout", *THRESHOLD_COLUMNS)))
+        return (index, *(row[column] for column in ("layer", "readout", *THRESHOLDS)))
 
     indices = {key(row, row["measure"]): row["value"] for row in rows if row["measure"] in index_of.values()}
     curves: dict[tuple[Any, ...], dict[str, Any]] = {}

@@ -26,9 +26,10 @@ from lengthlens.analyses import theme
 from lengthlens.analyses.findings import findings
 from lengthlens.analyses.glossary import TERMS
 from lengthlens.analyses.study import Study
-from lengthlens.analyses.table import COLUMNS, read_study
+from lengthlens.analyses.table import read_study
 from lengthlens.models.schemes.spec import WRAPPERS, SchemeSpec, scheme_rows
 from lengthlens.probes.probe import PROBES
+from lengthlens.probes.schema import COLUMNS
 from lengthlens.runs.evaluation import best_rows
 from lengthlens.runs.shipped import shipped
 from lengthlens.studies.presets import PRESETS
@@ -46,29 +47,6 @@ FAMILIES = {
 PLACES = {
     "embed": "the residual stream", "embed_qk": "what queries and keys are made from", "rotate": "queries and keys (rotation)",
     "score": "attention scores", "factor": "the attention pattern, after the softmax",
-}  # fmt: skip
-COLUMN_WORDS = {
-    "run": "id of the run; empty for what belongs to a cell (a task under a scheme) and not to a run",
-    "task": "the task; empty for position-only linear attention",
-    "target": "of position-only linear attention: what attention should compute",
-    "scheme": "the scheme, with those of its options that are not the default",
-    "recipe": "what else of the run's configuration is not the default",
-    "seed": "seed of the run",
-    "train_max": "the largest scale in training",
-    "measure": "what was measured, see below",
-    "layer": "of which layer", "head": "of which head", "readout": "of which readout",
-    "fit_scale": "the scale at which a readout was fitted", "scale": "the scale n at which it was measured",
-    "value": "the number", "low": "lower end of its 95 % interval", "high": "upper end of its 95 % interval",
-    "samples": "from how many instances", "control": "the same number for its control",
-    "tolerance": "threshold of measured LRC: relative difference up to which two weights count as one",
-    "influence": "threshold of measured SRC: least influence of a source",
-    "fidelity": "threshold of measured SRC: share of steps that a readout must explain",
-    "bar": "threshold of readout transfer: accuracy from which a readout decodes a step",
-    "accurate": "whether the run's exact match is at least 0.9 at every training scale",
-    "relation": "the relation under which codes were counted, in words",
-    "form": "of a learned relation: a linear form of i, j and n", "form_value": "the value of the form that `value` is the bias of",
-    "status": "how training ended: converged, not-converged, diverged, failed, …",
-    "verdict": "the verdict before training", "reason": "why: of a verdict, of a failed run, of a missing value",
 }  # fmt: skip
 MEASURE_WORDS = {
     "exact_match": "share of instances whose whole answer, end token included, is right",
@@ -472,9 +450,6 @@ def hook_shapes(scheme: str) -> dict[str, str]:
 
 def columns_page() -> str:
     """Every column and measure of a study."""
-    for name in COLUMNS:
-        if name not in COLUMN_WORDS:
-            raise SystemExit(f"docs/generate.py: COLUMN_WORDS has no words for the column {name}")
     studies = [
         pd.read_parquet(ROOT / "figures" / name / "study.parquet", columns=["measure"])
         for name in (*STUDIES, "records")
@@ -485,9 +460,7 @@ def columns_page() -> str:
         if measure not in MEASURE_WORDS and measure not in probed:
             raise SystemExit(f"docs/generate.py: MEASURE_WORDS has no words for the measure {measure}")
     text = heading("the schema, the registry of probes and the committed studies") + COLUMNS_LEAD
-    text += table(
-        ("column", "type", "what it holds"), ((f"`{n}`", kind, COLUMN_WORDS[n]) for n, kind in COLUMNS.items())
-    )
+    text += table(("column", "type", "what it holds"), ((f"`{name}`", *column) for name, column in COLUMNS.items()))
     text += "\n## Measures without a probe\n\n"
     text += table(("measure", "what it is"), ((f"`{name}`", words) for name, words in MEASURE_WORDS.items()))
     text += "\n## Measures of probes\n\nAn ι is an invariance index: the slope of the logarithm of a count against log n.\n\n"

@@ -29,12 +29,12 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.probes.schema import FIDELITY
 from lengthlens.probes.subject import Subject, scales_up_to, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating, takes
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED
 
-AGREEMENT = 0.9  # fixed on copy and parity-cot
 ROWS = 24  # instances of each scale in which states are replaced
 DRAWS = 12  # instances among which a twin is looked for; one in ten has the wanted digit at the query
 TRIALS = 6  # instances with a twin below which two steps are not compared, and so are not one class
@@ -67,7 +67,7 @@ def interchange_src(
     task: Task | None = None,
     train_max: int = 10,
     *,
-    agreement: float = AGREEMENT,
+    agreement: float = FIDELITY.default,
     rows: int = ROWS,
     generator: torch.Generator | None = None,
 ) -> InterchangeSrc:

@@ -37,12 +37,10 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import numbered
 from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.probes.pruning import own_relation
+from lengthlens.probes.schema import TOLERANCE
 from lengthlens.probes.subject import AnyModel, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
 
-# Of the output's size, a quarter of its energy. Fixed on parity-cot and copy (ideal, lbpe, learned, relative, three
-# seeds each): at 0.3 the count of 3 of 12 invariant runs rose by one, at a weight that just failed to accept 0.
-TOLERANCE = 0.5
 RIDGE = 1e-6  # of the mean squared length of a value: against exact ties only
 ROWS = 512  # fits of 22 positions then agree with those from many more rows to about 0.01
 
@@ -63,7 +61,7 @@ class MeasuredLrc:
     weights: pd.DataFrame  # layer, head, scale, query, key, code (numbered), weight, leverage, unexplained
     r2: pd.DataFrame  # layer, head, scale, value
     relation: str
-    tolerance: float = TOLERANCE
+    tolerance: float = TOLERANCE.default
 
     def counts(self, tolerance: float | None = None) -> pd.DataFrame:
         """LRC_M of each head at each scale: columns layer, head, scale, value. Another tolerance costs no new fit."""
@@ -104,7 +102,7 @@ def measured_lrc(
     layers: Sequence[int] | None = None,
     rows: int = ROWS,
     ridge: float = RIDGE,
-    tolerance: float = TOLERANCE,
+    tolerance: float = TOLERANCE.default,
     generator: torch.Generator | None = None,
 ) -> MeasuredLrc:
     """Measured LRC: fit position-only linear attention to every head at every scale, and count (code, weight) pairs.

@@ -11,30 +11,16 @@ in `rows`, so that listing probes stays quick.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from lengthlens.errors import UserError
 from lengthlens.plugins.registry import Extensible
+from lengthlens.probes.schema import BAR, FIDELITY, INFLUENCE, TOLERANCE, Threshold
 
 if TYPE_CHECKING:
     from lengthlens.probes.table import Context
 
 Row = dict[str, Any]  # columns of a study, by name
-
-
-class Threshold(NamedTuple):
-    """A number that decides what counts, its column, and where the index is reported to show what depends on it."""
-
-    column: str
-    default: float
-    tried: tuple[float, ...] = ()
-
-
-TOLERANCE = Threshold("tolerance", 0.5, (0.3, 0.5, 0.7))
-# Not beyond 0.4: a mark that stands for 0 in a running sum has an influence of one half, since half of the symbols that
-# replace it change the sum.
-INFLUENCE = Threshold("influence", 0.25, (0.1, 0.25, 0.4))
-FIDELITY = Threshold("fidelity", 0.9, (0.8, 0.9, 0.97))
-BAR = Threshold("bar", 0.9, (0.8, 0.9, 0.97))
 
 
 class Probe(ABC):
@@ -72,10 +58,39 @@ def by_scale(measure: str, curve: Mapping[int, float], about: Row) -> list[Row]:
 
 
 def index_row(measure: str, curve: Mapping[int, float], about: Row) -> Row:
-    """The invariance index of a curve, at its largest scale."""
-    from lengthlens.probes.invariance import invariance_index
-
+    """The invariance index of a curve, at its largest n."""
     return {"measure": measure, "scale": max(curve), "value": invariance_index(curve), **about}
+
+
+def invariance_index(curve: Mapping[int, float]) -> float:
+    """The invariance index ι: how fast a measured complexity grows with n, inside the training range.
+
+    We define: ι is the slope of log complexity against log n, by least squares, on the upper half of the training range
+    (n from train_max / 2, rounded up). 0 is invariant, 1 grows linearly. A complexity of 0 counts as 1. The conjecture
+    (the paper's, for SRC) is that length generalization is possible if and only if complexity does not grow.
+
+    Arguments:
+        curve: a complexity for each n up to the largest in training, such as `MeasuredSrc.curve`.
+
+    Result: ι; 0 for a complexity that does not grow, 1 for one that grows linearly.
+
+    Errors: UserError if fewer than two values of n are in the upper half.
+
+    >>> invariance_index({n: 4 for n in range(1, 11)})
+    0.0
+    >>> round(invariance_index({n: 3 * n for n in range(1, 11)}), 6)
+    1.0
+    """
+    if not curve:
+        raise UserError("the invariance index needs a complexity at two values of n at least, and none is given")
+    used = [n for n in sorted(curve) if 2 * n >= max(curve)]
+    if len(used) < 2:
+        raise UserError(f"the invariance index needs two values of n at least, and there is only n = {used[0]}")
+    import numpy as np
+
+    logs = np.log([max(1.0, float(curve[n])) for n in used])
+    slope = np.polyfit(np.log(used), logs, 1)[0]
+    return 0.0 if np.ptp(logs) == 0 else float(slope)
 
 
 class LrcProbe(Probe):

@@ -42,6 +42,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, Ints, Relation
 from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.probes.pruning import own_relation
+from lengthlens.probes.schema import FIDELITY, INFLUENCE
 from lengthlens.probes.subject import AnyModel, Subject, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
 
@@ -50,9 +51,6 @@ Key: TypeAlias = tuple[tuple[int, ...], ...]  # for each code of a signature, th
 Signature: TypeAlias = tuple[Code, ...]
 Step: TypeAlias = tuple[int, tuple[int, ...]]  # a query, and the keys that are its sources
 
-# Fixed on parity-cot and copy: sources there have an influence of 0.4 and more, other keys of less than 0.2.
-THRESHOLD = 0.25
-FIDELITY = 0.9
 BASES = 8  # random instances for each assignment at least: half to learn a table from, half to test it on
 TRIALS = 256  # of each step at least, so that its agreement is known to about 0.02
 ROWS = 64  # means of influence are then within about 0.05, far from the threshold for keys that matter
@@ -107,8 +105,8 @@ class MeasuredSrc:
 
     behaviours: list[StepBehaviour] = field(repr=False)
     relation: str
-    threshold: float = THRESHOLD
-    fidelity: float = FIDELITY
+    threshold: float = INFLUENCE.default
+    fidelity: float = FIDELITY.default
 
     def steps(self, fidelity: float | None = None) -> pd.DataFrame:
         """Each step, in the order of scale and query, with the first readout of its signature that explains it.
@@ -150,8 +148,8 @@ def measured_src(
     train_max: int = 10,
     *,
     relation: RelationLike | None = None,
-    threshold: float = THRESHOLD,
-    fidelity: float = FIDELITY,
+    threshold: float = INFLUENCE.default,
+    fidelity: float = FIDELITY.default,
     rows: int = ROWS,
     bases: int = BASES,
     generator: Generator | None = None,
@@ -188,7 +186,7 @@ def measured_src_at(
     train_max: int,
     relation: RelationLike | None,
     generator: Generator | None,
-    fidelity: float = FIDELITY,
+    fidelity: float = FIDELITY.default,
     rows: int = ROWS,
     bases: int = BASES,
 ) -> list[MeasuredSrc]:

@@ -20,9 +20,9 @@ from lengthlens.models.devices import BrokenGpuError, present_device, working_gp
 from lengthlens.models.schemes.relation import Relation, read_forms
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike
-from lengthlens.probes.invariance import THRESHOLD_COLUMNS
 from lengthlens.probes.probe import PROBES, Probe, Row, by_scale, chosen
 from lengthlens.probes.pruning import own_relation, prune
+from lengthlens.probes.schema import PROBE_COLUMNS
 from lengthlens.probes.subject import AnyModel, Subject, exact_by_scale, reachable, scales_up_to, subject_of, task_of
 from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accurate
 from lengthlens.runs.run import Run
@@ -33,14 +33,7 @@ from lengthlens.values import anything, list_of, map_of, parse_parquet, parsed
 FILE = "probes.parquet"
 EARLIER_RELATION = "relation.json"  # where the learned relation of a run was kept before it was a probe
 
-COLUMNS = (
-    {"measure": "str", "layer": "Int64", "head": "Int64", "readout": "str", "fit_scale": "Int64", "scale": "Int64"}
-    | {"value": "float64", "low": "float64", "high": "float64", "samples": "Int64", "control": "float64"}
-    | dict.fromkeys(THRESHOLD_COLUMNS, "float64")
-    | {"accurate": "bool", "relation": "str", "form": "str", "form_value": "Int64", "reason": "str"}
-)
-
-NEEDED = {name: COLUMNS[name] for name in ("measure", "scale", "value", "relation")}  # of a table that was kept
+NEEDED = {name: PROBE_COLUMNS[name] for name in ("measure", "scale", "value", "relation")}  # of a table that was kept
 
 Report = Callable[[str], None]
 
@@ -96,7 +89,7 @@ def probe_model(
     seed: int = 0,
     report: Report | None = None,
 ) -> pd.DataFrame:
-    """What some of `PROBES` (all, if `measures` names none) say about a model, as rows with `COLUMNS`.
+    """What some of `PROBES` (all, if `measures` names none) say about a model, as rows with `PROBE_COLUMNS`.
 
     `relation`, `layers` and `beyond` are those of `Context`.
 
@@ -118,7 +111,8 @@ def _table(context: Context, probes: Sequence[Probe], report: Report | None) -> 
         tell(probe.words)
         rows += probe.rows(context)
     accurate = min(context.exact.values()) >= ACCURATE
-    return pd.DataFrame([{**row, "accurate": accurate} for row in rows], columns=list(COLUMNS)).astype(COLUMNS)
+    table = pd.DataFrame([{**row, "accurate": accurate} for row in rows], columns=list(PROBE_COLUMNS))
+    return table.astype(PROBE_COLUMNS)
 
 
 def plain_rows(table: pd.DataFrame) -> list[Row]:
@@ -234,7 +228,7 @@ def _converted(table: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(**numbers.astype(float), reason=table["relation"].where(table["value"].isna()))
     table["relation"] = table["relation"].where(table["value"].notna())
     identity = [name for name in table.columns if name in ("run", "task", "scheme", "seed")]
-    return table.reindex(columns=[*identity, *COLUMNS]).astype(COLUMNS)
+    return table.reindex(columns=[*identity, *PROBE_COLUMNS]).astype(PROBE_COLUMNS)
 
 
 def earlier_relation(run: Run) -> list[Row]:

@@ -29,6 +29,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Generator, Tensor
 
 from lengthlens.errors import UserError, unknown
+from lengthlens.probes.schema import BAR
 from lengthlens.probes.subject import AnyModel, Subject, answer_queries, scales_up_to, subject_of, task_of
 from lengthlens.tasks import Task
 
@@ -39,7 +40,6 @@ ESTIMATORS = ("logistic", "ridge")
 ROWS = 256  # instances of each scale: half to fit on, half to test on
 DIRECTIONS = 8  # of the activation, that a sequential readout multiplies with the previous token
 STEPS = 20  # of the logistic fit: accuracy then agrees with that of a converged one to about 1e-4
-BAR = 0.9
 ABSENT = -1e9  # score of a class that a fit has not seen: it is never predicted
 
 
@@ -51,7 +51,7 @@ class Transfer:
     test_steps: pd.DataFrame  # scale, query: one row for each column
     accuracy: dict[tuple[str, str], NDArray[np.float64]]  # [fit, test]
     control: dict[tuple[str, str], NDArray[np.float64]]  # [fit, test], of fits to shuffled labels
-    bar: float = BAR
+    bar: float = BAR.default
 
     def by_scale(self) -> pd.DataFrame:
         """Means over the steps of each pair of scales: hook, readout, fit_scale, scale, accuracy, control."""
@@ -88,7 +88,7 @@ def readout_transfer(
     estimator: str = "logistic",
     labels: Labels = "model",
     rows: int = ROWS,
-    bar: float = BAR,
+    bar: float = BAR.default,
     generator: Generator | None = None,
 ) -> Transfer:
     """Readout transfer: fit a readout at every step of every scale up to a scale, test each at all steps.

@@ -28,10 +28,11 @@ from typing import Any
 import pandas as pd
 import torch
 
-from lengthlens.analyses.table import CELL, COLUMNS, OF_CELLS, as_study, read_study
+from lengthlens.analyses.table import CELL, OF_CELLS, as_study, read_study
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import sha256
 from lengthlens.models.schemes import SchemeSpec
+from lengthlens.probes.schema import STUDY_COLUMNS
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import best_rows, is_accurate
 from lengthlens.runs.run import Run
@@ -67,7 +68,7 @@ def study(
     left_out: LeftOut | None = None,
     earlier: tuple[pd.DataFrame, Mapping[str, Any]] | None = None,
 ) -> pd.DataFrame:
-    """Everything that a store knows, as one tidy table: a row for each measurement, the columns `COLUMNS`.
+    """Everything that a store knows, as one tidy table: a row for each measurement, the columns `STUDY_COLUMNS`.
 
     `runs` are runs or names of runs; all that ended if none are given. Verdicts look at scales up to `test_max`, four
     times the training range by default; `pola_targets` are what position-only linear attention is to compute, and
@@ -111,7 +112,7 @@ def study(
 
 
 def as_frame(rows: list[Row]) -> pd.DataFrame:
-    return as_study(pd.DataFrame(rows, columns=list(COLUMNS)))
+    return as_study(pd.DataFrame(rows, columns=list(STUDY_COLUMNS)))
 
 
 class Kept:

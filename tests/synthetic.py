@@ -17,8 +17,8 @@ import pandas as pd
 
 from lengthlens.analyses.table import as_study
 from lengthlens.models.schemes import SchemeSpec
-from lengthlens.probes.invariance import invariance_index
-from lengthlens.probes.probe import BAR, FIDELITY, INFLUENCE, TOLERANCE
+from lengthlens.probes.probe import invariance_index
+from lengthlens.probes.schema import BAR, FIDELITY, INFLUENCE, TOLERANCE
 from lengthlens.runs.evaluation import wilson
 from lengthlens.studies.build import POLA_TARGETS, declared_rows, pola_rows
 from lengthlens.tasks import TASKS

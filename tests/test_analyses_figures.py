@@ -13,8 +13,9 @@ from lengthlens.analyses.findings import all_tables, findings
 from lengthlens.analyses.prediction import prediction
 from lengthlens.analyses.records import GOAL_SCHEME
 from lengthlens.analyses.study import Study
-from lengthlens.analyses.table import THRESHOLDS, MissingError, as_study, indices, joined
+from lengthlens.analyses.table import MissingError, as_study, indices, joined
 from lengthlens.analyses.tables import Table
+from lengthlens.probes.schema import THRESHOLDS
 from lengthlens.tests.parameters import few
 from lengthlens.tests.synthetic import synthetic_study
 

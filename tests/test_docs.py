@@ -23,10 +23,10 @@ from sklearn.metrics import roc_auc_score
 
 import lengthlens as ll
 from lengthlens.analyses.findings import findings
-from lengthlens.analyses.table import COLUMNS
 from lengthlens.cli import main
 from lengthlens.models.schemes import scheme_names
 from lengthlens.probes.probe import PROBES
+from lengthlens.probes.schema import COLUMNS
 from lengthlens.runs.shipped import shipped
 from lengthlens.studies.presets import PRESETS
 from lengthlens.tests import map as map_of_rooms

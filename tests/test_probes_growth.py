@@ -3,8 +3,8 @@
 import pytest
 
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.invariance import invariance_index
 from lengthlens.probes.lrc import measured_lrc
+from lengthlens.probes.probe import invariance_index
 from lengthlens.probes.src import measured_src
 from lengthlens.probes.subject import exact_by_scale
 from lengthlens.runs.config import RunConfig

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from lengthlens.analyses.statistics import over_seeds
 from lengthlens.errors import UserError
-from lengthlens.probes.invariance import invariance_index, over_seeds
+from lengthlens.probes.probe import invariance_index
 
 
 def test_powers_of_n_have_their_exponent_and_constants_zero():

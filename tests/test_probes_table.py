@@ -1,6 +1,5 @@
 """`lengthlens probe`: the table of a run, kept with it, and what is refused."""
 
-import inspect
 import json
 import shutil
 
@@ -10,11 +9,9 @@ from click.testing import CliRunner
 
 from lengthlens.cli import main
 from lengthlens.probes.controls import copy_by_hand
-from lengthlens.probes.lrc import measured_lrc
 from lengthlens.probes.probe import PROBES, Probe
-from lengthlens.probes.src import measured_src
-from lengthlens.probes.table import COLUMNS, FILE, kept_probes, probe_model, stored
-from lengthlens.probes.transfer import readout_transfer
+from lengthlens.probes.schema import PROBE_COLUMNS
+from lengthlens.probes.table import FILE, kept_probes, probe_model, stored
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
@@ -140,7 +137,7 @@ def test_a_table_of_an_earlier_version_has_the_columns_of_today(store, tmp_path)
     with run.locked():
         run.write(FILE, pd.DataFrame([{**about, **row} for row in rows]).to_parquet(None, index=False))
     found = stored(run)
-    assert list(found) == ["run", "task", "scheme", "seed", *COLUMNS]
+    assert list(found) == ["run", "task", "scheme", "seed", *PROBE_COLUMNS]
     index, pruned = found.to_dict("records")[1:]
     assert (index["influence"], index["fidelity"], index["relation"]) == (0.25, 0.9, "i−j")
     assert pruned["reason"].startswith("nothing to prune") and pd.isna(pruned["relation"])
@@ -151,16 +148,6 @@ def test_a_probe_that_finds_nothing_is_not_tried_again(store, monkeypatch):
     assert probe(store, "copy_ideal", "--measure", "relation").exit_code == 0
     monkeypatch.setattr(PROBES["relation"], "rows", lambda context: pytest.fail("measured again"), raising=False)
     assert probe(store, "copy_ideal", "--measure", "relation").exit_code == 0
-
-
-def test_thresholds_are_the_defaults_of_the_functions():
-    default = {"tolerance": measured_lrc, "influence": measured_src, "fidelity": measured_src, "bar": readout_transfer}
-    for probe_ in PROBES.values():
-        for threshold in probe_.thresholds:
-            parameters = inspect.signature(default[threshold.column]).parameters
-            name = "threshold" if threshold.column == "influence" else threshold.column
-            assert parameters[name].default == threshold.default
-            assert not threshold.tried or threshold.default in threshold.tried
 
 
 def test_a_probe_from_outside_is_one_class_and_one_line(monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lengthlens as ll
-from lengthlens.analyses.table import COLUMNS
+from lengthlens.probes.schema import COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs"))

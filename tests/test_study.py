@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lengthlens.analyses.table import COLUMNS, as_study, read_study, write_study
+from lengthlens.analyses.table import as_study, read_study, write_study
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SchemeSpec
+from lengthlens.probes.schema import STUDY_COLUMNS
 from lengthlens.probes.table import probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluate
@@ -53,11 +54,11 @@ def of(table: pd.DataFrame, measure: str, scheme: str = "", task: str = "") -> p
 
 
 def test_columns_are_those_of_the_contract(table: pd.DataFrame) -> None:
-    assert list(table) == list(COLUMNS)
-    assert {c: str(t) for c, t in table.dtypes.items() if COLUMNS[c] != "str"} == {
-        c: kind for c, kind in COLUMNS.items() if kind != "str"
+    assert list(table) == list(STUDY_COLUMNS)
+    assert {c: str(t) for c, t in table.dtypes.items() if STUDY_COLUMNS[c] != "str"} == {
+        c: kind for c, kind in STUDY_COLUMNS.items() if kind != "str"
     }
-    assert not table[[c for c, kind in COLUMNS.items() if kind == "str"]].isna().any().any()
+    assert not table[[c for c, kind in STUDY_COLUMNS.items() if kind == "str"]].isna().any().any()
 
 
 def test_labels_name_what_is_not_the_default(table: pd.DataFrame) -> None:
