@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from lengthlens.inside.plane import head_plane, plane_over_training
     from lengthlens.inside.residual import residual_parts, residual_shares
     from lengthlens.inside.scores import score_parts, score_shares
-    from lengthlens.inside.surgery import healing, surgery
     from lengthlens.models.config import ModelConfig
     from lengthlens.models.schemes.spec import SCHEMES
     from lengthlens.models.transformer import HookedModel, build
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from lengthlens.probes.pruning import prune
     from lengthlens.probes.src import measured_src
     from lengthlens.probes.stretch import stretched_match
+    from lengthlens.probes.surgery import healing, surgery
     from lengthlens.probes.transfer import readout_transfer
     from lengthlens.runs.config import RunConfig
     from lengthlens.runs.evaluation import exact_match
@@ -75,7 +75,7 @@ HOMES = {
     "invariance_index": "probes.probe",
     "prune": "probes.pruning",
     "certify": "probes.certificate.certify",
-    "surgery": "inside.surgery",
+    "surgery": "probes.surgery",
     "inspect": "inside.look",
     "heads": "inside.heads",
     "attention_by_role": "inside.heads",
@@ -94,7 +94,7 @@ HOMES = {
     "attribution_patching": "inside.patching",
     "relevance": "inside.attribution",
     "judge_relevance": "inside.attribution",
-    "healing": "inside.surgery",
+    "healing": "probes.surgery",
     "study": "studies.build",
     "reproduce": "studies.reproduce",
     "draw": "studies.drawing",

@@ -19,8 +19,8 @@ from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas, drawn, legend_height
 from lengthlens.errors import UserError
 from lengthlens.inside.heads import FIRST, OTHER, Glance
-from lengthlens.inside.instances import Head, label
 from lengthlens.inside.residual import CONTINUATION, PARTS
+from lengthlens.probes.subject import Head, label
 
 COLOURS = (
     theme.BLUE, theme.VERMILION, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY, theme.BLACK, "#B8A04A",

@@ -13,7 +13,7 @@ from lengthlens.analyses.inside import LEAST
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.errors import UserError
 from lengthlens.inside.attribution import Relevance
-from lengthlens.inside.surgery import HEALED, IN_RANGE
+from lengthlens.probes.surgery import HEALED, IN_RANGE
 
 DIVERGING = "RdBu"  # blue carries the clean answer, red works against it
 

@@ -108,7 +108,7 @@ def surgery_command(
     as_json: bool,
 ) -> None:
     """Give RUN the ideal relation, and see whether that heals it on long inputs; with --all, a study of all runs."""
-    from lengthlens.inside.surgery import healing
+    from lengthlens.probes.surgery import healing
     from lengthlens.studies.healing import SCALES, draw_healing, healing_study, read_healing
 
     if (run is not None) + every + (table is not None) != 1:

@@ -20,18 +20,9 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.inside.instances import (
-    Head,
-    all_heads,
-    first_query,
-    fitting_scales,
-    head_named,
-    in_blocks,
-    label,
-    roles_in,
-)
+from lengthlens.inside.instances import first_query, fitting_scales, in_blocks, roles_in
 from lengthlens.models.schemes.relation import read_form
-from lengthlens.probes.subject import AnyModel, subject_of, task_of
+from lengthlens.probes.subject import AnyModel, Head, all_heads, head_named, label, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating, right_tokens
 from lengthlens.tasks import Batch, Task
 

@@ -11,10 +11,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lengthlens.inside.instances import ROWS, Instances, by_head_and_scale, first_query, instances_at, label, watch
+from lengthlens.inside.instances import ROWS, Instances, by_head_and_scale, first_query, instances_at, watch
 from lengthlens.models.schemes.lbpe import NINE
 from lengthlens.models.schemes.relation import Pointer, marked_keys, read_forms
-from lengthlens.probes.subject import AnyModel, subject_of
+from lengthlens.probes.subject import AnyModel, label, subject_of
 from lengthlens.tasks import Task
 
 FIRST, OTHER = "first key", "other keys"  # beside the roles of the circuit

@@ -1,14 +1,13 @@
-"""Names for the inside of a network, instances on which one looks at it, and the network run on them with watchers.
+"""Instances on which one looks inside a network, the roles of their keys, and the network run on them with watchers.
 
-A head, hook point, scale or role that does not exist is answered with the nearest valid ones. A *role* is what a key is
-to a step of the task's circuit: the slot of the operator that it fills, under the name that the operator's function has
-for it (adding digits reads ``a``, ``b``, ``a_before``, …).
+A *role* is what a key is to a step of the task's circuit: the slot of the operator that it fills, under the name that
+the operator's function has for it (adding digits reads ``a``, ``b``, ``a_before``, …).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,49 +22,7 @@ from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED
 from lengthlens.values import within_memory
 
-Head: TypeAlias = tuple[int, int]  # (layer, head)
 BY_CHANCE = 1.5  # times the variance that chance gives a mean over instances: above it, positions have a part in it
-
-
-def label(head: Head) -> str:
-    """A head's name, as TransformerLens writes it.
-
-    >>> label((0, 3))
-    'L0H3'
-    """
-    return f"L{head[0]}H{head[1]}"
-
-
-def all_heads(model: AnyModel) -> list[Head]:
-    """Every head of a model that says how many it has."""
-    cfg: Any = getattr(subject_of(model).model, "cfg", None)
-    if not hasattr(cfg, "n_layers") or not hasattr(cfg, "n_heads"):
-        raise UserError("the model does not say how many heads it has (cfg.n_layers, cfg.n_heads)")
-    return [(layer, head) for layer in range(cfg.n_layers) for head in range(cfg.n_heads)]
-
-
-def head_named(model: AnyModel, name: str | Head) -> Head:
-    """The head of a name such as ``L0H3``, or of a pair (layer, head).
-
-    >>> from lengthlens.probes.controls import copy_by_hand
-    >>> head_named(copy_by_hand(), "L0H0")
-    (0, 0)
-    """
-    heads = {label(head): head for head in all_heads(model)}
-    name = name if isinstance(name, str) else label(name)
-    if name not in heads:
-        raise unknown("head", name, heads)
-    return heads[name]
-
-
-def hook_named(model: AnyModel, name: str) -> str:
-    """The name itself, if the model has a hook point of this name."""
-    hooks = getattr(subject_of(model).model, "hook_dict", None)
-    if hooks is None:
-        raise UserError("this needs activations, and the model has no hooks (no hook_dict)")
-    if name not in hooks:
-        raise unknown("hook point", name, hooks)
-    return name
 
 
 def fitting_scales(model: AnyModel, task: Task, scales: Sequence[int]) -> list[int]:
@@ -98,19 +55,6 @@ def _largest(model: AnyModel, task: Task, too_large: int) -> int | str:
         except UserError:
             high = middle
     return low if low >= task.min_scale else "none"
-
-
-def largest_within(task: Task, length: int) -> int:
-    """The largest scale whose instances have at most so many tokens; the smallest, if none has.
-
-    >>> from lengthlens.tasks import TASKS
-    >>> largest_within(TASKS["copy"], 10)  # ^ 1 2 3 = 1 2 3 $ has nine
-    3
-    """
-    scale = task.min_scale
-    while task.length(scale + 1) <= length:
-        scale += 1
-    return int(scale)
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,13 @@ from lengthlens.inside.instances import (
     drawn,
     fitting_scales,
     known_task,
-    label,
-    largest_within,
     roles_in,
     watch,
 )
 from lengthlens.inside.plane import head_plane, plane_over_training
 from lengthlens.inside.residual import residual_shares
 from lengthlens.inside.scores import score_shares
-from lengthlens.probes.subject import AnyModel, reachable, subject_of
+from lengthlens.probes.subject import AnyModel, label, largest_within, reachable, subject_of
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 

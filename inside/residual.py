@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.inside.instances import BY_CHANCE, checked_scales, drawn, hook_named
-from lengthlens.probes.subject import AnyModel, subject_of
+from lengthlens.inside.instances import BY_CHANCE, checked_scales, drawn
+from lengthlens.probes.subject import AnyModel, hook_named, subject_of
 from lengthlens.tasks import Task
 
 ROWS = 128  # instances: of the variance between them, 1/128 is taken for position

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.inside.instances import ROWS, Instances, by_head_and_scale, first_query, hook_named, instances_at, watch
+from lengthlens.inside.instances import ROWS, Instances, by_head_and_scale, first_query, instances_at, watch
 from lengthlens.models.schemes.scheme import scheme_of
-from lengthlens.probes.subject import AnyModel, subject_of
+from lengthlens.probes.subject import AnyModel, hook_named, subject_of
 from lengthlens.tasks import Task
 
 CONTENT, BIAS, UNTURNED = "content", "bias", "not turned"

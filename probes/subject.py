@@ -186,3 +186,62 @@ def reachable(model: AnyModel, task: Task, scales: Sequence[int]) -> list[int]:
         with suppress(UserError):
             found += exact_by_scale(model, task, [scale], rows=1)
     return found
+
+
+def largest_within(task: Task, length: int) -> int:
+    """The largest scale whose instances have at most so many tokens; the smallest, if none has.
+
+    >>> from lengthlens.tasks import TASKS
+    >>> largest_within(TASKS["copy"], 10)  # ^ 1 2 3 = 1 2 3 $ has nine
+    3
+    """
+    scale = task.min_scale
+    while task.length(scale + 1) <= length:
+        scale += 1
+    return int(scale)
+
+
+# -- heads and hook points by name -------------------------------------------------------------------------------------
+
+Head: TypeAlias = tuple[int, int]  # (layer, head)
+
+
+def label(head: Head) -> str:
+    """A head's name, as TransformerLens writes it.
+
+    >>> label((0, 3))
+    'L0H3'
+    """
+    return f"L{head[0]}H{head[1]}"
+
+
+def all_heads(model: AnyModel) -> list[Head]:
+    """Every head of a model that says how many it has."""
+    cfg: Any = getattr(subject_of(model).model, "cfg", None)
+    if not hasattr(cfg, "n_layers") or not hasattr(cfg, "n_heads"):
+        raise UserError("the model does not say how many heads it has (cfg.n_layers, cfg.n_heads)")
+    return [(layer, head) for layer in range(cfg.n_layers) for head in range(cfg.n_heads)]
+
+
+def head_named(model: AnyModel, name: str | Head) -> Head:
+    """The head of a name such as ``L0H3``, or of a pair (layer, head).
+
+    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> head_named(copy_by_hand(), "L0H0")
+    (0, 0)
+    """
+    heads = {label(head): head for head in all_heads(model)}
+    name = name if isinstance(name, str) else label(name)
+    if name not in heads:
+        raise unknown("head", name, heads)
+    return heads[name]
+
+
+def hook_named(model: AnyModel, name: str) -> str:
+    """The name itself, if the model has a hook point of this name."""
+    hooks = getattr(subject_of(model).model, "hook_dict", None)
+    if hooks is None:
+        raise UserError("this needs activations, and the model has no hooks (no hook_dict)")
+    if name not in hooks:
+        raise unknown("hook point", name, hooks)
+    return name

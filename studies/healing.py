@@ -10,8 +10,8 @@ from lengthlens.analyses.mechanism import healing_tables, plot_healing
 from lengthlens.analyses.saving import save
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, printable, read_whole, write_whole
-from lengthlens.inside.surgery import ROWS, healing
 from lengthlens.probes.stretch import stretched_match
+from lengthlens.probes.surgery import ROWS, healing
 from lengthlens.runs.evaluation import is_accurate
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
@@ -31,7 +31,7 @@ def healing_study(
     rows: int = ROWS,
     report: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
-    """Every run of a store that is accurate in range, under each kind of surgery (`lengthlens.inside.surgery`).
+    """Every run of a store that is accurate in range, under each kind of surgery (`lengthlens.probes.surgery`).
 
     The table is kept in `out`/surgery.csv, run by run: what is there is not computed again. It has a row for each run,
     surgery and scale, with the run's task, scheme (with its options) and seed, the exact match, and the cause of its

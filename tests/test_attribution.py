@@ -105,5 +105,5 @@ def test_what_does_not_exist_is_answered_with_the_nearest() -> None:
         ll.relevance(model, "^ 7 3 =", query=9)
     with pytest.raises(UserError, match="needs a model of this project"):
         ll.relevance(lambda tokens: tokens, torch.zeros(1, 3, dtype=torch.long))
-    with pytest.raises(UserError, match="no method 'rolout'"):
+    with pytest.raises(UserError, match="unknown method 'rolout'"):
         ll.judge_relevance(model, methods=["rolout"])

@@ -10,10 +10,10 @@ from torch import Tensor
 
 import lengthlens as ll
 from lengthlens.errors import UserError
-from lengthlens.inside.codes import counterparts
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.spec import scheme_names
 from lengthlens.models.transformer import HookedModel, build
+from lengthlens.probes.codes import counterparts
 from lengthlens.probes.controls import SHARP, copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.probes.placements import placements
 from lengthlens.probes.subject import exact_by_scale

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from lengthlens.analyses import inside as figures
 from lengthlens.analyses.page import picture, rendered
 from lengthlens.analyses.tables import Table, of_frame
-from lengthlens.inside.instances import label
 from lengthlens.inside.look import Inspection, SequenceView
+from lengthlens.probes.subject import label
 
 COLUMNS = {
     "head": "head", "attends_to": "attends to", "without": "without it, n = ", "kind": "kind",

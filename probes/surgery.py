@@ -4,7 +4,7 @@
 what it answers is owed to them. What can be put in their place:
 
 =====================  ===================================================================================
-``"ideal"``            the ideal relation, filled with the codes of the training range (`inside/codes.py`)
+``"ideal"``            the ideal relation, filled with the codes of the training range (`probes/codes.py`)
 ``"displaced"``        a control: the same with the key beside each source taken for it
 a model or a run       the position embedding of that one
 a scheme's name        that scheme, untrained: ``"none"`` takes positions away, ``"alibi"`` gives fixed slopes
@@ -32,13 +32,12 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from lengthlens.errors import UserError
-from lengthlens.inside.codes import Borrowed, Moved, Places
-from lengthlens.inside.instances import Head, all_heads, head_named, largest_within
 from lengthlens.models.attention import log_temperature
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, scheme_of
 from lengthlens.models.schemes.spec import SchemeSpec
+from lengthlens.probes.codes import Borrowed, Moved, Places
 from lengthlens.probes.placements import placements
-from lengthlens.probes.subject import exact_by_scale, task_of
+from lengthlens.probes.subject import Head, all_heads, exact_by_scale, head_named, largest_within, task_of
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
