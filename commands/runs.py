@@ -121,7 +121,7 @@ def evaluate(
 
 def score_cells(row: dict[str, Any]) -> dict[str, Any]:
     """The cells of a row for people."""
-    from lengthlens.tasks.fields import tuple_in_words
+    from lengthlens.tasks.scale import tuple_in_words
 
     scale = tuple_in_words(row["shape"]) if row.get("shape") else row["length"]
     if row.get("reason"):

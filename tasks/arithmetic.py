@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthlens.tasks.circuit import Circuit, Operator
+from lengthlens.tasks.circuit import Circuit, Layout, Line, Operator, StepRange, along
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.counting import stops_at_equals, value
-from lengthlens.tasks.layout import Ints, Layout, Line, Stretch, along
+from lengthlens.tasks.scale import Ints
 from lengthlens.tasks.task import BEGIN, END, Task
 
 
@@ -129,7 +129,7 @@ class Addition(_TwoNumbers):
 
     def layout(self) -> Layout | None:
         sources = Line(1, -2, -1), Line(1, -1), Line(1, -2, -2), Line(1, -1, -1), Line(1)
-        steps = Stretch(ADD.name, Line(0, 2, 2), Line(0, 3, 3), sources)
+        steps = StepRange(ADD.name, Line(0, 2, 2), Line(0, 3, 3), sources)
         return Layout(along("+", "="), Line(0, 2, 3), Line(0, 3, 5), (steps,))
 
 
@@ -154,7 +154,7 @@ class MultiplicationByDigit(_TwoNumbers):
 
     def layout(self) -> Layout | None:
         sources = Line(1, -1, -2), Line(1, -1, -3), Line(0, 1, 2), Line(1)
-        steps = Stretch(MULTIPLY.name, Line(0, 1, 3), Line(0, 2, 4), sources)
+        steps = StepRange(MULTIPLY.name, Line(0, 1, 3), Line(0, 2, 4), sources)
         return Layout(along("*", "=", gap=1), Line(0, 1, 4), Line(0, 2, 6), (steps,))
 
 

@@ -1,16 +1,25 @@
-"""A *circuit* says which operator writes each answer token, and from which earlier positions it reads."""
+"""What writes an answer: the *circuit* of one size n, and the *layout*, which says the same of all sizes at once.
+
+A circuit is a list of *steps*. Each step writes one token of the answer: its *operator*, a fixed finite function, is
+applied to the tokens at earlier positions, its *sources*, one for each *slot* (argument) of the operator. In a layout
+the positions are linear functions of query and n, so that statements about every length can follow from it instead of
+from the lengths that were looked at.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache, partial, wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.layout import Ints
+from lengthlens.tasks.scale import Ints
 
+Made = TypeVar("Made")
 UNUSED = -1  # fills the sources of a step whose operator has fewer arguments than the widest one
+REMEMBERED = 1024  # results of a function of a task, such as circuits; that of n = 10,000 has a megabyte
 
 
 class Operator(NamedTuple):
@@ -122,3 +131,122 @@ class Circuit:
         for step in self:
             written.append(functions[step.operator].function(*(written[s] for s in step.sources)))
         return written[start:]
+
+
+# -- what follows from a task, remembered with it ----------------------------------------------------------------------
+
+
+class Memo(dict[Any, Callable[..., Any]]):
+    """Functions of one task, each with the results that it gave last. A copy of the task has none yet."""
+
+    def __reduce__(self) -> tuple[type["Memo"], tuple[()]]:
+        return Memo, ()
+
+
+class HasMemo(Protocol):
+    """What a task is to `remembered`."""
+
+    @property
+    def memo(self) -> Memo: ...
+
+
+Of = TypeVar("Of", bound=HasMemo)
+Arguments = ParamSpec("Arguments")
+
+
+def remembered(make: Callable[Concatenate[Of, Arguments], Made]) -> Callable[Concatenate[Of, Arguments], Made]:
+    """A function of a task, and perhaps of a size, whose last `REMEMBERED` results are kept with the task."""
+
+    @wraps(make)
+    def known(task: Of, /, *size: Arguments.args, **named: Arguments.kwargs) -> Made:
+        if make not in task.memo:
+            task.memo[make] = lru_cache(REMEMBERED)(partial(make, task))
+        result: Made = task.memo[make](*size, **named)
+        return result
+
+    return known
+
+
+# -- layouts -----------------------------------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    """The position query·i + scale·n + constant.
+
+    >>> Line(1, -1).at(9, 4), Line(scale=2, constant=1).at(9, 4)
+    (5, 9)
+    """
+
+    query: int = 0
+    scale: int = 0
+    constant: int = 0
+
+    def at(self, query: Any, scale: Any) -> Any:
+        """Numbers, arrays or tensors."""
+        return self.query * query + self.scale * scale + self.constant
+
+    def after(self, first: "Line") -> "Line":
+        """This line, as seen from the position that `first` gives as its query."""
+        return Line(self.query * first.query, self.query * first.scale + self.scale, self.at(first.constant, 0))
+
+
+class StepRange(NamedTuple):
+    """Steps of one operator at all queries from `first` to `last`, both included; none where `last` is before it."""
+
+    operator: str
+    first: Line
+    last: Line
+    sources: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Marks, answer and steps of all instances of scale `since` or more. All tokens but marks and ``$`` are symbols.
+
+    Example: ``^ 7 3 = 7 3 $`` has its marks at 0 and n+1, and the step at i reads i−n.
+
+    >>> copy = Layout((("^", Line()), ("=", Line(0, 1, 1))), Line(0, 1, 2), Line(0, 2, 3),
+    ...     (StepRange("copy", Line(0, 1, 1), Line(0, 2, 1), (Line(1, -1),)),))
+    >>> copy.reads(np.array([3, 5]), np.array([2, 2]))[1].tolist()
+    [[1], [3]]
+    """
+
+    marks: tuple[tuple[str, Line], ...]  # of the prompt, each with its position
+    answer: Line  # the position of the first answer token
+    length: Line  # the number of tokens
+    steps: tuple[StepRange, ...]  # one for each answer query
+    since: int = 1  # the least scale of which all this is true
+
+    @property
+    def first(self) -> Line:
+        """The first answer query."""
+        return self.answer._replace(constant=self.answer.constant - 1)
+
+    @property
+    def last(self) -> Line:
+        """The last answer query."""
+        return self.length._replace(constant=self.length.constant - 2)
+
+    def reads(self, query: Ints, scale: Ints) -> tuple[Ints, Ints]:
+        """Of steps [step]: which of `steps` each belongs to, −1 if to none; and its sources, −1 where it has fewer.
+
+        [step] and [step, slot].
+        """
+        which = np.full(len(query), -1)
+        sources = np.full((len(query), max(len(steps.sources) for steps in self.steps)), -1)
+        for number, steps in enumerate(self.steps):
+            inside = (query >= steps.first.at(query, scale)) & (query <= steps.last.at(query, scale))
+            which[inside] = number
+            for slot, source in enumerate(steps.sources):
+                sources[inside, slot] = source.at(query, scale)[inside]
+        return which, sources
+
+
+def along(*marks: str, gap: int | None = None) -> tuple[tuple[str, Line], ...]:
+    """``^`` at 0, the first mark behind n symbols, and a second one behind `gap` more, or n more if that is None.
+
+    >>> [line.at(0, 5) for _, line in along("+", "=")], [line.at(0, 5) for _, line in along("*", "=", gap=1)]
+    ([0, 6, 12], [0, 6, 8])
+    """
+    second = Line(0, 2, 2) if gap is None else Line(0, 1, 2 + gap)
+    return (("^", Line()), *zip(marks, (Line(0, 1, 1), second)))

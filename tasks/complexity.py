@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.layout import Ints
+from lengthlens.tasks.scale import Ints
 from lengthlens.tasks.task import Task
 
 UNSET = -1

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthlens.tasks.circuit import Circuit, Operator
-from lengthlens.tasks.layout import Ints, Layout, Line, Stretch, along
+from lengthlens.tasks.circuit import Circuit, Layout, Line, Operator, StepRange, along
+from lengthlens.tasks.scale import Ints
 from lengthlens.tasks.task import BEGIN, END, Task
 
 DIGITS = tuple("0123456789")
@@ -38,7 +38,7 @@ class _Copying(Task):
     def layout(self) -> Layout | None:
         steps, first = [], Line(0, 1, 1)
         for source, last in self.reading():
-            steps.append(Stretch(COPY.name, first, last, (source,)))
+            steps.append(StepRange(COPY.name, first, last, (source,)))
             first = last._replace(constant=last.constant + 1)
         return (
             Layout(along("="), Line(0, 1, 2), first._replace(constant=first.constant + 1), tuple(steps))

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from lengthlens.tasks.circuit import Circuit, Operator
-from lengthlens.tasks.layout import Layout, Line, Stretch, along
+from lengthlens.tasks.circuit import Circuit, Layout, Line, Operator, StepRange, along
 from lengthlens.tasks.task import END, Task
 
 
@@ -54,7 +53,7 @@ class ModularSumCoT(Task):
 
     def layout(self) -> Layout | None:
         operator = running_sum(len(self.symbols)).name
-        steps = Stretch(operator, Line(0, 1, 1), Line(0, 2, 1), (Line(1, -1), Line(1)))
+        steps = StepRange(operator, Line(0, 1, 1), Line(0, 2, 1), (Line(1, -1), Line(1)))
         return Layout(along("="), Line(0, 1, 2), Line(0, 2, 3), (steps,))
 
 

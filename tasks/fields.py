@@ -1,11 +1,12 @@
 """Tasks on several fields of symbols, each of a length of its own: the scale is the tuple of these lengths.
 
-Marks open and close the fields of a prompt, ``^ 3 5 6 + 9 4 = …``, and tell all lengths. Wherever a scale is one
-number, a tuple has a number that stands for it (`scale_number`), whose remainder modulo `SHAPES` is its largest length.
+Marks open and close the fields of a prompt, ``^ 3 5 6 + 9 4 = …``, and tell all lengths. Where a scale has to be one
+number, a tuple has a number that stands for it (`lengthlens.tasks.scale`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,50 +18,10 @@ from lengthlens.tasks.arithmetic import add
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.counting import value
-from lengthlens.tasks.layout import Ints
-from lengthlens.tasks.task import BEGIN, END, SHAPES, Batch, Task
+from lengthlens.tasks.scale import SHAPES, Ints, Lengths, Tuples
+from lengthlens.tasks.task import BEGIN, END, Batch, Task
 
 MOST_FIELDS = 10_000
-_LENGTHS: list[tuple[int, ...]] = [()]  # of which tuple number k·SHAPES + n is the number
-_NUMBERS: dict[tuple[int, ...], int] = {}
-
-
-def scale_number(lengths: Sequence[int]) -> int:
-    """The number that stands for a tuple of lengths, in this process. Its remainder modulo `SHAPES` is the largest.
-
-    >>> number = scale_number((3, 5))
-    >>> number % SHAPES, lengths_of(number), scale_number((3, 5)) == number
-    (5, (3, 5), True)
-    """
-    key = tuple(lengths)
-    if key not in _NUMBERS:
-        _NUMBERS[key] = len(_LENGTHS) * SHAPES + max(key)
-        _LENGTHS.append(key)
-    return _NUMBERS[key]
-
-
-def lengths_of(number: int) -> tuple[int, ...]:
-    """The tuple that a number stands for."""
-    return _LENGTHS[number // SHAPES]
-
-
-def tuple_in_words(lengths: Sequence[int]) -> str:
-    """As it is written on the command line.
-
-    >>> tuple_in_words((3, 5)), tuple_in_words((200,) * 20)
-    ('3:5', '20x200')
-    """
-    same = len(set(lengths)) == 1
-    return f"{len(lengths)}x{lengths[0]}" if same else ":".join(map(str, lengths))
-
-
-def scale_in_words(scale: int) -> str:
-    """A scale as it is printed: n, or a tuple.
-
-    >>> scale_in_words(7), scale_in_words(scale_number((3, 5)))
-    ('7', '(3, 5)')
-    """
-    return str(lengths_of(scale) if scale >= SHAPES else scale)
 
 
 class FieldsTask(Task):
@@ -92,17 +53,22 @@ class FieldsTask(Task):
 
     # -- scales ---------------------------------------------------------------------------------------------------
 
-    def parts(self, scale: int) -> tuple[int, ...]:
-        return (scale,) * self.usual if scale < SHAPES else lengths_of(scale)
+    @cached_property
+    def tuples(self) -> Tuples:
+        """The tuples that this task has met, and their numbers."""
+        return Tuples()
 
-    def number_of(self, scale: int | tuple[int, ...]) -> int:
+    def parts(self, scale: int) -> Lengths:
+        return (scale,) * self.usual if scale < SHAPES else self.tuples.lengths(scale)
+
+    def number_of(self, scale: int | Lengths) -> int:
         """The number of a tuple of lengths: n where all `usual` fields have n symbols."""
         lengths = self.parts(scale) if isinstance(scale, int) else scale
         if not 2 <= len(lengths) <= (self.usual if self.usual == 2 else MOST_FIELDS):
             wanted = "2" if self.usual == 2 else f"2 to {MOST_FIELDS}"
             raise UserError(f"task '{self.name}' has {wanted} fields, not {len(lengths)}")
         regular = len(lengths) == self.usual and len(set(lengths)) == 1
-        return self.checked_scale(lengths[0] if regular else scale_number(lengths))
+        return self.checked_scale(lengths[0] if regular else self.tuples.number(lengths))
 
     def longest(self, size: int) -> int:
         return self.length(self.number_of((size,) * self.most_fields(size)))

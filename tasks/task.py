@@ -15,15 +15,15 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.tasks.circuit import Circuit as Circuit
+from lengthlens.tasks.circuit import Layout, Memo, remembered
 from lengthlens.tasks.circuit import Operator as Operator  # known from here, too, as is Step
 from lengthlens.tasks.circuit import Step as Step
-from lengthlens.tasks.layout import Ints, Layout
+from lengthlens.tasks.scale import SHAPES, Ints, Lengths
 
 Family = Literal["position-addressed", "growing", "content-addressed"]
 BEGIN, END, PAD = "^", "$", "_"
 PAIR_BLOCK = 64  # candidates looked at together: all would take memory that grows with the square of the length
 PAIR_TRIES = 8  # draws of instances among which a minimal pair is looked for
-SHAPES = 1 << 32  # above it, a scale is the number of a tuple; its remainder is the tuple's size (tasks/fields.py)
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,11 @@ class Task(ABC):
     def ids(self) -> dict[str, int]:
         return {token: k for k, token in enumerate(self.vocab)}
 
+    @cached_property
+    def memo(self) -> Memo:
+        """Results of `remembered` functions."""
+        return Memo()
+
     @property
     def pad_id(self) -> int:
         return self.ids[PAD]
@@ -191,15 +196,19 @@ class Task(ABC):
         answer_mask = torch.arange(tokens.shape[1], device=device).ge(start).expand(rows, -1)
         return Batch(tokens, answer_mask, torch.full((rows,), scale, device=device))
 
-    def parts(self, scale: int) -> tuple[int, ...]:
+    def parts(self, scale: int) -> Lengths:
         """The numbers that a scale consists of: itself alone, unless the task has tuples."""
         return (scale,)
 
-    def number_of(self, scale: "int | tuple[int, ...]") -> int:
+    def number_of(self, scale: int | Lengths) -> int:
         """A scale as a number, which for a tuple of a task that has them is one that stands for it."""
         if not isinstance(scale, int):
             raise UserError(f"the scales of task '{self.name}' are single numbers, not tuples such as {scale}")
         return scale
+
+    def scale_in_words(self, scale: int) -> str:
+        """A scale as it is printed: n, or a tuple of lengths."""
+        return str(scale if scale < SHAPES else self.parts(scale))
 
     def longest(self, size: int) -> int:
         """The number of tokens of the longest instance of a size."""
@@ -454,6 +463,19 @@ class _Near:
         back = torch.where(swaps, self.inputs[:, place], new)
         found = self.inputs[:, None].repeat(1, len(candidates), 1)
         return found.scatter_(2, here[..., None], new[..., None]).scatter_(2, there[..., None], back[..., None])
+
+
+@remembered
+def circuit_of(task: Task, scale: int) -> Circuit:
+    """The circuit at a size, of a task whose sources follow from positions."""
+    return task.circuit(task.checked_scale(scale))
+
+
+@remembered
+def example_of(task: Task, scale: int) -> Int[Tensor, "pos"]:
+    """The tokens of an instance: which of them are symbols follows from the size, so any shows it. [pos]"""
+    with torch.device("cpu"):
+        return task.sample(scale, 1, torch.Generator("cpu").manual_seed(0), "cpu").tokens[0]
 
 
 def step_rows(task: Task, text: str) -> list[dict[str, Any]]:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from lengthlens.tasks.arithmetic import Addition
-from lengthlens.tasks.circuit import Circuit, Operator
+from lengthlens.tasks.circuit import Circuit, Layout, Line, Operator, StepRange, along
 from lengthlens.tasks.copying import COPY, DIGITS, _Copying
 from lengthlens.tasks.counting import value
-from lengthlens.tasks.layout import Ints, Layout, Line, Stretch, along
+from lengthlens.tasks.scale import Ints
 from lengthlens.tasks.task import END, Task
 
 
@@ -66,7 +66,7 @@ class FirstDifference(Task):
         return Circuit.of(DIFFER, scale + k, k, k - 1)
 
     def layout(self) -> Layout | None:
-        steps = Stretch(DIFFER.name, Line(0, 1, 1), Line(0, 2, 1), (Line(1, -1), Line(1, -1, -1)))
+        steps = StepRange(DIFFER.name, Line(0, 1, 1), Line(0, 2, 1), (Line(1, -1), Line(1, -1, -1)))
         return Layout(along("="), Line(0, 1, 2), Line(0, 2, 3), (steps,))
 
 
@@ -97,7 +97,7 @@ class EverySecond(_Copying):
         return Circuit.of(COPY, 2 * scale + 1 + np.arange(scale + 1), self.sources(scale))
 
     def layout(self) -> Layout | None:
-        steps = Stretch(COPY.name, Line(0, 2, 1), Line(0, 3, 1), (Line(2, -4, -1),))
+        steps = StepRange(COPY.name, Line(0, 2, 1), Line(0, 3, 1), (Line(2, -4, -1),))
         return Layout((("^", Line()), ("=", Line(0, 2, 1))), Line(0, 2, 2), Line(0, 3, 3), (steps,))
 
     def coupled_answer(self, scale: int) -> Ints:
@@ -307,7 +307,7 @@ class DrawnTask(Task):
         marks = [("^", Line()), *([("|", Line(0, 1, 1))] if divided else []), ("=", equals)]
         last = Line(0, strings + turns, 1 + divided)
         read = tuple(line for operand in self.operands for source in operand if (line := source.line))
-        steps = Stretch("look up", equals, last, read)
+        steps = StepRange("look up", equals, last, read)
         after = Line(0, strings, 2 + divided), Line(0, strings + turns, 3 + divided)
         return Layout(tuple(marks), *after, (steps,))
 

@@ -20,8 +20,9 @@ from lengthlens.probes.certificate.kinds import Cuts, Witnesses, named_places
 from lengthlens.probes.certificate.places import NamedSteps, checked_layout
 from lengthlens.probes.certificate.proof import all_kinds
 from lengthlens.tasks import TASKS, Task
+from lengthlens.tasks.circuit import Layout, Line
 from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift
-from lengthlens.tasks.layout import Ints, Layout, Line
+from lengthlens.tasks.scale import Ints
 from lengthlens.tests.parameters import few
 
 COPY = TASKS["copy"]

@@ -1,5 +1,6 @@
 """Tasks on several fields, whose scales are tuples, and the scheme whose pointers count fields and stop at marks."""
 
+import copy
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ from lengthlens.models.schemes import make_scheme
 from lengthlens.models.schemes.marks import FieldForm, LearnedFields, field_forms, fields_in, keys_in
 from lengthlens.runs.evaluation import evaluate, exact_match, instance_seed
 from lengthlens.tasks import TASKS
-from lengthlens.tasks.fields import FieldsTask, lengths_of, scale_number
-from lengthlens.tasks.task import SHAPES
+from lengthlens.tasks.fields import FieldsTask
+from lengthlens.tasks.scale import size_of
 from lengthlens.theory.verdict import verdict
 
 NAMES = ("addition-unpadded", "addition-operands", "copy-field")
@@ -47,7 +48,7 @@ def whole_number(digits: Sequence[str]) -> int:
 def test_circuits_write_the_answers(name: str) -> None:
     task = task_of(name)
     for scale in [*scales(task), *range(1, 6)]:
-        for row in task.sample(scale, 4, seeded(scale % SHAPES)).tokens:
+        for row in task.sample(scale, 4, seeded(size_of(scale))).tokens:
             words = task.words(row)
             assert task.circuit(scale).run(words) == words[task.prompt_length(scale) :]
 
@@ -97,8 +98,14 @@ def test_a_scale_is_read_off_the_marks(name: str) -> None:
 
 
 def test_numbers_of_tuples() -> None:
-    number = scale_number((3, 9, 2))
-    assert number % SHAPES == 9 and lengths_of(number) == (3, 9, 2) and scale_number((3, 9, 2)) == number
+    task = task_of("copy-field")
+    number = task.number_of((3, 9, 2))
+    assert size_of(number) == 9 and task.parts(number) == (3, 9, 2) and task.number_of((3, 9, 2)) == number
+    assert task.scale_in_words(number) == "(3, 9, 2)" and task.number_of((4, 4, 4)) == 4
+    assert copy.deepcopy(task).parts(copy.deepcopy(task).number_of((1, 9))) == (1, 9)
+    assert copy.deepcopy(task).number_of((1, 9)) == task.number_of((1, 9))  # a copied network knows them, too
+    with pytest.raises(UserError, match="has not met"):
+        type(task)().parts(number)  # nor does another task's object
     with pytest.raises(UserError, match="are single numbers, not tuples such as \\(3, 5\\)"):
         TASKS["copy"].number_of((3, 5))
     with pytest.raises(UserError, match="task 'addition-unpadded' has 2 fields, not 3"):

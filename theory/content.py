@@ -22,13 +22,14 @@ Worked example: ``shift``, ``^ 7 3 5 = 3 5 7 $``, under clip(i−j−n, ±12). �
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
 from lengthlens.models.schemes.relation import Code, Ints, Relation, by_value, numbered
-from lengthlens.models.schemes.taskgiven import example_of
 from lengthlens.tasks import Operator, Task
+from lengthlens.tasks.circuit import remembered
+from lengthlens.tasks.task import example_of
 from lengthlens.theory.steps import Bools, Steps, hashed
 
 BEHIND = 2  # how far behind a mark a symbol is still known by it
@@ -85,7 +86,7 @@ def needed(steps: Steps, slots: Sequence[int], operator: Operator, task: Task) -
     return np.array([_differs(row, slots, operator, task) for row in patterns.tolist()])[which.ravel()]
 
 
-@lru_cache(1024)
+@remembered
 def _marks(task: Task, scale: int) -> Ints:
     """The id of each token that is a mark, `INSIDE` for symbols. [pos]"""
     tokens = example_of(task, scale).numpy()

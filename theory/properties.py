@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 
 from lengthlens.models.schemes.relation import Ints, Relation, by_value, numbered
-from lengthlens.tasks.task import SHAPES
-from lengthlens.theory.steps import Bools, Counterexample, SourceCodes, Steps, codes_of, scales_by_size, source_codes
+from lengthlens.tasks.scale import by_size, size_of
+from lengthlens.theory.steps import Bools, Counterexample, SourceCodes, Steps, codes_of, source_codes
 
 Found: TypeAlias = tuple[int, Counterexample | None] | None  # at a place among all steps
 BLOCK = 1 << 16  # pairs looked at together: few enough to stay in the processor's cache
@@ -201,7 +201,7 @@ def examine_rows(
     if not relation.uses_scale:
         scale = np.full_like(scale, scale[0])  # any will do, and steps of all scales share a row
     width = int(query.max()) + 1
-    scales, scale = scales_by_size(scale)
+    scales, scale = by_size(scale)
     number, row = np.unique(scale * width + query, return_inverse=True)
     scale, query = scales[number // width], number % width  # [row]
     row_of = np.split(row, np.cumsum([len(operator.steps) for operator in operators])[:-1])
@@ -229,7 +229,7 @@ def examine_rows(
 def tells_apart(relation: Relation, query: Ints, scale: Ints) -> bool:
     """Whether some component of the codes tells all keys of every row apart, by their order. [row] each"""
     if not relation.whole_scale:
-        scale = scale % SHAPES  # which is all that it looks at
+        scale = size_of(scale)  # which is all that it looks at
     width = int(query.max()) + 1
     number = np.unique(scale * width + query)
     query, scale, there = number % width, number // width, None
@@ -249,7 +249,7 @@ def examine_listed(
     scale = np.concatenate([operator.steps.scale for operator in operators])
     number = np.repeat(np.arange(len(operators)), [len(operator.steps) for operator in operators])
     first = np.cumsum([0, *(len(operator.steps) for operator in operators)])
-    order, start, size = np.lexsort((number, scales_by_size(scale)[1])), 0, FIRST_LOOK
+    order, start, size = np.lexsort((number, by_size(scale)[1])), 0, FIRST_LOOK
     while start < len(order) and not (isolated and stable):
         block = order[start : start + size]
         start, size = start + size, min(2 * size, BLOCK)

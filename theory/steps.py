@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lengthlens.models.schemes.ideal import circuit_of
 from lengthlens.models.schemes.relation import Ints, Relation, numbered
 from lengthlens.tasks import Task
-from lengthlens.tasks.task import SHAPES
+from lengthlens.tasks.scale import size_of
+from lengthlens.tasks.task import circuit_of
 from lengthlens.values import within_memory
 
 Bools: TypeAlias = NDArray[np.bool_]
@@ -36,7 +36,7 @@ class Steps:
     @property
     def size(self) -> Ints:
         """The scale, or of a tuple the largest length. [step], in order"""
-        return self.scale % SHAPES
+        return np.asarray(size_of(self.scale))
 
     @property
     def arity(self) -> int:
@@ -92,7 +92,7 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
     parts: dict[str, list[Steps]] = {}
     declared, work, scale = 0, 0, task.min_scale
     for number in task.scales_up_to(test_max, TUPLES, torch.Generator().manual_seed(0)):
-        circuit, scale = circuit_of(task, number), number % SHAPES
+        circuit, scale = circuit_of(task, number), size_of(number)
         for k, operator in enumerate(circuit.operators):
             mine = circuit.operator == k
             if mine.any():
@@ -123,19 +123,6 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
 def up_to(steps: Steps, scale: int) -> Steps:
     """The steps of scales up to `scale`."""
     return steps[: int(np.searchsorted(steps.size, scale, side="right"))]
-
-
-def scales_by_size(scale: Ints) -> tuple[Ints, Ints]:
-    """The different scales by size, those of one size as they come, and which of them each is.
-
-    The number of a tuple says nothing about it: numbers are given as tuples are met in a process.
-
-    >>> scales_by_size(np.array([2, 9 * SHAPES + 1, 5 * SHAPES + 1, 2]))[1].tolist()
-    [2, 0, 1, 2]
-    """
-    numbers, first, which = np.unique(scale, return_index=True, return_inverse=True)
-    order = np.lexsort((first, numbers % SHAPES))
-    return numbers[order], np.argsort(order)[which]
 
 
 def hashed(codes: Ints, factors: Ints) -> Ints:

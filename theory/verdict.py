@@ -49,7 +49,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -60,14 +60,10 @@ from lengthlens.models.schemes.spec import named, scheme_for
 from lengthlens.notebook import card
 from lengthlens.tasks import TASKS, Operator, Task
 from lengthlens.tasks.complexity import src_curve
-from lengthlens.tasks.fields import scale_in_words
 from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code
 from lengthlens.theory.learnable import Choice, Family
 from lengthlens.theory.properties import Findings, examine, sources_only
 from lengthlens.theory.steps import Counterexample, Program, Steps, program_of, up_to
-
-if TYPE_CHECKING:
-    pass
 
 Answer: TypeAlias = Literal["possible", "impossible", "task-limited", "open", "refused"]
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
@@ -243,7 +239,7 @@ class Case:
             raise RefusedError(refusal)
         found, choices = self.findings_of(scheme, options, self.test_max) or self.findings(built, self.test_max)
         examples = {name: example for name in PROPERTIES if (example := getattr(found, name)) is not None}
-        words = {name: sentence(name, example) for name, example in examples.items()}
+        words = {name: sentence(name, example, self.task) for name, example in examples.items()}
         reasons = [f"not {name}: {why}" for name, why in words.items()]
         answer: Answer = "possible"
         if found.possible:
@@ -472,16 +468,17 @@ def relation_for(scheme: PositionScheme, task: Task, largest: int) -> Relation:
     return replace(relation, uses_scale=bool((found != found[:1]).any()))
 
 
-def sentence(name: str, example: Counterexample) -> str:
+def sentence(name: str, example: Counterexample, task: Task) -> str:
     """A counterexample to a property in words."""
+    said = task.scale_in_words
     words = [
         text if len(code) == 1 or str(code) in text else f"{text} (code {code})"
         for code, text in zip(example.codes, example.words)
     ]
-    place = [f"n={scale_in_words(mark.scale)} (position {mark.key} from query {mark.query})" for mark in example.marks]
+    place = [f"n={said(mark.scale)} (position {mark.key} from query {mark.query})" for mark in example.marks]
     slot = [f"slot {' and '.join(map(str, mark.slots))}" for mark in example.marks]
     if name == "covered":
-        at = f"at n={scale_in_words(example.marks[0].scale)}" if example.marks else "beyond the training range"
+        at = f"at n={said(example.marks[0].scale)}" if example.marks else "beyond the training range"
         if not example.fresh:
             return f"the codes of '{example.operator}' first appear together {at}: {'; '.join(words)}"
         fresh = example.fresh[0]
@@ -489,7 +486,7 @@ def sentence(name: str, example: Counterexample) -> str:
     one, other = example.marks
     if name == "isolated":
         return (
-            f"{words[0]} is at n={scale_in_words(one.scale)}, query {one.query}, the code of position {one.key} "
+            f"{words[0]} is at n={said(one.scale)}, query {one.query}, the code of position {one.key} "
             f"({slot[0]} of '{example.operator}') and also of position {other.key} "
             f"({slot[1] if other.slots else 'not to be read'})"
         )

@@ -7,7 +7,6 @@ import hashlib
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -28,13 +27,13 @@ from lengthlens.models.schemes.scheme import (
     seen_keys,
 )
 from lengthlens.tasks import Circuit, Task
-from lengthlens.tasks.circuit import UNUSED
-from lengthlens.tasks.layout import Layout, Line
+from lengthlens.tasks.circuit import UNUSED, Layout, Line, remembered
+from lengthlens.tasks.task import circuit_of
 
 OTHER = 0
 ROLES = "roles"
 TABLE_TUPLES = 8  # scales of each size whose roles have a row in the table, where scales are tuples
-KEPT_SCALES = 512  # circuits kept in memory, all up to a size of 40 if scales are tuples; that of 10,000: a megabyte
+KEPT_SCALES = 512  # whose pairs are kept in memory, all up to n = 40 if sizes are tuples
 
 
 class KeyRole(NamedTuple):
@@ -66,12 +65,7 @@ class ReadPairs(NamedTuple):
         return np.asarray((np.searchsorted(self.scales, scale) * self.width + query) * self.width + key)
 
 
-@lru_cache(KEPT_SCALES)
-def circuit_of(task: Task, scale: int) -> Circuit:
-    return task.circuit(task.checked_scale(scale))
-
-
-@lru_cache(KEPT_SCALES)
+@remembered
 def circuit_and_reads(task: Task, scale: int) -> tuple[Circuit, Reads]:
     """What every scheme for a task begins with, and what a verdict asks for again and again."""
     circuit = circuit_of(task, scale)

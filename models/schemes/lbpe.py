@@ -37,7 +37,7 @@ from lengthlens.models.schemes.scheme import (
     seen_keys,
 )
 from lengthlens.tasks import Task
-from lengthlens.tasks.layout import Layout, Line
+from lengthlens.tasks.circuit import Layout, Line
 
 # Counted back from the query, forward from the start, and mirrored, each at small multiples of the scale. With a window
 # of 3 they hold every source of every position-addressed task here (a test says so), and no source of some others.

@@ -7,7 +7,7 @@ field 2, the prompt has P = 2 fields, and "field f−P, offset o+1" points at th
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,12 +18,10 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.schemes.relation import Code, Ints, Phi, Pointer, Relation
 from lengthlens.models.schemes.scheme import NamedKeys, Positions, Sizes, option, readable
-from lengthlens.models.schemes.taskgiven import example_of
 from lengthlens.tasks import Task
-from lengthlens.tasks.layout import Layout
-from lengthlens.tasks.task import END, PAD
+from lengthlens.tasks.circuit import Layout, remembered
+from lengthlens.tasks.task import END, PAD, example_of
 
-KEPT_SCALES = 1024  # whose fields are kept in memory
 COMPARED, TUPLES = 8, 8  # sizes up to which pointers are compared, and scales of each where those are tuples
 WINDOW = 2  # of the constants in offsets, and nearly so in fields
 
@@ -142,13 +140,12 @@ def opening(task: Task) -> list[bool]:
     return [id >= len(task.symbols) and token not in (END, PAD) for id, token in enumerate(task.vocab)]
 
 
-@lru_cache(KEPT_SCALES)
+@remembered
 def fields_at(task: Task, scale: int) -> Fields:
     """The fields of instances of a scale: where their marks stand follows from it."""
     return fields_in(example_of(task, scale)[None], torch.tensor(opening(task), device="cpu"), task.ids.get("=", -1))
 
 
-@lru_cache(8)
 class AllFields:
     """Those of the scales that were asked for last, one behind the other."""
 
@@ -176,6 +173,11 @@ class AllFields:
         self.prompt = torch.cat([own.prompt for own in each])
         self.length = torch.tensor([own.field.shape[1] for own in each], device="cpu")
         self.first = self.length.cumsum(0) - self.length
+
+
+@remembered
+def all_fields(task: Task) -> AllFields:
+    return AllFields(task)
 
 
 class LearnedFields(LearnedRelation):
@@ -276,7 +278,7 @@ class LearnedFields(LearnedRelation):
         [step, pointer]
         """
         assert self.task is not None
-        fields = AllFields(self.task)
+        fields = all_fields(self.task)
         field, offset, prompt, first, inside = fields.at(query, scale)
         about = prompt, lambda other: fields.start[first + other]
         return torch.where(inside, _keys(field, offset, *about, *self._chosen(places, places.device)), -1)

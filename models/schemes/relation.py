@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
-from lengthlens.tasks.task import SHAPES
+from lengthlens.tasks.scale import size_of
 
 Ints: TypeAlias = NDArray[np.int64]
 Code: TypeAlias = tuple[int, ...]
@@ -64,7 +64,7 @@ class Relation:
     def codes(self, query: ArrayLike, key: ArrayLike, scale: ArrayLike, head: Head | None = None) -> Ints:
         """φ at positions that broadcast together, [*, component]."""
         i, j, n = (torch.from_numpy(np.asarray(x, dtype=np.int64)) for x in (query, key, scale))
-        n = n if self.whole_scale else n % SHAPES
+        n = n if self.whole_scale else size_of(n)
         phi = self.phi if head is None or self.of_head is None else self.of_head(*head)
         with torch.no_grad():
             found = np.asarray(phi(i, j, n))
@@ -226,7 +226,7 @@ class Pointer(NamedTuple):
     def keys(pointers: "Sequence[Pointer]", query: Ints, scale: Ints) -> Ints:
         """The keys that pointers of one scheme point at from queries at scales; they need not exist. [step, pointer]"""
         form, value = np.array([one.form for one in pointers]).T, np.array([one.value for one in pointers])
-        return np.asarray(key_with(tuple(form), value, query[:, None], scale[:, None] % SHAPES))
+        return np.asarray(key_with(tuple(form), value, query[:, None], size_of(scale)[:, None]))
 
 
 @dataclass(eq=False)
@@ -249,7 +249,7 @@ class CodedForm:
 
         def listed(query: Ints, scale: Ints) -> tuple[Ints, Ints]:
             values = np.arange(-self.window, self.window + 1)
-            key = key_with(self.form, values, query[:, None], scale[:, None] % SHAPES)
+            key = key_with(self.form, values, query[:, None], size_of(scale)[:, None])
             row, value = np.nonzero((key >= 0) & (key <= query[:, None]))
             return row, key[row, value]
 

@@ -16,8 +16,8 @@ from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
 from lengthlens.models.schemes.relation import Code, CodeTable, LearnedEntry, Pointer, Relation, code_in_words, pruned
 from lengthlens.tasks import Task
-from lengthlens.tasks.layout import Layout, Line
-from lengthlens.tasks.task import SHAPES
+from lengthlens.tasks.circuit import Layout, Line
+from lengthlens.tasks.scale import size_of
 
 Made = TypeVar("Made")
 Key = TypeVar("Key", bound=Hashable)
@@ -404,7 +404,7 @@ class PositionScheme(nn.Module, ABC):
                 raise UserError(f"scheme '{self.name}' needs the scale: give it, or build the model for a task")
             meta = tokens.device.type == "meta"
             scale = self.task.scale_of(tokens if meta or torch.compiler.is_compiling() else tokens.cpu())
-        scale = scale.reshape(-1) if self.whole_scale else scale.reshape(-1) % SHAPES
+        scale = scale.reshape(-1) if self.whole_scale else size_of(scale.reshape(-1))
         if len(scale) not in (1, len(tokens)):
             raise UserError(f"{len(scale)} scales were given for {len(tokens)} rows: one for each is needed")
         if not readable(scale):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,25 +13,20 @@ from lengthlens.models.devices import on_the_cpu, sent
 from lengthlens.models.schemes.relation import Code, Relation
 from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Recent, Sizes, option
 from lengthlens.tasks import Task
+from lengthlens.tasks.circuit import remembered
+from lengthlens.tasks.task import example_of
 
 KEPT_SCALES = 64
 
 
-@lru_cache(1024)
+@remembered
 def coupled_ids(task: Task, scale: int) -> Tensor:
     """The task's coupling, from start 1. [pos]"""
     with on_the_cpu():
         return 1 + task.coupling(scale)
 
 
-@lru_cache(1024)
-def example_of(task: Task, scale: int) -> Tensor:
-    """The tokens of an instance: which of them are symbols follows from the scale, so any shows it. [pos]"""
-    with on_the_cpu():
-        return task.sample(scale, 1, torch.Generator("cpu").manual_seed(0), "cpu").tokens[0]
-
-
-@lru_cache(1024)
+@remembered
 def place_in_run(task: Task, scale: int) -> Tensor:
     """The place in the run of symbols."""
     with on_the_cpu():

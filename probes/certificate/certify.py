@@ -39,7 +39,7 @@ from lengthlens.probes.certificate.search import RESERVE, Climb
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
-from lengthlens.tasks.layout import Layout, Line
+from lengthlens.tasks.circuit import Layout, Line
 
 Report = Callable[[str], None]
 Leaks = dict[int, list[list[float]]]

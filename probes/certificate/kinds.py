@@ -26,7 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.layout import Ints, Layout, Line
+from lengthlens.tasks.circuit import Layout, Line
+from lengthlens.tasks.scale import Ints
 
 MOST_PERIOD = 1000  # of scales after which kinds of steps repeat; forms with factors of 1 to 4 have 12 or less
 MOST_WITNESSES = 3_000_000  # positions to look at: some seconds

@@ -20,7 +20,8 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import PositionScheme
 from lengthlens.tasks import Task
-from lengthlens.tasks.layout import Ints, Layout, Line, Stretch
+from lengthlens.tasks.circuit import Layout, Line, StepRange
+from lengthlens.tasks.scale import Ints
 from lengthlens.tasks.task import END
 
 NONE = -1  # no such key; of tokens, any symbol
@@ -163,7 +164,7 @@ def layout_of_scale(task: Task, scale: int) -> Layout:
     prompt = task.prompt_length(scale)
     marks = (tokens[:-1] >= len(task.symbols)).nonzero()[:, 0].tolist()
     steps = [
-        Stretch(
+        StepRange(
             step.operator, Line(0, 0, step.query), Line(0, 0, step.query), tuple(Line(0, 0, s) for s in step.sources)
         )
         for step in task.circuit(scale)

@@ -33,7 +33,7 @@ from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.certificate.kinds import Cuts, named_places
 from lengthlens.probes.certificate.places import GRAIN, NamedSteps
 from lengthlens.tasks import Operator, Task
-from lengthlens.tasks.layout import Layout
+from lengthlens.tasks.circuit import Layout
 from lengthlens.tasks.task import END
 
 ROUNDS = 8  # of the iteration, which converges quadratically; a bound holds after any of them
