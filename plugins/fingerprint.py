@@ -94,13 +94,9 @@ def source_of(kind: type) -> tuple[ast.AST, ast.Module] | None:
     if tree is None:
         return None
     named = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == kind.__name__]
-    around = [node for node in named if start(node) <= max(1, first) <= (node.end_lineno or 0)]
+    starts = [min([node.lineno, *(each.lineno for each in node.decorator_list)]) for node in named]
+    around = [node for node, start in zip(named, starts) if start <= max(1, first) <= (node.end_lineno or 0)]
     return (around[-1], tree) if around else None
-
-
-def start(node: ast.ClassDef) -> int:
-    """Its first line, decorators included."""
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
 
 
 def parsed(file: str | None) -> ast.Module | None:

@@ -168,8 +168,7 @@ def registry_for(kind: type) -> Extensible[Any]:
     """The registry that a class belongs into."""
     for base in kind.__mro__:
         if (home := CONTRACTS.get(f"{base.__module__}.{base.__qualname__}")) is not None:
-            found: Extensible[Any] = getattr(importlib.import_module(home[0]), home[1])
-            return found
+            return named_registry(home[1])
     bases = ", ".join(name.rpartition(".")[2] for name in CONTRACTS)
     raise UserError(f"{kind.__name__} cannot be registered: it must be a subclass of one of {bases}")
 
@@ -180,9 +179,16 @@ def called(value: Any) -> str:
 
 
 def registries() -> dict[str, Extensible[Any]]:
-    """Those that have been imported so far, by name."""
+    """The registries that have been imported so far, by name."""
     homes = [(sys.modules.get(module), name) for module, name in CONTRACTS.values()]
     return {name: getattr(module, name) for module, name in homes if hasattr(module, name)}
+
+
+def named_registry(kind: str) -> Extensible[Any]:
+    """One of them by name, imported if it is not yet."""
+    module = next(module for module, name in CONTRACTS.values() if name == kind)
+    registry: Extensible[Any] = getattr(importlib.import_module(module), kind)
+    return registry
 
 
 def place_of(value: Any) -> str:
@@ -248,7 +254,8 @@ def _as_plugin(name: str) -> Iterator[None]:
                 registry.remove(new)
         if isinstance(error, UserError) or not isinstance(error, Exception | SystemExit):
             raise
-        raise UserError(f"plug-in '{name}' cannot be loaded: {_where(error)}{_what(error)}") from error
+        what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        raise UserError(f"plug-in '{name}' cannot be loaded: {_where(error)}{what}") from error
     finally:
         _state.loading.pop()
 
@@ -283,10 +290,6 @@ def _where(error: BaseException) -> str:
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
     own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
     return f"{Path(own[-1].filename).name}, line {own[-1].lineno}: " if own else ""
-
-
-def _what(error: BaseException) -> str:
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def load_named() -> None:
@@ -355,28 +358,22 @@ def load_in_worker(wanted: WorkerPlugins) -> None:
     sys.path += [folder for folder in wanted.folders if folder not in sys.path]
     for plugin in wanted.plugins:
         load_plugin(plugin)
-    here = {(kind, name): _registry(kind).origin(name) for kind, name, _ in wanted.origins}
+    here = {(kind, name): named_registry(kind).origin(name) for kind, name, _ in wanted.origins}
     if any((own := here[kind, name]) and own.fingerprint != asked.fingerprint for kind, name, asked in wanted.origins):
-        _forget(wanted.plugins)
+        forget(wanted.plugins)
         for plugin in wanted.plugins:
             load_plugin(plugin)
     for kind, name, origin in wanted.origins:
-        _registry(kind).same(name, origin)
+        named_registry(kind).same(name, origin)
     if wanted.objects:
         import cloudpickle
 
         for kind, name, origin, value in cloudpickle.loads(wanted.objects):  # of our own process, never of a file
-            if _registry(kind).outside().get(name) != origin:
-                _registry(kind).put(name, value, origin)
+            if named_registry(kind).outside().get(name) != origin:
+                named_registry(kind).put(name, value, origin)
 
 
-def _registry(kind: str) -> Extensible[Any]:
-    module = next(module for module, name in CONTRACTS.values() if name == kind)
-    found: Extensible[Any] = getattr(importlib.import_module(module), kind)
-    return found
-
-
-def _forget(plugins: Iterable[str]) -> None:
+def forget(plugins: Iterable[str]) -> None:
     """Let plug-ins be loaded anew, as they are now."""
     linecache.checkcache()
     for plugin in plugins:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial, wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from lengthlens.errors import UserError
 from lengthlens.tasks.scale import Ints
 
 Made = TypeVar("Made")
+Arguments = ParamSpec("Arguments")
 UNUSED = -1  # fills the sources of a step whose operator has fewer arguments than the widest one
 REMEMBERED = 1024  # results of a function of a task, such as circuits; that of n = 10,000 has a megabyte
 
@@ -143,25 +144,15 @@ class Memo(dict[Any, Callable[..., Any]]):
         return Memo, ()
 
 
-class HasMemo(Protocol):
-    """What a task is to `remembered`."""
-
-    @property
-    def memo(self) -> Memo: ...
-
-
-Of = TypeVar("Of", bound=HasMemo)
-Arguments = ParamSpec("Arguments")
-
-
-def remembered(make: Callable[Concatenate[Of, Arguments], Made]) -> Callable[Concatenate[Of, Arguments], Made]:
+def remembered(make: Callable[Concatenate[Any, Arguments], Made]) -> Callable[Concatenate[Any, Arguments], Made]:
     """A function of a task, and perhaps of a size, whose last `REMEMBERED` results are kept with the task."""
 
     @wraps(make)
-    def known(task: Of, /, *size: Arguments.args, **named: Arguments.kwargs) -> Made:
-        if make not in task.memo:
-            task.memo[make] = lru_cache(REMEMBERED)(partial(make, task))
-        result: Made = task.memo[make](*size, **named)
+    def known(task: Any, /, *size: Arguments.args, **named: Arguments.kwargs) -> Made:
+        memo: Memo = task.memo
+        if make not in memo:
+            memo[make] = lru_cache(REMEMBERED)(partial(make, task))
+        result: Made = memo[make](*size, **named)
         return result
 
     return known

@@ -250,17 +250,12 @@ def task_rows(tasks: Iterable[Task]) -> list[Row]:
             "summary": task.summary,
             "example": task.render(task.sample(4, 1, torch.Generator().manual_seed(1)).tokens[0]),
             "vocabulary": len(task.vocab),
-            "length": length_formula(task),
+            "length": f"{slope if slope > 1 else ''}n+{task.length(4) - 4 * slope}",
             "src": {n: src_declared(task, n) for n in (4, 8, 16)},
         }
         for task in tasks
+        for slope in [task.length(5) - task.length(4)]  # prompt and answer grow evenly, whatever the task
     ]
-
-
-def length_formula(task: Task) -> str:
-    """The sequence length as a linear function of n, which it is for every task whose prompt and answer are."""
-    slope = task.length(5) - task.length(4)
-    return f"{slope if slope > 1 else ''}n+{task.length(4) - 4 * slope}"
 
 
 def src_rows(

@@ -267,22 +267,17 @@ class Task(ABC):
         found = self.prompt_form(scale) == self.ids[mark]
         return int(found.to(torch.uint8).argmax()) if bool(found.any()) else -1
 
-    @cached_property
-    def _known_scales(self) -> dict[int, int]:
-        return {}
-
+    @remembered
     def _scale_at(self, place: int) -> int:
-        """The scale at which the telling mark first stands at a place, remembered."""
-        if place not in self._known_scales:
-            mark, scales = str(self._telling_mark), self._scales(place + 1)
-            usual = place - 1  # n symbols and then the mark, as in most tasks
-            if self._first_place(mark, usual) != place:
-                at = bisect.bisect_left(scales, place, key=lambda n: self._first_place(mark, n))
-                usual = scales[at] if at < len(scales) else -1
-            if usual < 0 or self._first_place(mark, usual) != place:
-                raise UserError(f"no instance of task '{self.name}' has its first '{mark}' at position {place}")
-            self._known_scales[place] = usual
-        return self._known_scales[place]
+        """The scale at which the telling mark first stands at a place."""
+        mark, scales = str(self._telling_mark), self._scales(place + 1)
+        usual = place - 1  # n symbols and then the mark, as in most tasks
+        if self._first_place(mark, usual) != place:
+            at = bisect.bisect_left(scales, place, key=lambda n: self._first_place(mark, n))
+            usual = scales[at] if at < len(scales) else -1
+        if usual < 0 or self._first_place(mark, usual) != place:
+            raise UserError(f"no instance of task '{self.name}' has its first '{mark}' at position {place}")
+        return usual
 
     def _scale_by_form(self, row: Tensor) -> int:
         """The one scale whose prompt a row of ids begins with."""

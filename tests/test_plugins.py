@@ -20,7 +20,7 @@ from lengthlens.models.schemes.scheme import PositionScheme
 from lengthlens.models.schemes.spec import SCHEMES
 from lengthlens.notebook import card
 from lengthlens.plugins.fingerprint import fingerprint
-from lengthlens.plugins.registry import PluginError, _forget, load_in_worker, load_plugin, plugins_for_workers
+from lengthlens.plugins.registry import PluginError, forget, load_in_worker, load_plugin, plugins_for_workers
 from lengthlens.runs.sweep import Grid
 from lengthlens.tasks import TASKS, Circuit, Operator, Task
 from lengthlens.tasks.contract import check_task
@@ -247,7 +247,7 @@ def test_a_worker_that_stands_elsewhere_finds_modules_and_takes_up_changes(
 
 
 def forgotten(module: str) -> None:
-    _forget([module])
+    forget([module])
     if "plus" in TASKS.outside():
         TASKS.remove("plus")
 

@@ -274,13 +274,12 @@ class Case:
                 *codes,
             ]
         shared = scheme.shared_relation()
-        if shared is not None and (self._holds(shared) or self.served([shared, *(part.relation() for part in parts)])):
+        if shared is not None and (
+            all(self.examined(shared, largest).possible for largest in self.trial_scales)
+            or self.served([shared, *(part.relation() for part in parts)])
+        ):
             return "open", [f"it depends on whether training treats pairs with one {shared.words} alike"]
         return "impossible", []
-
-    def _holds(self, relation: Relation) -> bool:
-        """Whether the three properties do, up to the scale of trials."""
-        return all(self.examined(relation, largest).possible for largest in self.trial_scales)
 
     def examined(self, relation: Relation, largest: int) -> Findings:
         """What the definitions say of a relation, up to a scale, once for all with the same codes."""
@@ -324,12 +323,8 @@ class Case:
 
     @cached_property
     def operators(self) -> Mapping[str, Operator]:
-        return {name: own for n in self.scales for name, own in self.task.circuit(n).functions.items()}
-
-    @property
-    def scales(self) -> range:
-        """Those of training."""
-        return range(self.task.min_scale, self.train_max + 1)
+        trained = range(self.task.min_scale, self.train_max + 1)
+        return {name: operator for n in trained for name, operator in self.task.circuit(n).functions.items()}
 
     def result(
         self,
