@@ -30,7 +30,7 @@ KEPT = (torch.Tensor.add, torch.Tensor.mul)
 IN_PLACE = (torch.Tensor.add_, torch.Tensor.mul_)
 
 
-class Placement:
+class AttentionContext:
     """What attention needs to know about positions in one forward pass, the same for every layer."""
 
     def __init__(self, scheme: PositionScheme, positions: Positions, temperature: Tensor | None) -> None:
@@ -99,7 +99,7 @@ class Attention(nn.Module):
         query_input: Tensor,
         key_input: Tensor,
         value_input: Tensor,
-        placement: Placement,
+        context: AttentionContext,
         queries: slice | None = None,
     ) -> Tensor:
         """Inputs [row, pos, d_model], or [row, pos, head, d_model] if each head has its own; out as the former.
@@ -114,17 +114,17 @@ class Attention(nn.Module):
             q = self.hook_q(per_head(query_input, self.W_Q, self.b_Q))
             k = self.hook_k(per_head(key_input, self.W_K, self.b_K))
             v = self.hook_v(per_head(value_input, self.W_V, self.b_V))
-        if placement.rotates:
-            q = self.hook_rot_q(placement.scheme.rotate_in(self.layer, q, placement.positions))
-            k = self.hook_rot_k(placement.scheme.rotate_in(self.layer, k, placement.positions))
+        if context.rotates:
+            q = self.hook_rot_q(context.scheme.rotate_in(self.layer, q, context.positions))
+            k = self.hook_rot_k(context.scheme.rotate_in(self.layer, k, context.positions))
         looked_at, wanted = self.explicit or self._watched(), queries or slice(0, q.shape[1])
         if looked_at and not self.blocked:
-            z = self._mixed(q, k[:, : wanted.stop], v[:, : wanted.stop], placement, wanted)
-        elif looked_at or placement.scores or placement.factors or queries is not None:
-            named = None if looked_at else self._to_named(q, k, v, placement, wanted)
-            z = self._in_blocks(q, k, v, placement, wanted) if named is None else named
+            z = self._mixed(q, k[:, : wanted.stop], v[:, : wanted.stop], context, wanted)
+        elif looked_at or context.scores or context.factors or queries is not None:
+            named = None if looked_at else self._to_named(q, k, v, context, wanted)
+            z = self._in_blocks(q, k, v, context, wanted) if named is None else named
         else:
-            z = self._kernel(q, k, v, placement)
+            z = self._kernel(q, k, v, context)
         z = self.hook_z(z)
         if self.cfg.use_attn_result:
             result: Tensor = self.hook_result(torch.einsum("rphd,hdm->rphm", z, self.W_O))
@@ -139,84 +139,84 @@ class Attention(nn.Module):
         """The hook point of what the scheme adds to scores, if it does."""
         return [self.hook_pos_score] if hasattr(self, "hook_pos_score") else []
 
-    def _to_named(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, wanted: slice) -> Tensor | None:
+    def _to_named(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, wanted: slice) -> Tensor | None:
         """What heads give where the scheme names few keys of a long input; None where that way is closed or inexact."""
         known = q.dtype == v.dtype == torch.float32 and q.device.type == "cpu" and not torch.is_grad_enabled()
-        named = names_of(placement.scheme, placement.positions) if known else None
+        named = names_of(context.scheme, context.positions) if known else None
         if named is None:
             return None
         own = NamedKeys(named.key[wanted], named.bias[:, :, wanted], named.valued[:, :, wanted])
-        times = torch.ones(wanted.stop) if placement.temperature is None else placement.temperature
+        times = torch.ones(wanted.stop) if context.temperature is None else context.temperature
         keys, values = k[:, : wanted.stop], v[:, : wanted.stop]
         given = q[:, wanted] / self.cfg.attn_scale, keys, values, own, self.layer, times[wanted]
-        scheme = placement.scheme
+        scheme = context.scheme
         return attend_to_mean(*given) if scheme.means_others else attend(*given, scheme.pools_others)
 
-    def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, wanted: slice) -> Tensor:
+    def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, wanted: slice) -> Tensor:
         first, end = wanted.start, wanted.stop
         step = max(1, self.block_elements // max(1, q.shape[0] * q.shape[2] * end))
         # The last block first: it is the largest, and what it frees fits all others. The other way round the
         # allocator finds no freed piece large enough for the next block, and memory grows without need.
         blocks = [slice(start, min(start + step, end)) for start in reversed(range(first, end, step))]
         mixed: Callable[..., Tensor] = self._mixed
-        fused = not (torch.is_grad_enabled() or self.explicit or placement.factors or self._watched())  # nobody looks
+        fused = not (torch.is_grad_enabled() or self.explicit or context.factors or self._watched())  # nobody looks
         if self.blocked and len(blocks) > 1 and torch.is_grad_enabled():  # a gradient would keep all blocks
             mixed = partial(checkpoint, self._alone, use_reentrant=False, preserve_rng_state=False)
         elif end >= LONG and fused and q.dtype == torch.float32 and q.device.type == "cpu":
             mixed = self._fused
-        parts = [mixed(q, k[:, : block.stop], v[:, : block.stop], placement, block) for block in blocks]
+        parts = [mixed(q, k[:, : block.stop], v[:, : block.stop], context, block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
 
-    def _alone(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
+    def _alone(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, queries: slice) -> Tensor:
         """`_mixed` that shares nothing with other blocks and layers, so that it does the same when it is repeated."""
-        positions = placement.positions.alone()
-        return self._mixed(q, k, v, Placement(placement.scheme, positions, placement.temperature), queries)
+        positions = context.positions.alone()
+        return self._mixed(q, k, v, AttentionContext(context.scheme, positions, context.temperature), queries)
 
-    def _kernel(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement) -> Tensor:
+    def _kernel(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         """The scheme does not touch the scores: fused causal attention, linear in memory by itself."""
         q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a rotation leaves float32 beside bfloat16 values
-        if placement.temperature is not None:
-            q = q * placement.temperature[:, None, None].to(q.dtype)
+        if context.temperature is not None:
+            q = q * context.temperature[:, None, None].to(q.dtype)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale).transpose(1, 2)
 
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, queries: slice) -> Tensor:
         """The same as `_mixed`, scores never being held: what the scheme adds to them is the mask of a fused kernel."""
         q, mask = q[:, queries] / self.cfg.attn_scale, q.new_zeros(1, 1, 1, 1)
-        if placement.scores:
-            bias = placement.scheme.score(self.layer, placement.positions, queries, q, k)
+        if context.scores:
+            bias = context.scheme.score(self.layer, context.positions, queries, q, k)
             mask = mask if bias is None else bias
-        if placement.temperature is not None:
-            times = placement.temperature[queries, None]
+        if context.temperature is not None:
+            times = context.temperature[queries, None]
             q, mask = q * times[:, None], mask * times
         mask = (mask + later_keys(queries, q)).expand(q.shape[0], q.shape[2], -1, -1)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2)
 
-    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, placement: Placement, queries: slice) -> Tensor:
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, queries: slice) -> Tensor:
         """A block of queries with all keys up to its end: scores, pattern, mix of values."""
-        scores = self.hook_attn_scores(self._scores(q, k, placement, queries))
+        scores = self.hook_attn_scores(self._scores(q, k, context, queries))
         pattern: Tensor = scores.softmax(-1)
-        if placement.factors:
-            factor = placement.scheme.factor(self.layer, placement.positions, queries)
+        if context.factors:
+            factor = context.scheme.factor(self.layer, context.positions, queries)
             pattern = pattern if factor is None else pattern * factor
         pattern = self.hook_pattern(pattern)
         return (pattern.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2)
 
-    def _scores(self, q: Tensor, k: Tensor, placement: Placement, queries: slice) -> Tensor:
+    def _scores(self, q: Tensor, k: Tensor, context: AttentionContext, queries: slice) -> Tensor:
         """Scores of a block of queries with all keys up to its end, [row, head, query, key]."""
         q = q[:, queries] / self.cfg.attn_scale
         scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
         add, times = KEPT if torch.is_grad_enabled() else IN_PLACE
-        if placement.scores:
-            bias = placement.scheme.score(self.layer, placement.positions, queries, q, k)
+        if context.scores:
+            bias = context.scheme.score(self.layer, context.positions, queries, q, k)
             if bias is not None and watched(*self._position_scores()):  # who looks sees all of it, and may write to it
                 bias = self.hook_pos_score(bias.expand_as(scores).clone())
             scores = scores if bias is None else add(scores, bias)
-        if placement.temperature is not None:
-            scores = times(scores, placement.temperature[queries, None])
+        if context.temperature is not None:
+            scores = times(scores, context.temperature[queries, None])
         key = ("later", queries.start, queries.stop, scores.dtype)
-        return add(scores, placement.positions.by_length(key, lambda: later_keys(queries, scores)))
+        return add(scores, context.positions.memo(key, lambda: later_keys(queries, scores), "length", square=True))
 
 
 def later_keys(queries: slice, like: Tensor) -> Tensor:
@@ -254,13 +254,13 @@ class Block(nn.Module):
                 self.hook_resid_mid = HookPoint()  # [row, pos, d_model], between attention and MLP
 
     def forward(
-        self, resid_pre: Tensor, placement: Placement, embed_qk: Tensor | None, queries: slice | None = None
+        self, resid_pre: Tensor, context: AttentionContext, embed_qk: Tensor | None, queries: slice | None = None
     ) -> Tensor:
         """The residual stream behind the block; where only `queries` are wanted, there alone."""
         resid_pre = self.hook_resid_pre(resid_pre)
         inputs = self._attention_inputs(resid_pre, embed_qk)
         resid_pre = resid_pre if queries is None else resid_pre[:, queries]
-        residual = resid_pre + self.hook_attn_out(self.attn(*inputs, placement, queries))
+        residual = resid_pre + self.hook_attn_out(self.attn(*inputs, context, queries))
         if self.cfg.attn_only:
             mlp_in = None
         elif self.cfg.parallel_attn_mlp:

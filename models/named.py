@@ -25,7 +25,7 @@ def names_of(scheme: PositionScheme, positions: Positions) -> NamedKeys | None:
     one = scheme.names_in(positions, slice(0, 1))
     if one is None or not 0 < one.key.shape[1] <= MOST_NAMES:
         return None
-    return positions.once("named", lambda: scheme.names_in(positions, slice(0, tokens)))
+    return positions.memo("named", lambda: scheme.names_in(positions, slice(0, tokens)), "pass")
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, layer: int, times: Tensor, pools: bool) -> Tensor | None:

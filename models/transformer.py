@@ -17,7 +17,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.models.attention import Block, Placement, dead_hook, log_temperature
+from lengthlens.models.attention import AttentionContext, Block, dead_hook, log_temperature
 from lengthlens.models.config import LensConfig, ModelConfig
 from lengthlens.models.devices import sent
 from lengthlens.models.layers import Embed, Unembed, make_norm, outside, watched
@@ -159,14 +159,14 @@ class HookedModel(LensNames, HookedRootModule):
 
     def _through(self, residual: Tensor, positions: Positions, layers: slice, queries: slice | None = None) -> Tensor:
         """The residual stream behind these layers, behind the last of them at these queries alone."""
-        temperature = positions.by_length("temperature", lambda: self.temperature(residual.shape[1]))
-        placement = Placement(self.pos_embed, positions, temperature)
+        temperature = positions.memo("temperature", lambda: self.temperature(residual.shape[1]), "length")
+        context = AttentionContext(self.pos_embed, positions, temperature)
         embed_qk = self.pos_embed.embed_qk(positions)
         if embed_qk is not None and watched(self.hook_qk_embed):
             embed_qk = self.hook_qk_embed(embed_qk.expand(len(residual), -1, -1).clone())
         blocks = self.layers[layers]
         for block in blocks:
-            residual = block(residual, placement, embed_qk, queries if block is blocks[-1] else None)
+            residual = block(residual, context, embed_qk, queries if block is blocks[-1] else None)
         return residual
 
     def temperature(self, length: int) -> Tensor | None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import Sizes, make_scheme
-from lengthlens.models.schemes.ideal import KEPT_SCALES, OTHER, Ideal
+from lengthlens.models.schemes.ideal import OTHER, Ideal
 from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.schemes.relation import NOWHERE, Form, marked_keys, read_form, read_forms
 from lengthlens.tasks import TASKS
@@ -105,13 +105,6 @@ def test_ideal_cuts_what_lies_beyond_the_tokens():
     scheme = filled("ideal", "copy")
     assert torch.equal(bias_of(scheme, 8, 5), bias_of(scheme, 12, 5)[:, :8, :8])
     assert torch.equal(bias_of(scheme, 20, 5)[:, :12, :12], bias_of(scheme, 12, 5))
-
-
-def test_ideal_keeps_few_circuits():
-    scheme = filled("ideal", "copy")
-    for scale in range(1, 3 * KEPT_SCALES):
-        scheme.circuits.at(scale)
-    assert len(scheme.circuits.kept) <= KEPT_SCALES
 
 
 @pytest.mark.parametrize("name", ["ideal", NINE, "hinted:relative"])

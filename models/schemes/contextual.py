@@ -55,7 +55,7 @@ class Cope(PositionScheme):
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         key = ("behind", queries.start, queries.stop)
-        behind = positions.cached_if_short(key, lambda: positions.distance(queries)[:, None] < 0)
+        behind = positions.memo(key, lambda: positions.distance(queries)[:, None] < 0, square=True)
         gates = torch.einsum("bqhd,bkhd->bhqk", q, k).float().sigmoid().masked_fill(behind, 0)
         last = self.options.max_position - 1
         position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=last)
@@ -120,7 +120,7 @@ class RpeSquare(PositionScheme):
         from_keys = torch.einsum("bkhd,hde->bkhe", k, self.W_key[layer].to(q.dtype) / self.sizes.d_head**0.5)
         if queries.start == 0:  # all queries: both look in one go
             back = partial(self._back, queries, queries.stop, q.device)
-            known = positions.cached_if_short(("back", queries.stop), back)
+            known = positions.memo(("back", queries.stop), back, square=True)
             both = _counts(torch.cat([looking, from_keys], 2), torch.cat([k, k], 2), known)
             of_query, of_key = both.chunk(2, 1)
             return self._bias(layer, of_query, 0, queries.stop, known) @ of_key.transpose(-1, -2)

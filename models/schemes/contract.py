@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.config import JsonConfig
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes
 from lengthlens.models.schemes.spec import SCHEMES, SchemeSpec
 from lengthlens.tasks import TASKS, Task
@@ -309,9 +308,12 @@ def raising(error: BaseException) -> None:
 _sound: set[tuple[str, str]] = set()  # what this process has found to be sound: kind and fingerprint
 
 
-def require_sound(config: JsonConfig) -> None:
-    """Refuse a task or scheme from outside that does not keep to its contract; ours are checked by the tests."""
-    again: Any = dataclasses.replace(config)  # refuses a definition that was changed meanwhile
+def require_sound(config: Any) -> None:
+    """Refuse a task or scheme from outside that does not keep to its contract; ours are checked by the tests.
+
+    `config` is a `RunConfig` or a `ModelConfig`, which are made of schemes and so are not imported here.
+    """
+    again = dataclasses.replace(config)  # refuses a definition that was changed meanwhile
     for kind, origin in again.plugins.items():
         if (kind, origin["fingerprint"]) not in _sound:
             found = breaches_of(kind, origin["name"], again)

@@ -17,7 +17,7 @@ from torch.nn.functional import softplus
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.absolute import sinusoid
 from lengthlens.models.schemes.relation import BACK, Code, CodeTable
-from lengthlens.models.schemes.scheme import KEPT_LENGTH, LARGEST, Anchorable, Positions, Sizes, option
+from lengthlens.models.schemes.scheme import KEPT_LENGTH, LARGEST, Anchorable, Positions, Scope, Sizes, option
 from lengthlens.tasks import Task
 
 Values = Callable[[slice, Tensor], Tensor]  # of some layers, at distances [*]: [layer, head, *]
@@ -70,7 +70,8 @@ class Distanced(Anchorable):
         """Of what `make` gives for some layers, [layer, …], that of one. Of short sequences all are made in one go."""
         if positions.tokens.shape[1] > KEPT_LENGTH:
             return make(slice(layer, layer + 1))[0]
-        return positions.once((self, queries.start, queries.stop), lambda: make(slice(None)).unbind())[layer]
+        key = (self, queries.start, queries.stop)
+        return positions.memo(key, lambda: make(slice(None)).unbind(), "pass")[layer]
 
     def by_distance(self, values: Values, layer: int, positions: Positions, queries: slice) -> Tensor:
         """A function of distance in a layer, for a block of queries. [1|row, head, query, key]
@@ -85,7 +86,7 @@ class Distanced(Anchorable):
         def spread(layers: slice) -> Tensor:
             if positions.limit is not None:
                 return values(layers, self.distances(positions, queries)).transpose(1, 2)
-            own = positions.by_length(("line", queries.start, queries.stop), line)
+            own = positions.memo(("line", queries.start, queries.stop), line, "length")
             if not self.anchored:
                 return along_diagonals(values(layers, own), size)[:, None]
             return positions.per_scale(
@@ -369,9 +370,11 @@ class Fire(Distanced):
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         key, dtype = (queries.start, queries.stop), self.raw_c.dtype
-        kept = positions.cached_if_short if self.anchored else positions.placed
-        distance = kept((self, *key), lambda: self.distances(positions, queries).abs())
-        query = positions.placed(("query", *key), lambda: positions.position[:, queries, None].to(dtype))
+        scope: Scope = "sizes" if self.anchored else positions.scope
+        distance = positions.memo((self, *key), lambda: self.distances(positions, queries).abs(), scope, square=True)
+        query = positions.memo(
+            ("query", *key), lambda: positions.position[:, queries, None].to(dtype), positions.scope, square=True
+        )
 
         def bias(layers: slice) -> Tensor:
             c, threshold = (of_layers(part, layers).view(-1, 1, 1, 1) for part in (self.raw_c.abs(), self.threshold))
@@ -412,7 +415,8 @@ class Shaw(DistanceTable):
             vectors = vectors[: positions.limit or queries.stop]  # no distance is longer than that
         products = torch.einsum("bqhd,vd->bhqv", q, vectors)
         key = (self, queries.start, queries.stop)
-        return pick(products, positions.cached_if_short(key, lambda: self.place(self.distances(positions, queries))))
+        place = positions.memo(key, lambda: self.place(self.distances(positions, queries)), square=True)
+        return pick(products, place)
 
 
 class TransformerXL(Distanced):
@@ -444,14 +448,14 @@ class TransformerXL(Distanced):
         last, length = positions.limit or queries.stop, positions.tokens.shape[1]
         least = -length if self.anchored else 0  # a scale larger than the sequence is none
         every = (least, positions.limit or length)
-        waves = positions.by_length(
-            (self, every), lambda: sinusoid(torch.arange(*every, device=q.device), self.sizes.d_model)
+        waves = positions.memo(
+            (self, every), lambda: sinusoid(torch.arange(*every, device=q.device), self.sizes.d_model), "length"
         )
         r = torch.einsum("tm,hmd->thd", waves[: last - least], self.W_R[layer]).to(q.dtype)
         products = torch.einsum("bqhd,thd->bhqt", q + self._shared("v", positions).to(q.dtype), r)
-        place = positions.cached_if_short(
-            (self, queries.start, queries.stop),
-            lambda: self.distances(positions, queries).clamp(least, last - 1) - least,
+        key = (self, queries.start, queries.stop)
+        place = positions.memo(
+            key, lambda: self.distances(positions, queries).clamp(least, last - 1) - least, square=True
         )
         of_distance = pick(products, place)
         if self.u is None:
@@ -460,7 +464,7 @@ class TransformerXL(Distanced):
 
     def _shared(self, name: str, positions: Positions) -> Tensor:
         """A query that all positions and layers share, over the root. [head, d_head]"""
-        shared: Tensor = positions.once((self, name), lambda: getattr(self, name) / self.root)
+        shared: Tensor = positions.memo((self, name), lambda: getattr(self, name) / self.root, "pass")
         return shared
 
 

@@ -16,16 +16,7 @@ from torch import Tensor, nn
 from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
 from lengthlens.models.schemes.relation import Code, Ints, Relation
-from lengthlens.models.schemes.scheme import (
-    NamedKeys,
-    Positions,
-    PositionScheme,
-    Recent,
-    Sizes,
-    option,
-    pooled_keys,
-    seen_keys,
-)
+from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys, seen_keys
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED, Layout, Line, remembered
 from lengthlens.tasks.task import circuit_of
@@ -137,22 +128,25 @@ class Ideal(PositionScheme):
             here = f"in the content-addressed task '{task.name}' they depend on the instance's tokens"
             raise UserError(f"scheme 'ideal' needs sources that follow from position and scale, and {here}")
         self.slot_words: dict[str, tuple[str, ...]] = {}  # of each operator seen so far
-        self.circuits = Recent(self._reads, KEPT_SCALES)
         self.pairs: ReadPairs | None = None
         self.met: dict[int, KeyRole] = {}  # roles beyond the table, by code
         self.catalogue: dict[KeyRole, int] = {}
         drawn = torch.Generator(device="cpu").manual_seed(0)
         for scale in task.scales_up_to(max(options.table_scale, task.min_scale), TABLE_TUPLES, drawn):
-            for role in self.circuits.at(scale).roles:
+            circuit, reads = circuit_and_reads(task, scale)
+            self._learn_words(circuit)
+            for role in reads.roles:
                 self.catalogue.setdefault(role, 1 + len(self.catalogue))
         self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, len(self.catalogue)))
 
-    def _reads(self, scale: int) -> Reads:
+    def _learn_words(self, circuit: Circuit) -> None:
+        for operator in circuit.operators:
+            self.slot_words.setdefault(operator.name, operator.slot_words)
+
+    def reads(self, scale: int) -> Reads:
+        """The pairs that are read at an input size."""
         assert self.task is not None
-        circuit, reads = circuit_and_reads(self.task, scale)
-        new = (operator for operator in circuit.operators if operator.name not in self.slot_words)
-        self.slot_words |= {operator.name: operator.slot_words for operator in new}
-        return reads
+        return circuit_and_reads(self.task, scale)[1]
 
     def code_of(self, role: KeyRole) -> int:
         """The role's place in the table; beyond it, a number above all of those that depends on the role alone.
@@ -184,7 +178,7 @@ class Ideal(PositionScheme):
         width = 1 + max(int(circuit.query.max()) for circuit in circuits)  # no key is behind its query
         circuit = Circuit.join(*(replace(own, query=k * width + own.query) for k, own in enumerate(circuits)))
         reads = reads_of(circuit)
-        self.slot_words |= {own.name: own.slot_words for own in circuit.operators if own.name not in self.slot_words}
+        self._learn_words(circuit)
         codes = np.array([self.code_of(role) for role in reads.roles], dtype=np.int64)
         self.met |= {code: role for code, role in zip(codes.tolist(), reads.roles) if role not in self.catalogue}
         query, key, role = (part.numpy() for part in reads[:3])
@@ -224,7 +218,7 @@ class Ideal(PositionScheme):
         length = positions.tokens.shape[1]
         roles = torch.zeros(len(positions.scales), length, length, dtype=torch.long, device="cpu")
         for row, scale in enumerate(positions.scales):
-            reads = self.circuits.at(scale)
+            reads = self.reads(scale)
             inside = reads.query < length
             roles[row, reads.query[inside], reads.key[inside]] = 1 + self._rows(reads)[inside]
         return {ROLES: roles}
@@ -240,7 +234,7 @@ class Ideal(PositionScheme):
 
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]. Sparse: a step reads a handful of keys, however many there are."""
-        known = positions.cached((queries.start, queries.stop), lambda: self._entries(positions, queries, scales))
+        known = positions.memo((queries.start, queries.stop), lambda: self._entries(positions, queries, scales))
         place, role = known
         shape = (self.sizes.n_heads, len(scales), queries.stop - queries.start, queries.stop)
         empty = self.table.new_zeros(shape[0], math.prod(shape[1:]))
@@ -257,7 +251,7 @@ class Ideal(PositionScheme):
         # On the meta device there is no scale to read, and any will do.
         meta = scales.device.type == "meta"
         for row, scale in enumerate([self.task.min_scale] * len(scales) if meta else positions.distinct_scales(scales)):
-            reads = self.circuits.at(scale)
+            reads = self.reads(scale)
             place = self._rows(reads)
             inside = (reads.query >= queries.start) & (reads.query < queries.stop) & (place >= 0)
             query = row * (queries.stop - queries.start) + reads.query[inside] - queries.start
@@ -276,10 +270,10 @@ class Ideal(PositionScheme):
     def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys:
         scales = torch.as_tensor(scale).expand(len(query))
         distinct, table = scales.unique().tolist(), self.table.detach()
-        wide = max(int(self.circuits.at(n).query.bincount().max()) for n in distinct)  # keys that a step reads
+        wide = max(int(self.reads(n).query.bincount().max()) for n in distinct)  # keys that a step reads
         key, place = torch.full((len(query), wide), -1), torch.full((len(query), wide), -1)
         for n in distinct:
-            reads, here = self.circuits.at(n), (scales == n).nonzero()[:, 0]
+            reads, here = self.reads(n), (scales == n).nonzero()[:, 0]
             at = torch.searchsorted(reads.query, query[here])[:, None] + torch.arange(wide)
             own = at.clamp(max=len(reads.query) - 1)
             found = (at < len(reads.query)) & (reads.query[own] == query[here, None])

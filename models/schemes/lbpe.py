@@ -182,7 +182,7 @@ class LearnedRelation(PositionScheme):
         """[scale, head, query, key]"""
         kind, used = self._used()
         key, exists = self._pointed(positions, queries, scales, kind, used)
-        every = positions.once("weights", lambda: chosen(self.weights(), used)[:, None, :, None].unbind())
+        every = positions.memo("weights", lambda: chosen(self.weights(), used)[:, None, :, None].unbind(), "pass")
         added = torch.where(exists, every[layer], 0)  # [scale, head, query, pointer]
         bias = added.new_zeros(*added.shape[:3], queries.stop).scatter_add(3, key.expand_as(added), added)
         return bias - self._others(layer, positions, queries, scales)[0] if self.pools_others else bias
@@ -195,9 +195,8 @@ class LearnedRelation(PositionScheme):
         if positions.tokens.shape[1] > KEPT_LENGTH:
             pooled, other = self._others_in(slice(layer, layer + 1), positions, queries, scales)
             return pooled[0], other[0]
-        made = positions.once(
-            ("others", queries.start, queries.stop), lambda: self._others_in(EVERY, positions, queries, scales)
-        )
+        key = ("others", queries.start, queries.stop)
+        made = positions.memo(key, lambda: self._others_in(EVERY, positions, queries, scales), "pass")
         return made[0][layer], made[1][layer]
 
     def _others_in(self, layers: slice, positions: Positions, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,9 +205,8 @@ class LearnedRelation(PositionScheme):
         key, exists = self._pointed(positions, queries, scales, kind, used)
         counts = (exists & chosen(self.alive[layers], used)[:, None, :, None]).to(self.bias.dtype)
         valued = counts.new_zeros(*counts.shape[:4], queries.stop).scatter_add(4, key.expand_as(counts), counts)
-        seen = positions.cached_if_short(
-            ("others seen", queries.start, queries.stop), lambda: seen_keys(queries, key.device)
-        )
+        block = ("others seen", queries.start, queries.stop)
+        seen = positions.memo(block, lambda: seen_keys(queries, key.device), square=True)
         other = (valued == 0) & seen
         return pooled_keys(other), other
 
@@ -216,7 +214,7 @@ class LearnedRelation(PositionScheme):
         self, positions: Positions, queries: slice, scales: Tensor, kind: Hashable, used: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The key of each pointer in use at each query, and whether there is one. [scale, 1, query, pointer]"""
-        return positions.cached((queries.start, queries.stop, kind), lambda: self._marked(queries, scales, used))
+        return positions.memo((queries.start, queries.stop, kind), lambda: self._marked(queries, scales, used))
 
     def _marked(self, queries: slice, scales: Tensor, used: Tensor | None) -> tuple[Tensor, Tensor]:
         """The key of each pointer at each query, and whether there is one. [scale, 1, query, pointer]"""

@@ -250,12 +250,12 @@ class LearnedFields(LearnedRelation):
         """[1|row, 1, query, pointer]"""
 
         def made() -> tuple[Tensor, Tensor]:
-            fields = positions.once("fields", lambda: self.fields(positions.tokens))
+            fields = positions.memo("fields", lambda: self.fields(positions.tokens), "pass")
             key = keys_in(fields, queries, *self._chosen(used, fields.field.device))[:, None]
             exists = (key >= 0) & (key <= torch.arange(queries.start, queries.stop, device=key.device)[:, None])
             return torch.where(exists, key, 0), exists
 
-        return positions.once((queries.start, queries.stop, kind), made)
+        return positions.memo((queries.start, queries.stop, kind), made, "pass")
 
     def _chosen(self, used: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
         """Form [pointer, 5] and value [pointer] of the places [form·value] in use."""
@@ -328,7 +328,7 @@ class LearnedFields(LearnedRelation):
         return self._named_at(used, self._keys_of_steps(used, query, torch.as_tensor(scale).expand(len(query))))
 
     def names_in(self, positions: Positions, queries: slice) -> NamedKeys | None:
-        fields, used = positions.once("fields", lambda: self.fields(positions.tokens)), self._named()
+        fields, used = positions.memo("fields", lambda: self.fields(positions.tokens), "pass"), self._named()
         if len(fields.field) > 1:
             return None
         return self._named_at(used, keys_in(fields, queries, *self._chosen(used, fields.field.device))[0])

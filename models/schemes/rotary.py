@@ -61,7 +61,7 @@ class Rope(PositionScheme):
         return [RotaryPair(*each) for each in zip(dims, frequencies)]
 
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
-        cos, sin = positions.cached(("rope", x.shape[2]), lambda: self._turn(positions, x.shape[2]))
+        cos, sin = positions.memo(("rope", x.shape[2]), lambda: self._turn(positions, x.shape[2]))
         part = x[..., : self.dim].float()
         adjacent = self.options.adjacent_pairs
         other = part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if adjacent else part.roll(self.dim // 2, -1)

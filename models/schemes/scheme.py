@@ -4,7 +4,6 @@ import operator
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
@@ -20,10 +19,11 @@ from lengthlens.tasks.circuit import Layout, Line
 from lengthlens.tasks.scale import size_of
 
 Made = TypeVar("Made")
+Scope = Literal["pass", "sizes", "length"]  # how long a memo is kept: `Positions.memo`
 Key = TypeVar("Key", bound=Hashable)
 Family = Literal["none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"]
 KEPT_LENGTH = 512  # up to so many tokens, what is the same in every pass is kept: some megabytes
-KEPT_PLACES = 64  # for so many lengths and scales
+KEPT_PASSES = 64  # for so many lengths and input sizes
 LARGEST = 1_000_000  # of any option that sizes a table: more is a slip of the hand, or a hostile file
 
 
@@ -87,31 +87,32 @@ class Positions:
     made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
     kept: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def cached(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, for all layers, and for further passes with the same number of tokens and the same scales.
+    def memo(self, key: Hashable, make: Callable[[], Made], scope: Scope = "sizes", square: bool = False) -> Made:
+        """What `make` gives, made once for all layers of this pass, and kept for as long as its `scope` says:
 
-        Neither parameters nor tokens may enter it.
+        ==========  ================================================================  ================================
+        ``pass``    for this pass alone                                               anything may enter it
+        ``sizes``   also for passes with as many tokens and the same input sizes      no parameters and no tokens may
+        ``length``  also for passes with as many tokens, whatever their input sizes   their number alone may
+        ==========  ================================================================  ================================
+
+        What grows with the `square` of the number of tokens is not kept for long sequences.
         """
-        return _found(self.cache, key, make)
+        if square and self.tokens.shape[1] > KEPT_LENGTH:
+            return make()
+        memo = {"pass": self.made, "sizes": self.cache, "length": self.kept}[scope]
+        if key not in memo:
+            memo[key] = make()
+        made: Made = memo[key]
+        return made
 
-    def cached_if_short(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """The same for what grows with the square of the length: of long sequences nothing is kept."""
-        return _found(self.cache, key, make) if self.tokens.shape[1] <= KEPT_LENGTH else make()
-
-    def by_length(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """The same for what follows from the number of tokens alone, and is kept whatever the scales are."""
-        return _found(self.kept, key, make) if self.tokens.shape[1] <= KEPT_LENGTH else make()
-
-    def placed(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """The same for what follows from where the tokens stand."""
-        return self.by_length(key, make) if self.limit is None else self.cached_if_short(key, make)
-
-    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made once for all layers of this pass. Parameters may enter it."""
-        return _found(self.made, key, make)
+    @property
+    def scope(self) -> Scope:
+        """The `memo` of what follows from where tokens stand: 0 1 2 … is the same in all passes with as many tokens."""
+        return "length" if self.limit is None else "sizes"
 
     def alone(self) -> "Positions":
-        """The same with nothing made by `once` yet, neither here nor in the positions of which these are made up."""
+        """The same with nothing made in this pass yet, neither here nor in the positions of which these are made up."""
         held = {key: each.alone() for key, each in self.cache.items() if isinstance(each, Positions)}
         return replace(self, made={}, cache={**self.cache, **held} if held else self.cache)
 
@@ -123,7 +124,7 @@ class Positions:
         assert self.scale is not None
         if len(self.scale) == 1 or self.scales is None:
             return make(self.scale)
-        distinct, of_row = self.cached("scales", self._distinct)
+        distinct, of_row = self.memo("scales", self._distinct)
         return make(distinct)[of_row]
 
     def _distinct(self) -> tuple[Tensor, Tensor]:
@@ -139,47 +140,43 @@ class Positions:
 
     def distance(self, queries: slice) -> Tensor:
         """i−j for a block of queries and all keys up to the last of them. [1|row, query, key]"""
-        return self.placed(
-            ("distance", queries.start, queries.stop),
-            lambda: self.position[:, queries, None] - self.position[:, None, : queries.stop],
+        key, position = ("distance", queries.start, queries.stop), self.position
+        return self.memo(
+            key, lambda: position[:, queries, None] - position[:, None, : queries.stop], self.scope, square=True
         )
 
 
-def _found(known: dict[Hashable, Any], key: Hashable, make: Callable[[], Made]) -> Made:
-    if key not in known:
-        known[key] = make()
-    made: Made = known[key]
-    return made
+class LRUCache(Generic[Key, Made]):
+    """Values by key, each made when it is first asked for. The `most` that were asked for last are kept."""
 
-
-class Recent(Generic[Key, Made]):
-    """What `make` gives for a key, a scale for instance, remembered for those asked for last, `most` of them."""
-
-    def __init__(self, make: Callable[[Key], Made], most: int) -> None:
-        self.make, self.most = make, most
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.kept: OrderedDict[Key, Made] = OrderedDict()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Recent[Key, Made]":
-        made = copy(self)
-        made.make, made.kept = deepcopy(self.make, memo), OrderedDict()
-        return made
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LRUCache[Key, Made]":
+        return LRUCache(self.most)  # what is here was made for another object
 
-    def at(self, key: Key) -> Made:
+    def get(self, key: Key, make: Callable[[Key], Made]) -> Made:
         if key not in self.kept:
-            self.kept[key] = self.make(key)
+            self.kept[key] = make(key)
             if len(self.kept) > self.most:
                 self.kept.popitem(last=False)
         self.kept.move_to_end(key)
         return self.kept[key]
 
 
-class Place(NamedTuple):
+class PassKey(NamedTuple):
     """What positions without draws follow from: passes with the same have the same positions."""
 
     length: int
     scales: tuple[int, ...] | None
     device: torch.device
     inference: bool  # tensors that were made in inference mode cannot be trained with
+
+    def made(self) -> tuple[Tensor, Tensor | None, dict[Hashable, Any]]:
+        """Position ids [1, pos], the input size [1], and an empty cache."""
+        scale = None if self.scales is None else torch.full((1,), self.scales[0], device=self.device)
+        return torch.arange(self.length, device=self.device)[None], scale, {}
 
 
 class NamedKeys(NamedTuple):
@@ -246,7 +243,7 @@ class PositionScheme(nn.Module, ABC):
         self.sizes, self.options, self.task = sizes, options, task
         # Schemes that draw at random in training draw from it; a trainer may put its own in its place.
         self.generator = torch.Generator(device="cpu").manual_seed(0)
-        self._kept = Recent(self._place, KEPT_PLACES)
+        self._passes: LRUCache[PassKey, Any] = LRUCache(KEPT_PASSES)
 
     @abstractmethod
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
@@ -372,21 +369,18 @@ class PositionScheme(nn.Module, ABC):
             numbers = None if numbers is None else sent(numbers, tokens.device)
             position = torch.arange(length, device=tokens.device)[None]
             return Positions(tokens, position, numbers, scales=scales, offset=offset)
-        place = Place(length, scales, tokens.device, torch.is_inference_mode_enabled())
-        position, _, kept = self._kept.at(place._replace(scales=None))
+        key = PassKey(length, scales, tokens.device, torch.is_inference_mode_enabled())
+        position, _, kept = self._passes.get(key._replace(scales=None), PassKey.made)
         if numbers is not None and scales is not None and len(scales) > 1:
             return Positions(tokens, position, sent(numbers, tokens.device), scales=scales, offset=offset, kept=kept)
-        _, scale, cache = self._kept.at(place)
+        _, scale, cache = self._passes.get(key, PassKey.made)
         return Positions(tokens, position, scale, cache=cache, scales=scales, offset=offset, kept=kept)
 
-    def _place(self, place: Place) -> tuple[Tensor, Tensor | None, dict[Hashable, Any]]:
-        """Position ids [1, pos], the scale [1], and an empty cache."""
-        scale = None if place.scales is None else torch.full((1,), place.scales[0], device=place.device)
-        return torch.arange(place.length, device=place.device)[None], scale, {}
-
     def on_the_host(self, positions: Positions) -> dict[Hashable, Tensor]:
-        """What only the host can make for these positions, as `cached` will be asked for it; [1|row, …] each, of sizes
-        that do not depend on the scale."""
+        """What only the host can make for these positions, by the key with which `Positions.memo` is asked for it.
+
+        [1|row, …] each, of sizes that do not depend on n.
+        """
         return {}
 
     def offset(self, length: int) -> int:

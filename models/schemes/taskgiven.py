@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from lengthlens.errors import TooLongError, UserError
 from lengthlens.models.devices import on_the_cpu, sent
 from lengthlens.models.schemes.relation import Code, Relation
-from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Recent, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 from lengthlens.tasks.circuit import remembered
 from lengthlens.tasks.task import example_of
-
-KEPT_SCALES = 64
 
 
 @remembered
@@ -33,11 +31,11 @@ def place_in_run(task: Task, scale: int) -> Tensor:
         return task.run_index(example_of(task, scale)[None])[0]
 
 
-class PositionIds(Recent[int, Tensor]):
+class PositionIds:
     """Position ids [pos] that follow from the scale of a task, `ids_of(task, scale)`."""
 
     def __init__(self, task: Task, ids_of: Callable[[Task, int], Tensor]) -> None:
-        super().__init__(partial(ids_of, task), KEPT_SCALES)
+        self.at = partial(ids_of, task)  # remembered by the functions themselves
 
     def of_pairs(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         """The ids of both positions of each pair, [*broadcast, 2]. Behind the instance comes padding, whose id is 0."""
@@ -138,7 +136,7 @@ class Coupled(_TaskGiven):
         return self.options.max_start - 1
 
     def embed(self, positions: Positions) -> Tensor | None:
-        return self.vectors(positions.cached("ids", lambda: self._ids(positions)), positions)
+        return self.vectors(positions.memo("ids", lambda: self._ids(positions)), positions)
 
     def on_the_host(self, positions: Positions) -> dict[Hashable, Tensor]:
         return {"ids": self._ids(positions)}
