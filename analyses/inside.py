@@ -20,7 +20,7 @@ from lengthlens.analyses.canvas import Canvas, drawn, legend_height
 from lengthlens.errors import UserError
 from lengthlens.inside.heads import FIRST, OTHER, Glance
 from lengthlens.inside.residual import CONTINUATION, PARTS
-from lengthlens.probes.subject import Head, label
+from lengthlens.probes.network import Head, label
 
 COLOURS = (
     theme.BLUE, theme.VERMILION, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY, theme.BLACK, "#B8A04A",

@@ -33,11 +33,14 @@ from pathlib import Path
 torch.set_num_threads(1)
 [importlib.import_module(each.name) for each in pkgutil.iter_modules(lengthlens.probes.__path__, "lengthlens.probes.")]
 from lengthlens.probes.probe import PROBES
-from lengthlens.probes.subject import Subject
+try:
+    from lengthlens.probes.network import Network
+except ImportError:  # before it was called so
+    from lengthlens.probes.subject import Subject as Network
 from lengthlens.probes.table import Context
 from lengthlens.runs.run import Run
 run = Run(Path(sys.argv[1]))
-context = Context(Subject(run.model()), run.config.task_object, run.config.train_max, torch.Generator().manual_seed(0),
+context = Context(Network(run.model()), run.config.task_object, run.config.train_max, torch.Generator().manual_seed(0),
                   None, [2 * run.config.train_max])
 seconds, rows = {}, {}
 def timed(name, work):

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
-from lengthlens.probes.subject import Subject
+from lengthlens.probes.network import Network
 from lengthlens.probes.transfer import READOUTS, ROWS, Samples, matrices, observe
 
 HOOKS = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
@@ -54,7 +54,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     model = build(ModelConfig(task=given.task, scheme="ideal"))
-    generator, subject = torch.Generator().manual_seed(0), Subject(model)
+    generator, subject = torch.Generator().manual_seed(0), Network(model)
     samples = Samples.of([observe(subject, model.task, n, HOOKS, "true", ROWS, generator) for n in range(1, 11)])
     cells = [samples.features(hook, readout, len(samples.steps), HALF) for hook in HOOKS for readout in READOUTS]
     print(f"{len(samples.steps)} steps, {len(HOOKS)} layers, {len(READOUTS)} readouts, one thread")

@@ -22,7 +22,7 @@ from torch import Tensor
 from lengthlens.errors import UserError, unknown
 from lengthlens.inside.instances import first_query, fitting_scales, in_blocks, roles_in
 from lengthlens.models.schemes.relation import read_form
-from lengthlens.probes.subject import AnyModel, Head, all_heads, head_named, label, subject_of, task_of
+from lengthlens.probes.network import AnyModel, Head, all_heads, head_named, label, network_of, task_of
 from lengthlens.runs.evaluation import evaluating, right_tokens
 from lengthlens.tasks import Batch, Task
 
@@ -62,14 +62,14 @@ def ablate(
 
     Errors: UserError for a head, relation, scale or way that does not exist, with the nearest.
 
-    >>> from lengthlens.probes.controls import induction_by_hand
+    >>> from lengthlens.models.by_hand import induction_by_hand
     >>> table = ablate(induction_by_hand(), scales=[6], rows=32)
     >>> {label((row.layer, row.head)): row.exact_match for row in table.itertuples()}["L1H1"]
     1.0
     """
     if how not in HOW:
         raise unknown("way to ablate", how, HOW)
-    task, subject = task_of(model, task), subject_of(model)
+    task, subject = task_of(model, task), network_of(model)
     subject.layers(None)
     chosen = all_heads(model) if heads is None else [head_named(model, head) for head in heads]
     generator, found = generator or torch.Generator().manual_seed(0), []
@@ -120,7 +120,7 @@ def least_heads(
 
     Arguments: as of `ablate`; `keep` is the exact match that has to be left. Errors: also where the model has less.
 
-    >>> from lengthlens.probes.controls import induction_by_hand
+    >>> from lengthlens.models.by_hand import induction_by_hand
     >>> print(least_heads(induction_by_hand(), scale=6, rows=32))  # L0H1 gives the same on every instance
     L0H0, L1H0 keep exact match 1.000 of 1.000; no smaller set does
     >>> print(least_heads(induction_by_hand(), scale=6, rows=32, how="zero"))
@@ -128,7 +128,7 @@ def least_heads(
     """
     if how not in HOW:
         raise unknown("way to ablate", how, HOW)
-    task, subject, every = task_of(model, task), subject_of(model), all_heads(model)
+    task, subject, every = task_of(model, task), network_of(model), all_heads(model)
     fitting_scales(model, task, [scale])
     trial = Ablations(subject.model, task.sample(scale, rows, generator or torch.Generator().manual_seed(0)), scale)
     whole = trial.share([])[0]
@@ -159,7 +159,7 @@ class Ablations:
 
     def __init__(self, model: Any, batch: Batch, scale: int) -> None:
         self.model, self.batch = model, batch
-        self.subject = subject_of(model)
+        self.subject = network_of(model)
         self.tokens = batch.tokens.to(self.subject.device)
         self.scale = {"scale": scale} if self.subject.takes_scale else {}
         self.given: dict[str, Tensor] = {}  # what the heads of a layer give, as the model is

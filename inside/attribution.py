@@ -38,7 +38,7 @@ from lengthlens.errors import UserError, unknown
 from lengthlens.inside.instances import StepRoles, first_query, fitting_scales, roles_in, watch
 from lengthlens.inside.scores import as_instances
 from lengthlens.models.attention import log_temperature
-from lengthlens.probes.subject import AnyModel, Subject, subject_of, task_of
+from lengthlens.probes.network import AnyModel, Network, network_of, task_of
 from lengthlens.runs.evaluation import evaluating
 from lengthlens.tasks import Batch, Task
 
@@ -98,18 +98,18 @@ def relevance(
 
     Errors: UserError for a method that does not exist, with the nearest, a query outside the input, or another model.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> found = relevance(copy_by_hand("lbpe"), "^ 7 3 5 =")  # reads the 7, n back, by position alone
     >>> found.tokens.round().tolist(), found.positions.round().tolist(), found.conservation < 1e-6
     ([[0.0, 14.0, 0.0, 0.0, 0.0]], [[0.0, 14.0, 0.0, 0.0, 0.0]], True)
     """
     if method not in METHODS:
         raise unknown("method", method, METHODS)
-    network: Any = subject_of(model).model
+    network: Any = network_of(model).model
     if not hasattr(network, "hook_dict") or not hasattr(network, "pos_embed"):
         raise UserError("attribution needs a model of this project, with its hook points and position embedding")
     ids, scale = as_instances(model, tokens, scale)
-    ids = ids.to(subject_of(model).device)
+    ids = ids.to(network_of(model).device)
     gated = Gated(network, scale, rules=method == "lrp")
     with evaluating(network):
         at = _per_row(ids.shape[1] - 1 if query is None else query, ids)
@@ -446,14 +446,14 @@ def judge_relevance(
 
     Errors: UserError for a method or scale that does not exist, with the nearest.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> judge_relevance(copy_by_hand("lbpe"), scales=[5], methods=["lrp"], rows=8).round(2)["sources"].tolist()
     [1.0]
     """
     for method in methods:
         if method not in METHODS:
             raise unknown("method", method, METHODS)
-    task, subject = task_of(model, task), subject_of(model)
+    task, subject = task_of(model, task), network_of(model)
     generator, found = generator or torch.Generator().manual_seed(0), []
     for scale in fitting_scales(model, task, scales):
         batch = task.sample(scale, rows, generator)
@@ -483,7 +483,7 @@ class _Case:
     """Instances with one step each, and what is to be explained there: the model's own answer."""
 
     def __init__(
-        self, subject: Subject, batch: Batch, scale: int, roles: StepRoles, step: Tensor, generator: torch.Generator
+        self, subject: Network, batch: Batch, scale: int, roles: StepRoles, step: Tensor, generator: torch.Generator
     ) -> None:
         self.subject, self.tokens, self.scale = subject, batch.tokens, scale
         self.query, self.rows = roles.query[step], torch.arange(len(step))

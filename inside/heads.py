@@ -14,7 +14,7 @@ from torch import Tensor
 from lengthlens.inside.instances import ROWS, Instances, by_head_and_scale, first_query, instances_at, watch
 from lengthlens.models.schemes.lbpe import NINE
 from lengthlens.models.schemes.relation import Pointer, marked_keys, read_forms
-from lengthlens.probes.subject import AnyModel, label, subject_of
+from lengthlens.probes.network import AnyModel, label, network_of
 from lengthlens.tasks import Task
 
 FIRST, OTHER = "first key", "other keys"  # beside the roles of the circuit
@@ -56,7 +56,7 @@ def attention_by_role(
 
     Errors: UserError for a model without hooks, and for a scale that the task does not have, with the nearest.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> attention_by_role(copy_by_hand(), scales=[4]).to_dict("records")[0]
     {'layer': 0, 'head': 0, 'scale': 4, 'role': 'token', 'weight': 1.0}
     """
@@ -80,7 +80,7 @@ def heads(
     first key at the answer's queries; previous-token, duplicate-token and induction score at all queries that have such
     a key; and the share of the variance of scores over keys that positions explain, content explaining the rest.
 
-    >>> from lengthlens.probes.controls import induction_by_hand
+    >>> from lengthlens.models.by_hand import induction_by_hand
     >>> table = heads(induction_by_hand(), scales=[6]).set_index(["layer", "head", "measure"])["value"]
     >>> [round(float(table[0, 0, name]), 2) for name in ("previous_token", "position_share")]
     [1.0, 1.0]
@@ -96,7 +96,7 @@ def relations(
     Tried are the values of linear forms of i, j and n (``i−j = n``), relations of tokens, and the circuit's roles.
     Arguments as of `attention_by_role`; scales within and beyond the training range tell i−j = n from i−j = 10.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> print(relations(copy_by_hand("lbpe"), scales=[5, 60])[0])
     L0H0 attends to i−j = n, weight 1.00 at every length up to 60
     """
@@ -140,7 +140,7 @@ class Glance:
 
 def glance(model: AnyModel, instances: Instances) -> Glance:
     """Look at all heads at once, in one pass."""
-    layers = subject_of(model).layers(None)
+    layers = network_of(model).layers(None)
     eyes = [_Eye(instances) for _ in layers]
     watchers: list[tuple[str, Callable[[Tensor], None]]] = []
     for layer, eye in zip(layers, eyes):

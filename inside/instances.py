@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.config import ModelConfig
-from lengthlens.probes.subject import AnyModel, Subject, answer_queries, exact_by_scale, subject_of, task_of
+from lengthlens.probes.network import AnyModel, Network, answer_queries, exact_by_scale, network_of, task_of
 from lengthlens.runs.evaluation import FLOAT, evaluating, numbers_a_token
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED
@@ -33,12 +33,12 @@ def fitting_scales(model: AnyModel, task: Task, scales: Sequence[int]) -> list[i
         bound = min(max(scale, task.min_scale), task.max_scale or max(scale, task.min_scale))
         if bound != scale:
             raise UserError(f"task '{task.name}' has no instances of n = {scale}: the nearest is n = {bound}")
-        config = getattr(subject_of(model).model, "config", None)
+        config = getattr(network_of(model).model, "config", None)
         if isinstance(config, ModelConfig):
             needed = ROWS * task.length(scale) * numbers_a_token(config) * FLOAT
             within_memory(needed, f"{ROWS} inputs of n = {scale}")
         try:
-            exact_by_scale(model, task, [scale], rows=1)
+            exact_by_scale(model, task, [scale], n_instances=1)
         except UserError as error:
             raise UserError(f"{error} (the largest n that fits is {_largest(model, task, scale)})") from None
     return list(scales)
@@ -50,7 +50,7 @@ def _largest(model: AnyModel, task: Task, too_large: int) -> int | str:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            exact_by_scale(model, task, [middle], rows=1)
+            exact_by_scale(model, task, [middle], n_instances=1)
             low = middle
         except UserError:
             high = middle
@@ -151,7 +151,7 @@ def drawn(
         return Instances(
             task.sample(scale, rows, generator).tokens, scale, torch.arange(len(queries)) + queries[0], task
         )
-    vocabulary: Any = getattr(getattr(subject_of(model).model, "cfg", None), "d_vocab", None)
+    vocabulary: Any = getattr(getattr(network_of(model).model, "cfg", None), "d_vocab", None)
     if vocabulary is None:
         raise UserError("the model does not name its task or its vocabulary (cfg.d_vocab): give a task")
     piece = torch.randint(vocabulary, (rows, scale), generator=generator)
@@ -176,7 +176,7 @@ def by_head_and_scale(lines: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.D
 
 def known_task(model: AnyModel, task: Task | None) -> Task | None:
     """The task given, or the model's own if it has one."""
-    own = getattr(subject_of(model).model, "task", None)
+    own = getattr(network_of(model).model, "task", None)
     return task_of(model, task) if task is not None or own is not None else None
 
 
@@ -201,7 +201,7 @@ def watch(
     A watcher that gives a tensor puts it in the place of what it saw. Where the model can (and `blocked` is left on),
     scores and patterns come in blocks of queries, [row, head, query, key], with all keys up to the last query.
     """
-    subject: Subject = subject_of(model)
+    subject: Network = network_of(model)
     run: Any = subject.model
     if not hasattr(run, "run_with_hooks"):
         raise UserError("looking inside needs hooks, and the model has none (no run_with_hooks)")

@@ -23,7 +23,7 @@ from lengthlens.inside.instances import (
 from lengthlens.inside.plane import head_plane, plane_over_training
 from lengthlens.inside.residual import residual_shares
 from lengthlens.inside.scores import score_shares
-from lengthlens.probes.subject import AnyModel, label, largest_within, reachable, subject_of
+from lengthlens.probes.network import AnyModel, label, largest_within, network_of, reachable
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
@@ -66,7 +66,7 @@ def look_at(
 
     Result: a `SequenceView`. Errors: UserError for a text that is no instance, and for more than 256 tokens.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> seen = look_at(copy_by_hand(), "^ 7 3 =")
     >>> seen.words[3], seen.sources[3], seen.patterns[0, 0, 3].argmax().item(), seen.lens[-1][3][0].token
     ('=', {'token': [1]}, 1, '7')
@@ -76,7 +76,7 @@ def look_at(
     if tokens.shape[1] > LONGEST:
         most = "" if task is None else f" (n up to {largest_within(task, LONGEST)})"
         raise UserError(f"a sequence of {tokens.shape[1]} tokens is too long to be shown: take up to {LONGEST}{most}")
-    layers = subject_of(model).layers(None)
+    layers = network_of(model).layers(None)
     patterns: dict[int, Tensor] = {}
     resid: dict[int, Tensor] = {}
 
@@ -115,9 +115,9 @@ def _words(task: Task | None, ids: Tensor) -> list[str]:
 
 def _guesses(model: AnyModel, task: Task | None, resid: Tensor) -> list[list[Guess]]:
     """The likeliest tokens at each position if the network ended here. `resid` [pos, d_model]"""
-    inner: Any = subject_of(model).model
+    inner: Any = network_of(model).model
     with torch.no_grad():
-        logits = inner.unembed(inner.ln_final(resid[None].to(subject_of(model).device)))[0].float().cpu()
+        logits = inner.unembed(inner.ln_final(resid[None].to(network_of(model).device)))[0].float().cpu()
     best = logits.softmax(-1).topk(min(GUESSES, logits.shape[-1]))
     return [
         [Guess(*guess) for guess in zip(_words(task, ids), probabilities.tolist())]
@@ -208,7 +208,7 @@ def inspect(
 
     Errors: UserError for a model without hooks, a text that is no instance, and a scale that does not exist.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> print(inspect(copy_by_hand(), scales=[3, 6], text="^ 7 3 =").relations[0])
     L0H0 attends to i−j = n, weight 1.00 at every length up to 6
     """
@@ -264,7 +264,7 @@ def scales_in(scales: Sequence[int], train_max: int) -> int:
 def without_heads(model: AnyModel, task: Task, scales: Sequence[int], samples: int = SAMPLES) -> pd.DataFrame:
     """Exact match as it is, and without each head: its output replaced by its mean at the same position (`ablate`).
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> from lengthlens.tasks import TASKS
     >>> without_heads(copy_by_hand(), TASKS["copy"], [6])[["whole", "without"]].values.tolist()
     [[1.0, 0.0]]

@@ -31,7 +31,7 @@ from torch import Tensor
 from lengthlens.errors import UserError, unknown
 from lengthlens.inside.instances import fitting_scales, in_blocks, role_names, roles_in
 from lengthlens.probes.interchange import StepAt, roles_of, twins
-from lengthlens.probes.subject import AnyModel, subject_of, task_of
+from lengthlens.probes.network import AnyModel, network_of, task_of
 from lengthlens.runs.evaluation import evaluating
 from lengthlens.tasks import Task
 
@@ -95,7 +95,7 @@ def patch_by_role(
     Errors: UserError for a role or component that does not exist, with the nearest; for another length on a task whose
     sources follow from its tokens; for a model without hooks.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> table = patch_by_role(copy_by_hand("lbpe"), scale=3, onto=9, components=["head"])
     >>> table.round(3).to_dict("records")[0]
     {'role': 'token', 'component': 'head', 'layer': 0, 'head': 0, 'place': 'query', 'effect': 1.0, 'flips': 1.0}
@@ -103,7 +103,7 @@ def patch_by_role(
     for component in components:
         if component not in ACTIVATIONS:
             raise unknown("component", component, ACTIVATIONS)
-    subject = subject_of(model)
+    subject = network_of(model)
     found = minimal_pairs(model, task, scale, onto, roles=roles, pairs=pairs, steps=steps, generator=generator)
     network: Any = subject.model
     with evaluating(network):
@@ -192,11 +192,11 @@ def attribution_patching(
     the activations. Two forward passes and one backward, however many heads there are. Arguments and columns as there,
     without `flips`; `agreement` compares the two.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> float(attribution_patching(copy_by_hand("lbpe"), scale=3, onto=9)["effect"].round(3)[0])
     1.0
     """
-    subject = subject_of(model)
+    subject = network_of(model)
     found = minimal_pairs(model, task, scale, onto, roles=roles, pairs=pairs, steps=steps, generator=generator)
     network: Any = subject.model
     layers = subject.layers(None)
@@ -258,7 +258,7 @@ def minimal_pairs(
     generator: torch.Generator | None,
 ) -> MinimalPairs:
     """Minimal pairs of several steps and roles; where lengths differ, twins of the clean ones at the shorter length."""
-    task, subject = task_of(model, task), subject_of(model)
+    task, subject = task_of(model, task), network_of(model)
     subject.layers(None)  # refuses a model without hooks
     onto, generator = scale if onto is None else onto, generator or torch.Generator().manual_seed(0)
     fitting_scales(model, task, sorted({scale, onto}))

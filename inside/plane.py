@@ -16,7 +16,7 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.inside.heads import Mean
 from lengthlens.inside.instances import BY_CHANCE, Instances, by_head_and_scale, first_query, instances_at, watch
-from lengthlens.probes.subject import AnyModel, subject_of
+from lengthlens.probes.network import AnyModel, network_of
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
@@ -42,7 +42,7 @@ def head_plane(
     of the head's attention is on permuted keys; and `kind`: positional, symbolic, even (both are high), mixed, or
     elsewhere, for a head that does not attend to these keys.
 
-    >>> from lengthlens.probes.controls import copy_by_content, copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_content, copy_by_hand
     >>> head_plane(copy_by_hand(), scales=[6])[["positional", "symbolic", "kind"]].values.tolist()
     [[1.0, 0.0, 'positional']]
     >>> head_plane(copy_by_content(), scales=[6])[["positional", "symbolic", "kind"]].values.tolist()
@@ -52,7 +52,7 @@ def head_plane(
         raise UserError(f"the position part of a key is a mean over instances: rows must be at least 2, not {rows}")
     lines = []
     for instances in instances_at(model, task, scales, rows, generator):
-        for layer in subject_of(model).layers(None):
+        for layer in network_of(model).layers(None):
             for head, found in enumerate(zip(*(x.tolist() for x in _similarities(model, instances, layer)))):
                 positional, symbolic, weight = (round(x, 4) + 0.0 for x in found)
                 point = {"positional": positional, "symbolic": symbolic, "weight": weight}

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.inside.instances import BY_CHANCE, checked_scales, drawn
-from lengthlens.probes.subject import AnyModel, hook_named, subject_of
+from lengthlens.probes.network import AnyModel, hook_named, network_of
 from lengthlens.tasks import Task
 
 ROWS = 128  # instances: of the variance between them, 1/128 is taken for position
@@ -100,14 +100,14 @@ def residual_parts(
 
     Result: a `ResidualParts`. Errors: UserError for a hook point or scale that does not exist, with the nearest.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> {name: round(share, 1) for name, share in residual_parts(copy_by_hand(), hook="hook_embed").shares.items()}
     {'mean': 0.1, 'position': 0.0, 'content': 0.9, 'remainder': 0.0}
     """
     (scale,) = checked_scales(model, task, [scale])
     instances = drawn(model, task, scale, rows, generator)
     hook_named(model, hook)
-    subject = subject_of(model)
+    subject = network_of(model)
     seen = subject.activations(instances.tokens.to(subject.device), scale, [hook])[hook]
     if seen.dim() != 3:
         raise UserError(f"hook point '{hook}' has shape {list(seen.shape)}, and [row, pos, d] is needed")
@@ -138,14 +138,14 @@ def residual_shares(
 
     These four are missing where the position part in training is no larger than the drawing of instances makes it.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> table = residual_shares(copy_by_hand(), scales=[5, 10])
     >>> table[["hook", "scale"]].values.tolist()[:2], bool((abs(table[list(PARTS)].sum(axis=1) - 1) < 1e-6).all())
     ([['blocks.0.hook_resid_pre', 5], ['blocks.0.hook_resid_pre', 10]], True)
     """
     wanted = checked_scales(model, task, scales)
     known = train_max if train_max is not None else wanted[0]
-    subject = subject_of(model)
+    subject = network_of(model)
     layers = subject.layers(None)
     hooks = [*(f"blocks.{layer}.hook_resid_pre" for layer in layers), f"blocks.{layers[-1]}.hook_resid_post"]
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.inside.instances import ROWS, Instances, by_head_and_scale, first_query, instances_at, watch
 from lengthlens.models.schemes.scheme import scheme_of
-from lengthlens.probes.subject import AnyModel, hook_named, subject_of
+from lengthlens.probes.network import AnyModel, hook_named, network_of
 from lengthlens.tasks import Task
 
 CONTENT, BIAS, UNTURNED = "content", "bias", "not turned"
@@ -54,13 +54,13 @@ def score_parts(model: AnyModel, tokens: Tensor | str, scale: int | None = None,
 
     Errors: UserError for a layer that does not exist, and for a model without hooks.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> parts = score_parts(copy_by_hand("lbpe"), "^ 7 3 = 7 3 $")
     >>> sorted(parts), round(float(parts["bias"][0, 0, 3, 1]), 2)  # "=" attends to the key 2 back
     (['bias', 'content'], 270.0)
     """
     ids, scale = as_instances(model, tokens, scale)
-    subject_of(model).layers([layer])
+    network_of(model).layers([layer])
     found: dict[str, Tensor] = {}
 
     def keep(block: dict[str, Tensor], _: Tensor) -> None:
@@ -84,13 +84,13 @@ def score_shares(
     variance, at the answer's queries; shares of a head add up to 1. A part that works against the others has a negative
     share. Columns layer, head, scale, part, share. Arguments as of `attention_by_role`.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> score_shares(copy_by_hand("lbpe"), scales=[4])[["part", "share"]].values.tolist()
     [['content', 0.0], ['bias', 1.0]]
     """
     lines = []
     for instances in instances_at(model, task, scales, rows, generator):
-        for layer in subject_of(model).layers(None):
+        for layer in network_of(model).layers(None):
             for part, shares in _shares(model, instances, layer).items():
                 for head, share in enumerate(shares.tolist()):
                     about = {"layer": layer, "head": head, "scale": instances.scale, "part": part}
@@ -100,7 +100,7 @@ def score_shares(
 
 def as_instances(model: AnyModel, tokens: Tensor | str, scale: int | None) -> tuple[Tensor, int]:
     """Ids [row, pos] and their scale."""
-    inner: Any = subject_of(model).model
+    inner: Any = network_of(model).model
     ids = inner.to_tokens(tokens) if isinstance(tokens, str) else tokens
     if scale is None:
         task = getattr(inner, "task", None)
@@ -140,7 +140,7 @@ def _centred(block: Tensor, queries: Tensor, seen: Tensor) -> Tensor:
 def _watch_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int, tell: Any, blocked: bool) -> None:
     """Tell `tell` the parts and the scores of each block of queries."""
     dots = dot_parts(model, tokens, scale, layer)
-    inner: Any = subject_of(model).model
+    inner: Any = network_of(model).model
     temperature = inner.temperature(tokens.shape[1]) if hasattr(inner, "temperature") else None
     added = f"blocks.{layer}.attn.hook_pos_score"
     bias: list[Tensor] = []
@@ -170,7 +170,7 @@ def _product(part: DotPart, start: int, stop: int) -> Tensor:
 
 def dot_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int) -> list[DotPart]:
     """Queries and keys of a layer, in parts whose products add up to q·k."""
-    inner: Any = subject_of(model).model
+    inner: Any = network_of(model).model
     q, k = _queries_and_keys(model, tokens, scale, layer, [])
     without = _without_position(model, tokens, scale, layer)
     if without:
@@ -195,7 +195,7 @@ def _queries_and_keys(
     model: AnyModel, tokens: Tensor, scale: int, layer: int, changes: list[Any]
 ) -> tuple[Tensor, Tensor]:
     """As they enter the product, [row, pos, head, d_head], with some activations changed on the way."""
-    hooks = subject_of(model).model.hook_dict  # type: ignore[attr-defined]
+    hooks = network_of(model).model.hook_dict  # type: ignore[attr-defined]
     turned = f"blocks.{layer}.attn.hook_rot_q" in hooks
     names = [f"blocks.{layer}.attn.hook_{'rot_' if turned else ''}{x}" for x in "qk"]
     seen = _seen(model, tokens, scale, names, changes)
@@ -221,7 +221,7 @@ def _without_position(model: AnyModel, tokens: Tensor, scale: int, layer: int) -
 
     Everything else stays as it is: the residual stream before the layer, and the scale of the norm.
     """
-    inner: Any = subject_of(model).model
+    inner: Any = network_of(model).model
     hooks, before, norm = inner.hook_dict, f"blocks.{layer}.hook_resid_pre", f"blocks.{layer}.ln1.hook_normalized"
     if "hook_qk_embed" in hooks:  # added behind the norm, in every layer
         resid = _seen(model, tokens, scale, [before], [])[before]

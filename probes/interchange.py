@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.probes.network import Network, network_of, scales_up_to, task_of
 from lengthlens.probes.schema import FIDELITY
-from lengthlens.probes.subject import Subject, scales_up_to, subject_of, task_of
 from lengthlens.runs.evaluation import evaluating, takes
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED
@@ -63,7 +63,7 @@ class InterchangeSrc:
 
 
 def interchange_src(
-    model: Callable[..., Any] | Subject,
+    model: Callable[..., Any] | Network,
     task: Task | None = None,
     train_max: int = 10,
     *,
@@ -85,13 +85,13 @@ def interchange_src(
 
     Errors: UserError for a model without hooks, a scale that the task does not have, a content-addressed task.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> interchange_src(copy_by_hand("ideal"), train_max=4).curve
     {1: 2, 2: 3, 3: 3, 4: 3}
     """
     if not 0 < agreement <= 1:
         raise UserError(f"agreement must be above 0 and at most 1, not {agreement!r}")
-    task, subject = task_of(model, task), subject_of(model)
+    task, subject = task_of(model, task), network_of(model)
     if task.family == "content-addressed":
         raise UserError(
             f"the sources of '{task.name}' follow from its tokens: twins are found by position-addressed circuits only"
@@ -106,7 +106,7 @@ class _Exchange:
     """Instances of every scale, and the network run on them with states of other steps."""
 
     def __init__(
-        self, subject: Subject, task: Task, scales: Sequence[int], rows: int, generator: torch.Generator
+        self, subject: Network, task: Task, scales: Sequence[int], rows: int, generator: torch.Generator
     ) -> None:
         self.subject, self.task, self.scales, self.generator = subject, task, list(scales), generator
         self.sites = [f"blocks.{layer}.hook_resid_pre" for layer in subject.layers(None)]

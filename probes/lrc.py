@@ -36,9 +36,9 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import numbered
 from lengthlens.models.schemes.spec import RelationLike
+from lengthlens.probes.network import AnyModel, answer_queries, scales_up_to, task_of
 from lengthlens.probes.pruning import own_relation
 from lengthlens.probes.schema import TOLERANCE
-from lengthlens.probes.subject import AnyModel, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
 
 RIDGE = 1e-6  # of the mean squared length of a value: against exact ties only
@@ -123,7 +123,7 @@ def measured_lrc(
     Errors: UserError if the model has no hooks, names no task or no relation and none is given, for a layer or scale
     that does not exist, and for too few rows.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> measured_lrc(copy_by_hand(), train_max=4, relation="i-j").curve
     {1: 1, 2: 2, 3: 3, 4: 4}
     """

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.probes.interchange import sources_of
-from lengthlens.probes.subject import Subject, scales_up_to, subject_of, task_of
+from lengthlens.probes.network import Network, network_of, scales_up_to, task_of
 from lengthlens.tasks import Task
 
 ROWS = 16  # instances of each step and place that the mark is moved to
@@ -39,7 +39,7 @@ class Exchanged(NamedTuple):
 
 
 def known_by(
-    model: Callable[..., Any] | Subject,
+    model: Callable[..., Any] | Network,
     task: Task | None = None,
     train_max: int = 10,
     *,
@@ -58,11 +58,11 @@ def known_by(
 
     Errors: UserError for a content-addressed task, and where no source is a mark.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> known_by(copy_by_hand("ideal"), train_max=4)[["by_code", "by_content"]].mean().tolist()
     [1.0, 0.0]
     """
-    task, subject = task_of(model, task), subject_of(model)
+    task, subject = task_of(model, task), network_of(model)
     if task.family == "content-addressed":
         raise UserError(f"the sources of '{task.name}' follow from its tokens, so that all are known by content")
     generator = generator or torch.Generator().manual_seed(0)

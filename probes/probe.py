@@ -179,8 +179,8 @@ class PrunedProbe(Probe):
     samples = 200  # instances of each
 
     def rows(self, context: "Context") -> list[Row]:
+        from lengthlens.probes.network import exact_by_scale, reachable
         from lengthlens.probes.src import measured_src
-        from lengthlens.probes.subject import exact_by_scale, reachable
 
         if context.pruned is None:
             return [{"measure": "pruned", "reason": "nothing to prune: no bias for each code"}]

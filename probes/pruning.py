@@ -18,7 +18,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Relation
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike, relation_of
-from lengthlens.probes.subject import AnyModel, Subject, exact_of, scales_up_to, subject_of, task_of
+from lengthlens.probes.network import AnyModel, Network, exact_of, network_of, scales_up_to, task_of
 from lengthlens.tasks import Task
 
 ROWS = 256  # instances of each scale on which nothing may change
@@ -26,7 +26,7 @@ ROWS = 256  # instances of each scale on which nothing may change
 
 def own_relation(
     model: AnyModel, task: Task, train_max: int, relation: RelationLike | None = None
-) -> tuple[Subject, Relation]:
+) -> tuple[Network, Relation]:
     """What to probe, and the relation it uses.
 
     A relation that is given is taken as it is. Otherwise it is that of the model's own scheme, as the scheme states it
@@ -34,7 +34,7 @@ def own_relation(
     left over from training that no answer depends on, and each would add codes: so they are switched off in a copy,
     as many as leave every answer in the training range as it is, and that copy is probed in its place.
     """
-    subject = subject_of(model)
+    subject = network_of(model)
     if relation is not None:
         return subject, relation_of(relation)
     scheme = scheme_of(subject.model)
@@ -44,7 +44,7 @@ def own_relation(
     return pruned or (subject, scheme.relation())
 
 
-def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tuple[Subject, Relation] | None:
+def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tuple[Network, Relation] | None:
     """A copy of a trained model without what its answers in range do not need, and the relation that is left.
 
     Arguments:
@@ -57,13 +57,13 @@ def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tup
     ``t5``, and ``hinted:`` of them), and for any scheme of your own with `tables` or `prune`. Raises `UserError` for a
     model whose task is not known.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> copy, relation = prune(copy_by_hand("hinted:relative", 12), train_max=3)
     >>> relation.words.partition(" in ")[2]
     'min(i−j, max_distance): none; clip(i−j−n, ±max_distance): 0'
     """
     task = task_of(model, task)
-    trial = Subject(copy.deepcopy(subject_of(model).model))
+    trial = Network(copy.deepcopy(network_of(model).model))
     scheme = scheme_of(trial.model)
     if scheme is None:
         return None

@@ -41,9 +41,9 @@ from torch import Generator, Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, Ints, Relation
 from lengthlens.models.schemes.spec import RelationLike
+from lengthlens.probes.network import AnyModel, Network, answer_queries, scales_up_to, task_of
 from lengthlens.probes.pruning import own_relation
 from lengthlens.probes.schema import FIDELITY, INFLUENCE
-from lengthlens.probes.subject import AnyModel, Subject, answer_queries, scales_up_to, task_of
 from lengthlens.tasks import Task
 
 Support: TypeAlias = tuple[int, ...]  # the tokens that occur at a position in real instances
@@ -172,7 +172,7 @@ def measured_src(
     Errors: UserError if the model names no task or no relation and none is given, for a scale that the task does not
     have, and for fewer than 2 bases.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> measured_src(copy_by_hand(), train_max=4, relation="i-j").curve
     {1: 1, 2: 2, 3: 3, 4: 4}
     """
@@ -210,7 +210,7 @@ def measured_src_at(
     return [MeasuredSrc(steps, known.words, threshold, fidelity) for steps, threshold in zip(found, thresholds)]
 
 
-def influence(subject: Subject, task: Task, scale: int, rows: int = ROWS, generator: Generator | None = None) -> Tensor:
+def influence(subject: Network, task: Task, scale: int, rows: int = ROWS, generator: Generator | None = None) -> Tensor:
     """Mean total-variation change of the next-token distribution at each answer query, for each key. [query, key]
 
     In random instances the token at the key is replaced by another: a symbol by another symbol, a mark by a symbol; the
@@ -317,7 +317,7 @@ def keys_of(roles: Roles, given: Tensor) -> list[Key]:
 
 
 def behave(
-    subject: Subject, task: Task, relation: Relation, scale: int, steps: list[Step], bases: int, generator: Generator
+    subject: Network, task: Task, relation: Relation, scale: int, steps: list[Step], bases: int, generator: Generator
 ) -> list[StepBehaviour]:
     """What the model does at each of these steps of one scale, in one batch of instances."""
     queries = answer_queries(task, scale)

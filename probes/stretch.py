@@ -51,8 +51,8 @@ from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, Relation
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, joined, scheme_of
 from lengthlens.probes.interchange import StepAt, roles_of, twins
+from lengthlens.probes.network import Network, network_of, task_of
 from lengthlens.probes.placements import kept_steps, own_places, placements, stand_ins
-from lengthlens.probes.subject import Subject, subject_of, task_of
 from lengthlens.runs.evaluation import EXTRAPOLATES, evaluating
 from lengthlens.tasks import Batch, Task
 from lengthlens.tasks.circuit import UNUSED
@@ -118,7 +118,7 @@ class StretchedMatch:
 
 
 def stretched_match(
-    model: Callable[..., Any] | Subject,
+    model: Callable[..., Any] | Network,
     task: Task | None = None,
     train_max: int = 10,
     scales: Sequence[int] | None = None,
@@ -141,12 +141,12 @@ def stretched_match(
 
     Errors: UserError for a model without a position embedding of this project, or a content-addressed task.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> found = stretched_match(copy_by_hand("lbpe"), train_max=4, scales=[8, 40])
     >>> found.at(8), found.at(40), found.fails_at
     (1.0, 1.0, None)
     """
-    task, subject = task_of(model, task), subject_of(model)
+    task, subject = task_of(model, task), network_of(model)
     scheme = scheme_of(subject.model)
     if scheme is None:
         raise UserError("the model has no position embedding of this project, so that its inputs cannot be stretched")
@@ -178,7 +178,7 @@ def estimated(right: Tensor, generator: torch.Generator) -> dict[str, float]:
 class _Trial:
     """Instances of one scale, to be stretched to others."""
 
-    subject: Subject
+    subject: Network
     task: Task
     batch: Batch
     short: int

@@ -36,8 +36,8 @@ from lengthlens.models.attention import log_temperature
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, scheme_of
 from lengthlens.models.schemes.spec import SchemeSpec
 from lengthlens.probes.codes import Borrowed, Moved, Places
+from lengthlens.probes.network import Head, all_heads, exact_by_scale, head_named, largest_within, task_of
 from lengthlens.probes.placements import placements
-from lengthlens.probes.subject import Head, all_heads, exact_by_scale, head_named, largest_within, task_of
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
@@ -76,7 +76,7 @@ def surgery(
     Errors: UserError for a model without a position embedding of this project, a layer or head that it does not have,
     sizes that do not fit, and where what is asked for has no meaning for the scheme.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> model = copy_by_hand("lbpe")
     >>> with surgery(model, scale=1):  # it attends to i−j = n, and now believes that n is 1
     ...     model.task.render(model("^ 7 3 5 =").argmax(-1)[0, 3:])
@@ -278,7 +278,7 @@ def _hook_points(model: Any, act: str) -> Iterator[None]:
 def chosen_heads(model: Any, layers: Sequence[int] | None, heads: Sequence[int | str | Head] | None) -> list[Head]:
     """The heads meant: numbers count in each of the layers, names and pairs (layer, head) for themselves.
 
-    >>> from lengthlens.probes.controls import induction_by_hand
+    >>> from lengthlens.models.by_hand import induction_by_hand
     >>> chosen_heads(induction_by_hand(), [1], None), chosen_heads(induction_by_hand(), None, ["L0H1"])
     ([(1, 0), (1, 1)], [(0, 1)])
     """
@@ -436,7 +436,7 @@ def healing(
 
     Errors: UserError for a task or scheme that has no ideal relation, in one sentence.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> table = healing(copy_by_hand("lbpe"), scales=[12], train_max=6, rows=16)
     >>> dict(zip(table["surgery"], table["exact_match"]))["ideal"]
     1.0

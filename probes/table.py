@@ -20,10 +20,10 @@ from lengthlens.models.devices import BrokenGpuError, present_device, working_gp
 from lengthlens.models.schemes.relation import Relation, read_forms
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike
+from lengthlens.probes.network import AnyModel, Network, exact_by_scale, network_of, reachable, scales_up_to, task_of
 from lengthlens.probes.probe import PROBES, Probe, Row, by_scale, chosen
 from lengthlens.probes.pruning import own_relation, prune
 from lengthlens.probes.schema import PROBE_COLUMNS
-from lengthlens.probes.subject import AnyModel, Subject, exact_by_scale, reachable, scales_up_to, subject_of, task_of
 from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accurate
 from lengthlens.runs.run import Run
 from lengthlens.runs.sweep import in_parallel
@@ -45,7 +45,7 @@ class Context:
     Probes draw instances from one `generator`, one after the other in the order of `PROBES`, after `exact`.
     """
 
-    subject: Subject
+    subject: Network
     task: Task
     train_max: int
     generator: torch.Generator
@@ -64,12 +64,12 @@ class Context:
         return exact_by_scale(self.subject, self.task, scales_up_to(*self.range), generator=self.generator)
 
     @cached_property
-    def coded(self) -> tuple[Subject, Relation]:
+    def coded(self) -> tuple[Network, Relation]:
         """What codes are counted on, and the relation that gives them; see `own_relation`."""
         return own_relation(self.subject, *self.range, self.relation)
 
     @cached_property
-    def pruned(self) -> tuple[Subject, Relation] | None:
+    def pruned(self) -> tuple[Network, Relation] | None:
         """A copy without what answers in range do not need, and the relation left; None where nothing can go."""
         own = self.relation is None and scheme_of(self.subject.model) is not None
         if own and self.coded[0] is not self.subject:
@@ -93,13 +93,13 @@ def probe_model(
 
     `relation`, `layers` and `beyond` are those of `Context`.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> table = probe_model(copy_by_hand(), train_max=4, measures=["src"])
     >>> table.loc[table["measure"] == "src", "value"].tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
     generator = torch.Generator().manual_seed(seed)
-    context = Context(subject_of(model), task_of(model, task), train_max, generator, layers, beyond, relation)
+    context = Context(network_of(model), task_of(model, task), train_max, generator, layers, beyond, relation)
     return _table(context, chosen(measures), report)
 
 
@@ -147,10 +147,10 @@ def probe_run(
         exact = kept[kept["measure"] == "exact_match"]
         _check_accurate(run, dict(zip(exact["scale"], exact["value"])), force)
         return _of_probes(kept, probes)
-    subject, config = Subject(run.model(str(present_device(device or "auto")))), run.config
+    subject, config = Network(run.model(str(present_device(device or "auto")))), run.config
     task, train_max = config.task_object, config.train_max
     far = reachable(subject, task, [2 * train_max]) if beyond is None else beyond
-    exact_by_scale(subject, task, far, rows=1)  # refuses what cannot be processed
+    exact_by_scale(subject, task, far, n_instances=1)  # refuses what cannot be processed
     context = Context(subject, task, train_max, torch.Generator().manual_seed(0), layers, far)
     _check_accurate(run, context.exact, force)
     found = _table(context, left, report)

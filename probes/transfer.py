@@ -29,8 +29,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Generator, Tensor
 
 from lengthlens.errors import UserError, unknown
+from lengthlens.probes.network import AnyModel, Network, answer_queries, network_of, scales_up_to, task_of
 from lengthlens.probes.schema import BAR
-from lengthlens.probes.subject import AnyModel, Subject, answer_queries, scales_up_to, subject_of, task_of
 from lengthlens.tasks import Task
 
 Labels = Literal["model", "true"]
@@ -112,11 +112,11 @@ def readout_transfer(
     Errors: UserError for an unknown readout, estimator, hook or layer, for fewer than 32 rows, and for a model without
     hooks.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> readout_transfer(copy_by_hand(), train_max=3, rows=64).cover("blocks.0.hook_resid_post", "sequential")
     {1: 2, 2: 2, 3: 2}
     """
-    task, subject = task_of(model, task), subject_of(model)
+    task, subject = task_of(model, task), network_of(model)
     for kind, name, choices in [("estimator", estimator, ESTIMATORS), *(("readout", r, READOUTS) for r in readouts)]:
         if name not in choices:
             raise unknown(kind, name, choices)
@@ -170,7 +170,7 @@ class Samples:
 
 
 def observe(
-    subject: Subject, task: Task, scale: int, hooks: Sequence[str], labels: Labels, rows: int, generator: Generator
+    subject: Network, task: Task, scale: int, hooks: Sequence[str], labels: Labels, rows: int, generator: Generator
 ) -> Samples:
     """Random instances of one scale."""
     tokens = task.sample(scale, rows, generator).tokens.to(subject.device)

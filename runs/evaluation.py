@@ -138,16 +138,20 @@ def refuse_too_many(task: Task, length: Length, samples: int, memory: int = MEMO
     within_memory(together * tokens * TOKEN, f"{samples} instances of n = {length}", max(memory, LEAST_MEMORY))
 
 
-def right_tokens(logits: Float[Tensor, "row pos token"], batch: Batch) -> Bool[Tensor, "row answer"]:
-    """Whether each answer token of instances of one scale is the arg-max of `logits` [row, pos, token]. [row, answer]
+def right_tokens(logits: Float[Tensor, "row some_pos token"], batch: Batch) -> Bool[Tensor, "row answer"]:
+    """Whether each answer token of instances of one n is the arg-max of the logits at its query. [row, answer]
+
+    `logits` are those at every position, or at the queries of the answer alone; the result is where they are.
 
     >>> batch = Batch(torch.tensor([[1, 2, 3]]), torch.tensor([[False, True, True]]), torch.tensor([1]))
     >>> right_tokens(torch.eye(4)[torch.tensor([[2, 2, 0]])], batch)
     tensor([[ True, False]])
     """
-    first = batch.tokens.shape[1] - int(batch.answer_mask[0].sum())  # where the answer begins
-    right: Tensor = logits[:, first - 1 : -1].argmax(-1) == batch.tokens[:, first:].to(logits.device)
-    return right.cpu()
+    answer = batch.tokens[:, -int(batch.answer_mask[0].sum()) :]  # the last tokens
+    if logits.shape[1] == batch.tokens.shape[1]:
+        logits = logits[:, -1 - answer.shape[1] : -1]
+    right: Tensor = logits.argmax(-1) == answer.to(logits.device, non_blocking=True)
+    return right
 
 
 def score_of(length: int, right: Tensor | Sequence[Tensor], seed: int = 0) -> Score:
@@ -187,7 +191,7 @@ def right_answers(
             for start in range(first, last, rows):
                 end = min(start + rows, last)
                 block = Batch(*(x[start:end] for x in (drawn.tokens, drawn.answer_mask, drawn.scale)))
-                right.append(right_tokens(model(block.tokens.to(device), **named), block))
+                right.append(right_tokens(model(block.tokens.to(device), **named), block).cpu())
     return torch.cat(right)
 
 

@@ -17,7 +17,7 @@ from lengthlens.models.schemes import PositionScheme, schemes_in
 from lengthlens.models.schemes.scheme import Positions
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluation import FLOAT, device_of, evaluating, numbers_a_token
+from lengthlens.runs.evaluation import FLOAT, device_of, evaluating, numbers_a_token, right_tokens
 from lengthlens.tasks import Batch, Task
 from lengthlens.values import within_memory
 
@@ -338,7 +338,7 @@ def check_in_range(model: HookedModel, task: Task, config: RunConfig) -> tuple[f
             first = answer_start(batch)
             logits, answer = logits[:, first - 1 : -1], sent(batch.tokens[:, first:], device)
             lead = leads(logits, answer)  # [row, answer]
-            shares.append((logits.argmax(-1) == answer).all(1).float())
+            shares.append(right_tokens(logits, batch).all(1).float())
             margins.append(lead.min(1).values)
     exact, margin = torch.stack([torch.stack(shares), torch.stack(margins)]).cpu().double().mean(2).mean(1).tolist()
     return exact, margin

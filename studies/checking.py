@@ -10,10 +10,10 @@ from lengthlens.analyses.findings import FINDINGS
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study
 from lengthlens.errors import UserError
+from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.schemes.contract import check_scheme
 from lengthlens.models.schemes.spec import SCHEMES
 from lengthlens.plugins.registry import load_plugin, registries
-from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.probe import PROBES
 from lengthlens.probes.table import probe_model
 from lengthlens.tasks import TASKS

@@ -20,7 +20,7 @@ from torch import Tensor
 
 # Shapes and types of what these modules are given and give are checked, in tests only. Before they are imported.
 install_import_hook(
-    ["lengthlens.tasks.task", "lengthlens.runs.evaluation", "lengthlens.probes.subject"], "beartype.beartype"
+    ["lengthlens.tasks.task", "lengthlens.runs.evaluation", "lengthlens.probes.network"], "beartype.beartype"
 )
 
 from lengthlens.models.config import ModelConfig  # noqa: E402

@@ -7,10 +7,10 @@ import torch
 
 import lengthlens as ll
 from lengthlens.errors import UserError
+from lengthlens.models.by_hand import copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.spec import scheme_names
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.probes.controls import copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.tasks import TASKS
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lengthlens.cli import main
 from lengthlens.errors import UserError
+from lengthlens.models.by_hand import SHARP, copy_by_hand
 from lengthlens.models.schemes.ideal import Ideal
 from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.transformer import HookedModel, build
@@ -20,7 +21,6 @@ from lengthlens.probes.certificate.certify import certify, steps_at
 from lengthlens.probes.certificate.places import NamedSteps, Places, carried
 from lengthlens.probes.certificate.proof import Tables, leak_bound, least_lead, steps_of
 from lengthlens.probes.certificate.search import Game, Leak, scene
-from lengthlens.probes.controls import SHARP, copy_by_hand
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import NINE

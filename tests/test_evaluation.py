@@ -10,7 +10,7 @@ from lengthlens.commands.options import read_bytes
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.probes.subject import exact_by_scale
+from lengthlens.probes.network import exact_by_scale
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import (
     evaluate,

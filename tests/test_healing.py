@@ -10,7 +10,7 @@ import lengthlens as ll
 from lengthlens.analyses.mechanism import healed_runs, plot_patching, plot_relevance
 from lengthlens.cli import main
 from lengthlens.errors import UserError
-from lengthlens.probes.controls import copy_by_hand, induction_by_hand
+from lengthlens.models.by_hand import copy_by_hand, induction_by_hand
 from lengthlens.studies.healing import draw_healing, healing_study, read_healing
 from lengthlens.tests.parameters import NINE
 

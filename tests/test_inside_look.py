@@ -13,11 +13,11 @@ from lengthlens.inside.instances import drawn, roles_in, watch
 from lengthlens.inside.plane import head_plane, plane_over_training
 from lengthlens.inside.residual import PARTS, residual_parts, residual_shares, split
 from lengthlens.inside.scores import score_parts, score_shares
+from lengthlens.models.by_hand import copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.probes.controls import copy_by_content, copy_by_hand, induction_by_hand
-from lengthlens.probes.subject import head_named, hook_named
+from lengthlens.probes.network import head_named, hook_named
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
 

@@ -20,9 +20,9 @@ from lengthlens.errors import UserError
 from lengthlens.inside.attribution import relevance
 from lengthlens.inside.look import Inspection, inspect, look_at, without_heads
 from lengthlens.inside.patching import patch_by_role
+from lengthlens.models.by_hand import copy_by_hand, induction_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
-from lengthlens.probes.controls import copy_by_hand, induction_by_hand
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train

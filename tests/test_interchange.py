@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import one_hot
 
 from lengthlens.errors import UserError
+from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.interchange import StepAt, interchange_src, roles_of, twins
 from lengthlens.probes.marks import exchanged, known_by
 from lengthlens.probes.placements import kept_steps, placements

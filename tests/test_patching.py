@@ -8,9 +8,9 @@ import torch
 import lengthlens as ll
 from lengthlens.errors import UserError
 from lengthlens.inside.patching import agreement, attribution_patching
+from lengthlens.models.by_hand import copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.controls import copy_by_content, copy_by_hand, induction_by_hand
-from lengthlens.probes.subject import label
+from lengthlens.probes.network import label
 from lengthlens.tasks import TASKS
 
 # -- minimal pairs -------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthlens.models.by_hand import SHARP, copy_by_hand
 from lengthlens.models.schemes import make_scheme
 from lengthlens.models.schemes.relation import Pointer, read_form, read_forms
-from lengthlens.probes.controls import SHARP, copy_by_hand
-from lengthlens.probes.subject import exact_by_scale
+from lengthlens.probes.network import exact_by_scale
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import NINE
 from lengthlens.tests.test_verdict import steps_of

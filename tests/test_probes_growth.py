@@ -4,9 +4,9 @@ import pytest
 
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.lrc import measured_lrc
+from lengthlens.probes.network import exact_by_scale
 from lengthlens.probes.probe import invariance_index
 from lengthlens.probes.src import measured_src
-from lengthlens.probes.subject import exact_by_scale
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.training import train
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lengthlens.errors import UserError
-from lengthlens.probes.controls import copy_by_hand
+from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.probes.lrc import fit_positions, independent_answers, measured_lrc
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import hitting_points

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from lengthlens.errors import UserError
+from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.lrc import measured_lrc
+from lengthlens.probes.network import Network, exact_by_scale
 from lengthlens.probes.pruning import own_relation
 from lengthlens.probes.src import CodeRole, Roles, assignments, influence, keys_of, measured_src, placed
-from lengthlens.probes.subject import Subject, exact_by_scale
 from lengthlens.probes.transfer import readout_transfer
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.trainer import Trainer
@@ -72,7 +72,7 @@ def test_a_perfect_circuit_as_a_plain_function():
 
 def test_influence_of_the_hand_built_model_is_its_circuit():
     task = TASKS["copy"]
-    found = influence(Subject(copy_by_hand()), task, 3, generator=torch.Generator().manual_seed(0))
+    found = influence(Network(copy_by_hand()), task, 3, generator=torch.Generator().manual_seed(0))
     expected = torch.zeros(4, 8)
     for step, source in zip(range(4), (1, 2, 3, 4)):
         expected[step, source] = 1

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from lengthlens.cli import main
-from lengthlens.probes.controls import copy_by_hand
+from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.probes.probe import PROBES, Probe
 from lengthlens.probes.schema import PROBE_COLUMNS
 from lengthlens.probes.table import FILE, kept_probes, probe_model, stored

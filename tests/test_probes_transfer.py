@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from lengthlens.errors import UserError
+from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
-from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.transfer import cover_number, readout_transfer
 
 HOOK = "blocks.0.hook_resid_post"

@@ -6,13 +6,13 @@ import torch
 from lengthlens.analyses import pruning
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError
+from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.schemes import Sizes, make_scheme
 from lengthlens.models.schemes.relation import LevelledTable
-from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.lrc import measured_lrc
+from lengthlens.probes.network import exact_by_scale
 from lengthlens.probes.pruning import prune
 from lengthlens.probes.src import measured_src
-from lengthlens.probes.subject import exact_by_scale
 from lengthlens.probes.table import probe_model
 from lengthlens.tasks import TASKS
 from lengthlens.tests.synthetic import synthetic_study

@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 import torch
 
+from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.schemes.spec import scheme_for
 from lengthlens.models.transformer import build
-from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.lrc import MeasuredLrc
-from lengthlens.probes.subject import Subject
+from lengthlens.probes.network import Network
 from lengthlens.probes.table import plain_rows, probe_model
 from lengthlens.probes.transfer import cover_number
 from lengthlens.runs.config import RunConfig
@@ -41,15 +41,15 @@ def test_logits_at_some_queries_are_those_of_the_whole_sequence(scheme):
     with torch.no_grad():
         whole = model(tokens, 3)
         torch.testing.assert_close(model(tokens, 3, queries=slice(4, 9)), whole[:, 4:9], rtol=1e-4, atol=1e-5)
-    subject, query = Subject(model), torch.tensor([9, 4, 4, 12, 9])
+    subject, query = Network(model), torch.tensor([9, 4, 4, 12, 9])
     torch.testing.assert_close(subject.logits(tokens, 3, slice(4, 9)), whole[:, 4:9], rtol=1e-4, atol=1e-5)
     assert subject.next_tokens(tokens, 3, query).equal(whole[torch.arange(5), query].argmax(-1))
 
 
 def test_a_random_placement_sees_the_whole_input_although_only_its_begin_is_asked_about():
     # Positions are drawn for a length: an input that were cut behind the query would stand elsewhere.
-    assert not Subject(build(ModelConfig(task="copy", scheme="randomized:rope", d_model=16)))._looks_back
-    assert Subject(build(ModelConfig(task="copy", scheme="rope", d_model=16)))._looks_back
+    assert not Network(build(ModelConfig(task="copy", scheme="randomized:rope", d_model=16)))._looks_back
+    assert Network(build(ModelConfig(task="copy", scheme="rope", d_model=16)))._looks_back
 
 
 def networks():

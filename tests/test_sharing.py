@@ -18,9 +18,9 @@ import lengthlens as ll
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.cli import main
 from lengthlens.errors import UserError
+from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.pretrained import weights_of
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.controls import copy_by_hand
 from lengthlens.probes.table import probe_run, stored
 from lengthlens.runs.run import LOG, MODEL, Status
 from lengthlens.studies.sharing import read_certificate

@@ -10,13 +10,13 @@ from torch import Tensor
 
 import lengthlens as ll
 from lengthlens.errors import UserError
+from lengthlens.models.by_hand import SHARP, copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.spec import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.codes import counterparts
-from lengthlens.probes.controls import SHARP, copy_by_content, copy_by_hand, induction_by_hand
+from lengthlens.probes.network import exact_by_scale
 from lengthlens.probes.placements import placements
-from lengthlens.probes.subject import exact_by_scale
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import few
 
@@ -31,7 +31,7 @@ def instances(scale: int, rows: int = 3, task: str = "copy") -> Tensor:
 
 
 def exact(model: HookedModel, scale: int) -> float:
-    return exact_by_scale(model, COPY, [scale], rows=32)[scale]
+    return exact_by_scale(model, COPY, [scale], n_instances=32)[scale]
 
 
 # -- nothing is changed ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from lengthlens.analyses import inside as figures
 from lengthlens.analyses.page import picture, rendered
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.inside.look import Inspection, SequenceView
-from lengthlens.probes.subject import label
+from lengthlens.probes.network import label
 
 COLUMNS = {
     "head": "head", "attends_to": "attends to", "without": "without it, n = ", "kind": "kind",
@@ -44,7 +44,7 @@ def inside_page(seen: Inspection, name: str, title: str, about: Mapping[str, str
     """The whole page. `name` says what was looked at, `about` where it comes from.
 
     >>> from lengthlens.inside.look import inspect
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> text = inside_page(inspect(copy_by_hand(), scales=[2, 4], text="^ 7 3 ="), "a copier", "What one head does")
     >>> "attends to i−j = n" in text, "http://" in text.replace("http://www.w3.org", "")
     (True, False)

@@ -109,7 +109,7 @@ def certify(
     Errors: UserError for a scheme, task or number of layers that the theory does not cover, and for a `max_length`
     below the smallest scale of the task.
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> found = certify(copy_by_hand("lbpe"), max_length=10_000)
     >>> found.kind, found.length, found.limit
     ('proven', 10000, True)

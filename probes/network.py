@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.layers import watched
 from lengthlens.models.schemes.relation import numbered
 from lengthlens.models.schemes.scheme import scheme_of
-from lengthlens.runs.evaluation import device_of, evaluating, score_of, takes
+from lengthlens.runs.evaluation import device_of, evaluating, right_tokens, score_of, takes
 from lengthlens.tasks import Batch, Task
 
 # Tokens of one forward pass: large enough that overhead does not count, small enough for a processor's cache.
@@ -21,7 +21,7 @@ CHUNK_TOKENS = 1 << 14
 PREFIX = 8  # tokens on which a scheme is asked where they stand
 
 
-class Subject:
+class Network:
     """Any model that can be asked for logits, and, if it has hooks, for activations.
 
     `model` is a HookedModel of this project, another model with `run_with_cache` (a TransformerBridge, say), or a
@@ -29,7 +29,7 @@ class Subject:
     of the instances, so that tokens may be replaced without hiding it. Nothing here has gradients, and a model that
     has a training mode is taken out of it meanwhile.
 
-    >>> logits = Subject(lambda tokens: torch.nn.functional.one_hot(tokens, 14).float()).logits
+    >>> logits = Network(lambda tokens: torch.nn.functional.one_hot(tokens, 14).float()).logits
     >>> logits(torch.tensor([[3, 1]]), scale=1).argmax(-1)
     tensor([[3, 1]])
     """
@@ -128,20 +128,20 @@ class Subject:
         return {"scale": scale} if self.takes_scale else {}
 
 
-AnyModel: TypeAlias = Callable[..., Any] | Subject
+AnyModel: TypeAlias = Callable[..., Any] | Network
 
 
 def chunks(tokens: Tensor) -> list[Tensor]:
     return list(tokens.split(max(1, CHUNK_TOKENS // tokens.shape[1])))
 
 
-def subject_of(model: AnyModel) -> Subject:
-    return model if isinstance(model, Subject) else Subject(model)
+def network_of(model: AnyModel) -> Network:
+    return model if isinstance(model, Network) else Network(model)
 
 
 def task_of(model: AnyModel, task: Task | None) -> Task:
     """The task given, or the one that the model was built for."""
-    own = getattr(subject_of(model).model, "task", None) if task is None else task
+    own = getattr(network_of(model).model, "task", None) if task is None else task
     if not isinstance(own, Task):
         raise UserError("the model does not name its task: give it, e.g. task=TASKS['copy']")
     return own
@@ -164,28 +164,27 @@ def answer_queries(task: Task, scale: int) -> range:
 
 
 def exact_by_scale(
-    model: AnyModel, task: Task, scales: Sequence[int], rows: int = 256, generator: torch.Generator | None = None
+    model: AnyModel, task: Task, scales: Sequence[int], n_instances: int = 256, generator: Generator | None = None
 ) -> dict[int, float]:
-    """The share of random instances with every answer token right (teacher-forced arg-max), for each scale."""
-    subject = subject_of(model)
-    generator = generator or torch.Generator().manual_seed(0)
-    return {scale: exact_of(subject, task, scale, task.sample(scale, rows, generator)) for scale in scales}
+    """Exact match on random instances of each n."""
+    network, generator = network_of(model), generator or Generator().manual_seed(0)
+    return {scale: exact_of(network, task, scale, task.sample(scale, n_instances, generator)) for scale in scales}
 
 
-def exact_of(subject: Subject, task: Task, scale: int, batch: Batch) -> float:
-    """The share of these instances of a scale with every answer token right."""
+def exact_of(network: Network, task: Task, scale: int, batch: Batch) -> float:
+    """The share of these instances of one n with every answer token right, in one teacher-forced pass."""
     queries = answer_queries(task, scale)
-    found = subject.logits(batch.tokens.to(subject.device), scale, slice(queries.start, queries.stop)).argmax(-1).cpu()
-    return score_of(scale, found == batch.tokens[:, queries.start + 1 : queries.stop + 1]).exact_match
+    logits = network.logits(batch.tokens.to(network.device), scale, slice(queries.start, queries.stop))
+    return score_of(scale, right_tokens(logits, batch)).exact_match
 
 
 def reachable(model: AnyModel, task: Task, scales: Sequence[int]) -> list[int]:
-    """Those of the scales that the task has and the model can process."""
-    found: list[int] = []
+    """The sizes n among these that the task has and the model can process."""
+    reached: list[int] = []
     for scale in scales:
         with suppress(UserError):
-            found += exact_by_scale(model, task, [scale], rows=1)
-    return found
+            reached += exact_by_scale(model, task, [scale], n_instances=1)
+    return reached
 
 
 def largest_within(task: Task, length: int) -> int:
@@ -217,7 +216,7 @@ def label(head: Head) -> str:
 
 def all_heads(model: AnyModel) -> list[Head]:
     """Every head of a model that says how many it has."""
-    cfg: Any = getattr(subject_of(model).model, "cfg", None)
+    cfg: Any = getattr(network_of(model).model, "cfg", None)
     if not hasattr(cfg, "n_layers") or not hasattr(cfg, "n_heads"):
         raise UserError("the model does not say how many heads it has (cfg.n_layers, cfg.n_heads)")
     return [(layer, head) for layer in range(cfg.n_layers) for head in range(cfg.n_heads)]
@@ -226,7 +225,7 @@ def all_heads(model: AnyModel) -> list[Head]:
 def head_named(model: AnyModel, name: str | Head) -> Head:
     """The head of a name such as ``L0H3``, or of a pair (layer, head).
 
-    >>> from lengthlens.probes.controls import copy_by_hand
+    >>> from lengthlens.models.by_hand import copy_by_hand
     >>> head_named(copy_by_hand(), "L0H0")
     (0, 0)
     """
@@ -239,7 +238,7 @@ def head_named(model: AnyModel, name: str | Head) -> Head:
 
 def hook_named(model: AnyModel, name: str) -> str:
     """The name itself, if the model has a hook point of this name."""
-    hooks = getattr(subject_of(model).model, "hook_dict", None)
+    hooks = getattr(network_of(model).model, "hook_dict", None)
     if hooks is None:
         raise UserError("this needs activations, and the model has no hooks (no hook_dict)")
     if name not in hooks:
