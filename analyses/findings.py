@@ -28,7 +28,6 @@ from lengthlens.analyses.learned import LearnedRelations
 from lengthlens.analyses.outcome import VerdictAndOutcome
 from lengthlens.analyses.pola import LinearAttention
 from lengthlens.analyses.pruning import PrunedRuns
-from lengthlens.analyses.records import Records
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import indices
 from lengthlens.analyses.tables import Table
@@ -38,7 +37,7 @@ from lengthlens.plugins.registry import Extensible
 
 OURS: tuple[Finding, ...] = (
     Front(), ForecastOfRuns(), Extrapolation(), Indices(), Sensitivity(), VerdictAndOutcome(), PrunedRuns(),
-    ReadoutTransfer(), LearnedRelations(), LinearAttention(), Records(),
+    ReadoutTransfer(), LearnedRelations(), LinearAttention(),
 )  # fmt: skip
 FINDINGS: Extensible[Finding] = Extensible("figure", {finding.name: finding for finding in OURS})
 

@@ -579,7 +579,8 @@ some tasks and schemes (`--tasks copy`), and axes that you have ([how](../refere
 def made_by(command: str, name: str, study: str) -> str:
     line = re.findall(r"`([^`]+)`", command)[0]
     if line.startswith("lengthlens figures") and study:
-        return f"lengthlens figures {name} --table figures/{study}/study.parquet --out figures/{study}"
+        plugin = "".join(re.findall(r"--plugin \S+ ", line))
+        return f"lengthlens figures {name} {plugin}--table figures/{study}/study.parquet --out figures/{study}"
     return line
 
 

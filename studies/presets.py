@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 
 from lengthlens.analyses.findings import findings
-from lengthlens.analyses.records import FEWER
 from lengthlens.errors import Registry, UserError, unknown
 from lengthlens.files import read_whole
 from lengthlens.models.schemes import SchemeSpec, scheme_names
@@ -49,6 +48,7 @@ from lengthlens.values import Rule, anything, list_of, map_of, parse_toml, recor
 
 ALL = "all"
 SUFFIX = ".toml"
+FEWER = 0.1  # share of the instances that do for a length, once none was right at a shorter one
 OURS = ("smoke", "quick", "paper", "unscaled", "schemes", "records", "full")
 
 
@@ -69,6 +69,7 @@ class Preset:
     probes: tuple[str, ...] | None = None  # by which its runs are probed; by all if None
     figures: tuple[str, ...] = ()  # those that it has something for; all if empty
     title: str = ""  # of its page
+    plugins: tuple[str, ...] = ()  # files and modules that register what it names
 
     @property
     def probed(self) -> bool:
@@ -85,6 +86,12 @@ class Preset:
         usual = next(iter(plan.samples.values()), SAMPLES)
         lengths = {**plan.samples, **dict.fromkeys(self.more_lengths.get(plan.config.task, ()), usual)}
         return {n: self.instances.get(n, number) for n, number in lengths.items()}
+
+    def loaded(self) -> "Preset":
+        """The same, once its plug-ins are loaded."""
+        for plugin in self.plugins:
+            load_plugin(plugin)
+        return self
 
     def checked(self) -> "Preset":
         """The same; a name in it that does not exist, or that no run of it has, is a `UserError` before any work."""
@@ -152,15 +159,21 @@ ABOVE |= {"title": text(), "summary": text(), "instances": map_of(whole(1)), "mo
 STUDY_RULE = record("study", {}, {**PART, **ABOVE, "grids": list_of(record("part of a study", {}, PART))})
 
 
-def read_preset(path: Path) -> Preset:
-    """A study from a TOML file; what stands in it and cannot be meant is a `UserError` that says where."""
-    return as_preset(parse_toml(read_whole(path), f"'{path}'", STUDY_RULE), f"'{path}'", path.parent)
+def read_preset(path: Path, load: bool = True) -> Preset:
+    """A study from a TOML file; what stands in it and cannot be meant is a `UserError` that says where.
+
+    Its plug-ins are loaded before its names are looked up, if `load`: those that are files from the folder it is in.
+    """
+    values = parse_toml(read_whole(path), f"'{path}'", STUDY_RULE)
+    named = values.get("plugins", ())
+    plugins = tuple(str(path.parent / name) if name.endswith(".py") else name for name in named)
+    for plugin in plugins if load else ():
+        load_plugin(plugin)
+    return as_preset(values, f"'{path}'", plugins)
 
 
-def as_preset(values: Mapping[str, Any], name: str, folder: Path) -> Preset:
-    """A study from the values of a file; its plug-ins are loaded, those that are files from the folder it is in."""
-    for plugin in values.get("plugins", ()):
-        load_plugin(str(folder / plugin) if plugin.endswith(".py") else plugin)
+def as_preset(values: Mapping[str, Any], name: str, plugins: tuple[str, ...] = ()) -> Preset:
+    """A study from the values of a file."""
     common = {entry: values[entry] for entry in PART if entry in values}
     parts = [{**common, **part, "settings": {**common.get("settings", {}), **part.get("settings", {})}}
              for part in values.get("grids", [{}])]  # fmt: skip
@@ -182,6 +195,7 @@ def as_preset(values: Mapping[str, Any], name: str, folder: Path) -> Preset:
         probes=tuple(values["probes"]) if "probes" in values else None,
         figures=tuple(values.get("figures", ())),
         title=values.get("title", ""),
+        plugins=plugins,
     )
 
 
@@ -197,9 +211,10 @@ def preset_of(name: str | Path) -> Preset:
     """A study by the name of a preset, or from a file; every name in it is checked."""
     if isinstance(name, Path) or name.endswith(SUFFIX):
         return read_preset(Path(name)).checked()
-    return PRESETS[name]
+    return PRESETS[name].loaded()
 
 
+# Their plug-ins are loaded once one of them is asked for.
 PRESETS: Registry[Preset] = Registry(
-    "preset", {name: read_preset(Path(str(files("lengthlens.studies"))) / f"{name}{SUFFIX}") for name in OURS}
+    "preset", {name: read_preset(Path(str(files("lengthlens.studies"))) / f"{name}{SUFFIX}", False) for name in OURS}
 )

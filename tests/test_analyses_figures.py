@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from lengthlens.analyses import curves, learned, pola, theme, transfer
 from lengthlens.analyses.findings import all_tables, findings
 from lengthlens.analyses.prediction import prediction
-from lengthlens.analyses.records import GOAL_SCHEME
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, indices, joined
 from lengthlens.analyses.tables import Table
@@ -35,16 +34,13 @@ def study() -> Study:
 
 @cache
 def complete() -> Study:
-    """All that any finding is made of: with the scheme of the records, at a hundred times the range."""
-    own = table()[(table()["scheme"] == "lbpe") & (table()["run"] != "")]
-    own = own.assign(scheme=GOAL_SCHEME, run=own["run"] + "_one")
-    far = own[(own["measure"] == "exact_match") & (own["scale"] == 100)].assign(scale=1000)
+    """All that any finding is made of."""
     index = table()[table()["measure"] == "iota_src"].drop_duplicates("run")
     index = index.assign(influence=float("nan"))
     predicted = [index.assign(measure=name) for name in ("iota_interchange", "predicted_loss", "predicted_failure")]
     curve = table()[table()["measure"] == "src"].assign(measure="interchange_src", influence=float("nan"))
     predicted.append(curve.drop_duplicates(["run", "scale"]))
-    return Study(pd.concat([table(), own, far, *predicted], ignore_index=True), held_out=["addition"])
+    return Study(pd.concat([table(), *predicted], ignore_index=True), held_out=["addition"])
 
 
 def drawn(study: Study, name: str) -> Figure:

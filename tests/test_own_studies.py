@@ -27,7 +27,7 @@ from lengthlens.tests.synthetic import synthetic_study
 PLANS = Path(__file__).resolve().parent / "fixtures/plans.json"
 TINY = {"d_model": 8, "n_heads": 2, "batch": 2, "steps": 2, "check_every": 2, "n_ctx": 64}
 SCHEMES = ("ideal", "lbpe", "relative", "rope")
-DRAWN = sorted(findings().keys() - {"records", "forecast", "growth-interchange_src"})  # of which the study has nothing
+DRAWN = sorted(findings().keys() - {"forecast", "growth-interchange_src"})  # of which the study has nothing
 
 
 @cache
@@ -42,7 +42,7 @@ def lengthlens(*words: str) -> Result:
 # -- presets and files -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["smoke", "quick", "paper", "unscaled", "records"])
+@pytest.mark.parametrize("name", ["smoke", "quick", "paper", "unscaled"])
 def test_a_preset_is_the_plans_that_it_was_before_it_was_a_file(name: str) -> None:
     kept, preset = json.loads(PLANS.read_text())[name], PRESETS[name]
     plans = [
@@ -243,8 +243,8 @@ def test_wrong_axes_names_and_sizes_are_sentences() -> None:
         ll.plot("front", table(), tasks=["sort"])
     with pytest.raises(UserError, match="no size in inches"):
         ll.plot("front", table(), width=0.01)
-    with pytest.raises(MissingError, match="no run of lbpe in the table"):
-        ll.plot("records", table())
+    with pytest.raises(MissingError, match="no run was stretched"):
+        ll.plot("forecast", table())
 
 
 def test_a_part_of_a_study_is_the_study_of_that_part() -> None:

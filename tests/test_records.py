@@ -1,21 +1,55 @@
-"""Records: statistics over seeds by hand, the choice of scaling, goals, texts, figure, and the preset end to end."""
+"""The plug-in of the records: statistics over seeds by hand, choice of scaling, goals, texts, figure, preset."""
 
+import doctest
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from lengthlens.analyses import records as analysis
-from lengthlens.analyses.records import GOAL_SCHEME, GOALS
+from lengthlens.analyses import theme
+from lengthlens.analyses.findings import FINDINGS
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, read_study
+from lengthlens.plugins.registry import _forget, load_plugin
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.sweep import Planned
-from lengthlens.studies.presets import PRESETS, Preset, grid
+from lengthlens.studies.presets import PRESETS, Preset, grid, preset_of, read_preset
 from lengthlens.studies.reproduce import reproduce
+from lengthlens.tasks import TASKS
 
-FIGURES = Path(__file__).resolve().parent.parent / "figures" / "records"
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES, EXAMPLES = ROOT / "figures", ROOT / "examples/learned_relations"
+PLUGIN = str(EXAMPLES / "records.py")
+GOAL_SCHEME = "lbpe"
+analysis: Any = None  # the plug-in, once it is loaded
+
+
+@pytest.fixture(autouse=True, scope="module")
+def the_plugin() -> Iterator[None]:
+    """Loaded while this file is tested, and not for other files."""
+    global analysis
+    load_plugin(PLUGIN)
+    analysis = sys.modules[type(FINDINGS["records"]).__module__]
+    yield
+    FINDINGS.remove("records")
+    _forget([PLUGIN])
+
+
+@pytest.fixture
+def drawn_tasks() -> Iterator[None]:
+    """The tasks of the other plug-in are known, in their order, while a test runs."""
+    before, plugin = set(TASKS), str(EXAMPLES / "tasks.py")
+    load_plugin(plugin)
+    yield
+    for name in set(TASKS) - before:
+        TASKS.remove(name)
+    _forget([plugin])
 
 
 def rows(scores: dict[int, list[float | str | None]], **about: Any) -> list[dict[str, Any]]:
@@ -53,6 +87,19 @@ def scaled(scheme: str = GOAL_SCHEME) -> str:
 # -- the preset --------------------------------------------------------------------------------------------------
 
 
+def test_ten_seeds_are_the_runs_that_were_promised() -> None:
+    plans = read_preset(EXAMPLES / "seeds.toml").plans()
+    assert len(plans) == 80
+    at_10000 = [plan for plan in plans if 10_000 in plan.samples]
+    assert len(at_10000) == 24 and {plan.samples[10_000] for plan in at_10000} == {10}
+
+
+@pytest.mark.parametrize("name", ["records", "unforeseen"])
+def test_examples_in_the_plugins(name: str) -> None:
+    module = analysis if name == "records" else import_module(f"lengthlens.examples.learned_relations.{name}")
+    assert doctest.testmod(module).attempted and not doctest.testmod(module).failed
+
+
 def test_the_preset_is_every_cell_under_the_default_recipe() -> None:
     plans = PRESETS["records"].plans()
     configs = [plan.config for plan in plans]
@@ -61,7 +108,7 @@ def test_the_preset_is_every_cell_under_the_default_recipe() -> None:
     assert {config.train_max for config in configs} == {10}
     for plan in plans:
         if plan.config.spec.label == GOAL_SCHEME:
-            assert set(GOALS[plan.config.task]) <= set(plan.samples)
+            assert set(analysis.GOALS[plan.config.task]) <= set(plan.samples)
         assert plan.samples[20] == 100 and plan.samples.get(10_000, 10) == 10, "instances of each length"
     assert not PRESETS["records"].probed
 
@@ -237,9 +284,39 @@ def test_the_figure_has_a_panel_a_task_and_a_star_a_goal() -> None:
     assert [line.get_markerfacecolor() for line in stars] == ["white"], "a goal that is not reached"
 
 
+@pytest.mark.parametrize("width", [None, 3.3])
+def test_the_figure_fits_a_page_and_a_column(width: float | None) -> None:
+    figure = example().figure(FINDINGS["records"], width=width)
+    figure.draw_without_rendering()
+    wide, box = width or theme.PAGE, figure.get_tightbbox()
+    assert figure.get_figwidth() <= wide + 1e-9 and box.x0 > -0.01 and box.x1 < wide + 0.01
+
+
 def test_the_committed_records() -> None:
     """Eight tasks at a hundred times the training length, ten seeds, and at a thousand times, three seeds."""
-    chosen = analysis.best(Study(*read_study(FIGURES / "study.parquet")))
+    chosen = analysis.best(Study(*read_study(FIGURES / "records/study.parquet")))
     assert set(analysis.goals(chosen)["state"]) == {"reached"} and len(analysis.goals(chosen)) == 16
-    for name, made in analysis.tables(chosen).items():
-        assert (FIGURES / "tables" / f"{name}.md").read_text() == made.markdown(), name
+
+
+@pytest.mark.parametrize("name", ["records", "drawn", "unforeseen"])
+@pytest.mark.usefixtures("drawn_tasks")
+def test_committed_tables_are_what_the_plugin_makes(name: str) -> None:
+    for table, made in analysis.tables(analysis.best(Study(*read_study(FIGURES / name / "study.parquet")))).items():
+        kept = FIGURES / name / "tables" / f"{table}.md"
+        assert not kept.exists() or kept.read_text() == made.markdown(), table
+        assert kept.exists() or name != "records", table
+
+
+def test_a_preset_whose_figures_are_in_a_plugin_is_still_found_by_its_name() -> None:
+    """Its runs are those that they were when the finding was part of the package."""
+    FINDINGS.remove("records")
+    _forget([PLUGIN])
+    kept, preset = json.loads((ROOT / "tests/fixtures/plans.json").read_text())["records"], PRESETS["records"]
+    assert "records" not in FINDINGS
+    assert preset_of("records") is preset and "records" in FINDINGS and preset.checked() is preset
+    plans = [
+        [plan.config.id, {str(n): number for n, number in plan.samples.items()}, plan.share_after_none_right]
+        for plan in preset.plans()
+    ]
+    assert len(plans) == kept["runs"] and list(preset.figures) == kept["figures"]
+    assert hashlib.sha256(json.dumps(plans, sort_keys=True).encode()).hexdigest() == kept["sha256"]

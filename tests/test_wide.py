@@ -1,7 +1,6 @@
 """The wide family of forms: what it holds, how it is thinned out in training, and the tasks that it is tried on."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,21 +11,19 @@ from lengthlens.models.schemes.lbpe import NEGLIGIBLE, PRICE, LearnedRelation
 from lengthlens.models.schemes.relation import Form, key_with, wide_forms
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.trainer import Trainer
-from lengthlens.studies.presets import read_preset
 from lengthlens.tasks import TASKS
 from lengthlens.tasks.contract import check_task
 from lengthlens.tests.parameters import NINE
 from lengthlens.theory.verdict import verdict
 
 SIZES = Sizes(n_layers=2, n_heads=2, d_head=4, d_model=8, n_ctx=64)
-STUDIES = Path(__file__).resolve().parent.parent / "examples" / "learned_relations"
 
 
 @pytest.fixture(autouse=True)
 def unforeseen() -> Iterator[None]:
     """The further tasks are known while a test of this file runs, and not afterwards."""
+    from lengthlens.examples.learned_relations import unforeseen as module
     from lengthlens.plugins.registry import register
-    from lengthlens.tasks import unforeseen as module
 
     before = set(TASKS)
     for each in (*module.BY_HAND, *map(module.DrawnTask, (0, 1, 3, 5))):
@@ -184,11 +181,3 @@ def test_random_tasks_are_tasks_and_possible(seed: int) -> None:
     task = TASKS[f"drawn-{seed}"]
     assert check_task(task) == []
     assert verdict(task, "lbpe", 8, 16, {"forms": "wide"}, helps=False).verdict == "possible"
-
-
-def test_the_studies_are_the_runs_that_were_promised() -> None:
-    """Only this one needs no task of its own: to read the others would load their plug-in for all tests to come."""
-    plans = read_preset(STUDIES / "seeds.toml").plans()
-    assert len(plans) == 80
-    at_10000 = [plan for plan in plans if 10_000 in plan.samples]
-    assert len(at_10000) == 24 and {plan.samples[10_000] for plan in at_10000} == {10}

@@ -1,7 +1,7 @@
 """Tasks that no scheme and no recipe was made for: five written by hand, and any number drawn at random.
 
-They are not in `TASKS` until they are registered, as examples/learned_relations/tasks.py does with the five and twenty
-drawn ones; it is a plug-in. All are position-addressed; on their sources some form a·i + b·j + c·n + d is constant,
+They are not in `TASKS` until they are registered, as the plug-in tasks.py beside this file does with the five and with
+twenty drawn ones. All are position-addressed; on their sources some form a·i + b·j + c·n + d is constant,
 with |a|, |b| ≤ 2 and |c| ≤ 4.
 """
 

@@ -1,4 +1,6 @@
-"""Records: how far beyond its training lengths each scheme stays exact, over seeds, and whether the goal is met.
+"""Records, as a plug-in: how far beyond its training lengths each scheme stays exact, and whether the goal is met.
+
+``lengthlens figures records --plugin examples/learned_relations/records.py --table figures/records/study.parquet``
 
 A seed without a score because its training diverged, or because its scheme cannot process the length, counts as 0; one
 that was not evaluated at a length does not count there, and the number of seeds says so. Every scheme is shown at the
@@ -7,7 +9,7 @@ better of two scalings of its attention scores.
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import CELL, MissingError, records
 from lengthlens.analyses.tables import NOTHING, Table, of_frame
 from lengthlens.models.schemes import SchemeSpec
+from lengthlens.plugins.registry import register
+from lengthlens.studies.presets import FEWER
 
 GOAL = 0.99  # exact match, end token included, that every seed has to reach
 GOAL_SCHEME = "lbpe"  # the learned relation, as it is by default
@@ -30,7 +34,6 @@ RECORDED = (
 GOALS = dict.fromkeys(RECORDED, (1000, 10_000))  # the lengths to reach, after training on lengths up to 10
 SEEDS = 3  # a goal wants so many
 FAR = 100  # times the training range: from there on exact match is a record
-FEWER = 0.1  # share of the instances that do for a length, once none was right at a shorter one
 SCALED, UNSCALED = "log", "none"  # attention scores by the logarithm of the length, or not
 SCALING = "/score_scaling="  # before its name in a scheme's label, where it is not the scheme's usual one
 SHOWN = (20, 100, 1000, 10_000)  # lengths with a column of their own
@@ -43,6 +46,7 @@ WORKS = ("work (arXiv)", "task", "given", "trained up to", "tested at", "exact m
 Frame = pd.DataFrame
 
 
+@register
 class Records(Finding):
     name, title = "records", "How far does exact match go?"
     shows = (
@@ -210,8 +214,7 @@ def tables(chosen: Frame) -> dict[str, Table]:
         "First what was measured here, by the worst seed; n is read off the prompt. Then as published, with other "
         "sizes, formats and training lengths, and not run by us."
     )
-    with as_file(files("lengthlens.analyses").joinpath("published.csv")) as path:
-        others = pd.read_csv(path, dtype="str")
+    others = pd.read_csv(Path(__file__).with_name("published.csv"), dtype="str")
     works = of_frame(pd.concat([pd.DataFrame(own_lines(chosen), columns=list(WORKS)), others]))
     return found | {"records-published": Table(published, **works, title="As published")}
 
