@@ -1,14 +1,22 @@
-"""What a finding draws on: a figure of its own of any width, or axes that the caller has; and the numbers it drew.
+"""What a finding draws on: a new figure of any width, or axes that the caller has; the numbers it drew; and its file.
 
 A figure consists of named panels. Without axes, panels are laid out for the width: as many beside each other as fit,
 and the legend below them in as many columns as fit. With axes, only the panels that were given are drawn.
+
+A figure is saved as PDF, PNG, SVG, or as PGF for ``\\input`` in LaTeX, where the document draws the lines and sets the
+letters in its own fonts.
 """
 
+import io
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Concatenate, ParamSpec, cast
 
+import matplotlib as mpl
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -16,7 +24,9 @@ from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.table import MissingError
+from lengthlens.analyses.tables import LATEX
 from lengthlens.errors import UserError, unknown
+from lengthlens.files import make_directory, write_whole
 
 Given = Axes | Mapping[str, Axes]
 Arguments = ParamSpec("Arguments")
@@ -180,3 +190,49 @@ def legend_columns(labels: Sequence[str], width: float) -> int:
 def legend_height(labels: Sequence[str], width: float) -> float:
     """Inches that a legend of these labels takes below a figure of this width."""
     return ROW * (1 + math.ceil(len(labels) / legend_columns(labels, width)))
+
+
+# Letters of figures that LaTeX does not know as they are; PGF is set in the document's own font, by pdflatex.
+SIGNS = {letter: command for letter, command in LATEX.items() if not letter.isascii()}
+SIGNS |= {"◇": r"$\diamond$", "✓": r"$\surd$", "·": r"$\cdot$", "…": r"\ldots{}", "ϕ": r"$\varphi$"}
+NEW = "".join(rf"\newunicodechar{{{letter}}}{{{command}}}" for letter, command in SIGNS.items())
+PGF = {"pgf.texsystem": "pdflatex", "pgf.rcfonts": False, "pgf.preamble": r"\usepackage{newunicodechar}" + NEW}
+NO_DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure whole or not at all, at the resolution of all figures; the same figure is the same bytes.
+
+    Matplotlib asks a LaTeX that is installed how wide the letters of a PGF file are.
+    """
+    kind, formats = path.suffix[1:], figure.canvas.get_supported_filetypes()
+    if kind not in formats:
+        raise UserError(f"cannot draw into '{path}': the formats are {', '.join(sorted(formats))}")
+    make_directory(path.parent)
+    with theme.style():
+        if kind == "pgf":
+            write_pgf(figure, path)
+            return
+        data = io.BytesIO()
+        figure.savefig(data, format=kind, metadata=NO_DATE.get(kind))
+    write_whole(path, data.getvalue())
+
+
+def write_pgf(figure: Figure, path: Path) -> None:
+    """Write a figure as PGF, with pictures that it contains (heat maps) as files beside it."""
+    if shutil.which("pdflatex") is None:
+        raise UserError(f"cannot draw into '{path}': PGF needs pdflatex, which is not installed: draw pdf, png or svg")
+    with TemporaryDirectory() as folder, mpl.rc_context(PGF):  # type: ignore[arg-type]
+        figure.savefig(Path(folder) / path.name, dpi=figure.dpi)
+        for made in sorted(Path(folder).iterdir()):
+            data = made.read_bytes()
+            write_whole(path.with_name(made.name), spelled(data.decode()).encode() if made.suffix == ".pgf" else data)
+
+
+def spelled(text: str) -> str:
+    """Letters that every LaTeX knows.
+
+    >>> spelled("ι ≤ 3")
+    '$\\\\iota$ $\\\\le$ 3'
+    """
+    return "".join(SIGNS.get(letter, letter) for letter in text)

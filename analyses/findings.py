@@ -23,10 +23,10 @@ from matplotlib.figure import Figure
 from lengthlens.analyses.canvas import Given
 from lengthlens.analyses.curves import Extrapolation, Growth
 from lengthlens.analyses.forecast import ForecastOfRuns
-from lengthlens.analyses.front import Front, Indices, Sensitivity
 from lengthlens.analyses.learned import LearnedRelations
 from lengthlens.analyses.outcome import VerdictAndOutcome
 from lengthlens.analyses.pola import LinearAttention
+from lengthlens.analyses.prediction import Front, Indices, Sensitivity
 from lengthlens.analyses.pruning import PrunedRuns
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import indices

@@ -23,8 +23,7 @@ from matplotlib.axes import Axes
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas, legend_height
-from lengthlens.analyses.front import with_kind
-from lengthlens.analyses.prediction import others_mean, usable
+from lengthlens.analyses.prediction import others_mean, usable, with_kind
 from lengthlens.analyses.statistics import auc, difference, estimate
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import MissingError

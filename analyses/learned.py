@@ -97,15 +97,19 @@ class LearnedRelations(Finding):
         # Colours are for tasks that have a relation to find; what is left elsewhere may be off the scale.
         told = [bool(circuits[row]) for row in runs["row"]]
         limit = _strongest(values[told] if any(told) else values)
-        bar: dict[str, Any] = {"extend": "both" if limit < _strongest(values) else "neither", "pad": 0.02}
-        below = {"location": "bottom", "aspect": 25, "label": BIAS}
-        beside = {"aspect": 15, "shrink": 0.8, "label": BIAS}
-        import seaborn as sns  # here, since it takes a second to import
-
-        sns.heatmap(
-            values, ax=axes, cmap="PuOr_r", vmin=-limit, vmax=limit, linewidths=0.4, linecolor="white",
-            cbar_kws=bar | (below if canvas.narrow else beside),
-        )  # fmt: skip
+        look: dict[str, Any] = {
+            "cmap": "PuOr_r",
+            "vmin": -limit,
+            "vmax": limit,
+            "edgecolors": "white",
+            "linewidth": 0.4,
+        }
+        image = axes.pcolormesh(values.to_numpy(float), **look)
+        axes.set_ylim(len(runs), 0)
+        axes.spines[:].set_visible(False)
+        where: dict[str, Any] = {"location": "bottom", "aspect": 25} if canvas.narrow else {"aspect": 15, "shrink": 0.8}
+        extend = "both" if limit < _strongest(values) else "neither"
+        canvas.figure.colorbar(image, ax=axes, label=BIAS, extend=extend, pad=0.02, **where)
         axes.set_facecolor("0.95")
         for y, row in enumerate(runs["row"]):
             for x in (shown.index(equation) for equation in circuits[row] if equation in shown):
@@ -115,7 +119,7 @@ class LearnedRelations(Finding):
             f"{theme.literal(row['row'])}{', ' + theme.shown(row['label']) if several else ''}, seed {row['seed']}"
             for row in records(runs)
         ]
-        axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0)
+        axes.set_yticks(np.arange(len(names)) + 0.5, names)
         slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
         axes.set_xticks(np.arange(len(shown)) + 0.5, list(map(theme.literal, shown)), **slanted)
         axes.tick_params(length=0)

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, printable, read_whole, sha256, write_whole
-from lengthlens.models.schemes import SchemeSpec
 from lengthlens.probes.probe import PROBES
 from lengthlens.probes.schema import STUDY_COLUMNS, at_defaults
 from lengthlens.runs.evaluation import ACCURATE, EXTRAPOLATES
@@ -29,7 +28,6 @@ from lengthlens.values import anything, list_of, map_of, parse_json, parse_parqu
 SCHEMA = 3  # version of `STUDY_COLUMNS`
 CELL = ["task", "scheme", "recipe", "train_max"]  # runs that share these differ by their seed alone
 REQUIRED = ("task", "scheme", "measure", "value")  # without these a row says nothing
-FIRST = ("threshold", "text")  # columns of schema version 1 alone
 METADATA, VERSION = b"lengthlens", b"lengthlens.schema"  # keys of the parquet file: provenance, and schema version
 
 CHECKSUM, BLANK = b"lengthlens.sha256", b"0" * 64  # its key in the metadata, and what stands there while it is made
@@ -115,7 +113,7 @@ def signed(data: bytes) -> bytes:
 
 
 def is_as_signed(data: bytes) -> bool | None:
-    """Whether a parquet file is as it was written; None if it has no checksum, as files of earlier versions."""
+    """Whether a parquet file is as it was written; None if it has no checksum."""
     place = SIGNATURE.search(data)
     if place is None:
         return None
@@ -134,11 +132,8 @@ def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
     else:
         table, metadata = _from_parquet(data, what)
     about: dict[str, Any] = parse_json(metadata.get(METADATA, b"{}"), f"the provenance of {what}", PROVENANCE_RULE)
-    assumed = "1" if any(name in table for name in FIRST) else str(SCHEMA)
-    version = metadata.get(VERSION, b"").decode(errors="replace") or assumed
-    if version == str(SCHEMA - 1) and "scheme" in table:
-        table = table.assign(scheme=table["scheme"].map({each: label_now(each) for each in table["scheme"].unique()}))
-    elif version != str(SCHEMA):
+    version = metadata.get(VERSION, str(SCHEMA).encode()).decode(errors="replace")
+    if version != str(SCHEMA):
         raise UserError(
             f"'{path}' is a study of schema version {version}, and this is a lengthlens for version {SCHEMA}: make it "
             "again from its runs with `lengthlens reproduce`"
@@ -169,24 +164,6 @@ def _from_parquet(data: bytes, what: str) -> tuple[Frame, Mapping[bytes, bytes]]
     return parsed(arrow.to_pandas, what, "a table"), metadata
 
 
-def label_now(label: object) -> object:
-    """What a scheme of a study before this schema version is called now: the defaults of ``lbpe`` were others.
-
-    >>> label_now("lbpe"), label_now("lbpe/other=one/score_scaling=none"), label_now("rope/score_scaling=none")
-    ('lbpe/forms=nine/other=each', 'lbpe/forms=nine/other=one', 'rope/score_scaling=none')
-    """
-    name, _, scaling = str(label).partition("/score_scaling=")
-    if name.partition("/")[0] not in ("lbpe", "ideal"):
-        return label
-    were = ("forms=nine", "other=each") if name.startswith("lbpe") else ()
-    then = [text for text in were if f"/{text[:6]}" not in name]
-    now = SchemeSpec.parse("/".join([name, *then]))
-    return now.label if (scaling or "log") == now.usual_scaling else f"{now.label}/score_scaling={scaling or 'log'}"
-
-
-EARLIER_VERDICTS = {"pe-limited": "impossible", "content-addressed": "open"}  # as studies have them that are older
-
-
 def as_study(table: Frame, name: str = "the table") -> Frame:
     """The table with all columns of a study, in order and of their types; what is not there is missing.
 
@@ -196,7 +173,7 @@ def as_study(table: Frame, name: str = "the table") -> Frame:
     table = table.reset_index(drop=True)
     missing = pd.Series([None] * len(table), dtype=object)
     typed = {each: _typed(table.get(each, missing), each, kind, name) for each, kind in STUDY_COLUMNS.items()}
-    return pd.DataFrame(typed).replace({"verdict": EARLIER_VERDICTS})
+    return pd.DataFrame(typed)
 
 
 def _typed(found: "pd.Series[Any]", column: str, kind: str, name: str) -> "pd.Series[Any]":

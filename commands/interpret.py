@@ -165,7 +165,7 @@ def patch_command(
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     print_json(rows) if as_json else print_table(rows)
     if plot is not None:
-        from lengthlens.analyses.mechanism import plot_patching
+        from lengthlens.analyses.inside import plot_patching
 
         save_figure(plot_patching(table, width=width), plot)
 
@@ -191,7 +191,7 @@ def attribute_command(
     rows = [{"position": k, "token": w, "of token": t, "of position": p} for k, (w, t, p) in enumerate(parts)]
     print_json(rows) if as_json else print_table(rows)
     if plot is not None:
-        from lengthlens.analyses.mechanism import plot_relevance
+        from lengthlens.analyses.inside import plot_relevance
 
         save_figure(plot_relevance(found, words, width=width), plot)
 

@@ -265,7 +265,7 @@ def say_unkept(error: UserError) -> None:
 
 def save_figure(figure: "Figure", path: Path) -> None:
     """Write a figure, and say where."""
-    from lengthlens.analyses.saving import save
+    from lengthlens.analyses.canvas import save
 
     save(figure, path)
     click.echo(f"drawn: {path}", err=True)

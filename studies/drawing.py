@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from lengthlens.analyses.canvas import save
 from lengthlens.analyses.findings import findings
-from lengthlens.analyses.saving import save
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.tables import Table
 from lengthlens.errors import UserError, unknown

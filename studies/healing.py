@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lengthlens.analyses.mechanism import healing_tables, plot_healing
-from lengthlens.analyses.saving import save
+from lengthlens.analyses.canvas import save
+from lengthlens.analyses.inside import healing_tables, plot_healing
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, printable, read_whole, write_whole
 from lengthlens.probes.stretch import stretched_match

@@ -1,6 +1,7 @@
 """`lengthlens figures`: from a study to files, the same bytes every time."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -64,6 +65,17 @@ def test_named_ones_only_and_json(study: str, tmp_path: Path) -> None:
     assert not (tmp_path / "tables" / "cells.md").exists()
     result = figures("tables", "--table", study, "--out", str(tmp_path))
     assert (tmp_path / "tables" / "cells.md").read_text().count("| copy |") == 4
+
+
+def test_pgf_is_set_by_latex_and_refused_without(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("outcome", "--table", study, "--out", str(tmp_path), "--formats", "pgf")
+    if shutil.which("pdflatex"):
+        assert figures(*words).exit_code == 0
+        pgf = (tmp_path / "outcome.pgf").read_text()
+        assert pgf.isascii() and r"\begin{pgfpicture}" in pgf and (tmp_path / "outcome-img0.png").exists()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    result = figures(*words)
+    assert result.exit_code == 2 and "PGF needs pdflatex, which is not installed" in result.stderr
 
 
 def test_what_is_missing_is_left_out_and_printed_and_a_sentence_if_asked_for_by_name(

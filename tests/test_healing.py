@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import lengthlens as ll
-from lengthlens.analyses.mechanism import healed_runs, plot_patching, plot_relevance
+from lengthlens.analyses.inside import healed_runs, plot_patching, plot_relevance
 from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.by_hand import copy_by_hand, induction_by_hand

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from lengthlens.analyses import inside, mechanism, theme
+from lengthlens.analyses import inside, theme
 from lengthlens.analyses.page.inside import inside_page, of_script
 from lengthlens.cli import main
 from lengthlens.errors import UserError
@@ -179,12 +179,12 @@ def every_figure(seen: Inspection) -> list[tuple[Callable[..., Figure], tuple[ob
         (inside.plot_scores, (seen.scores, 6), "figure"),
         (inside.plot_residual, (seen.residual, 6), "behind layer 1, continued"),
         (
-            mechanism.plot_patching,
+            inside.plot_patching,
             (patch_by_role(induction_by_hand(), scale=4, pairs=2, steps=1),),
             "token: head at query",
         ),
-        (mechanism.plot_relevance, (relevance(copier, text), text.split()), "figure"),
-        (mechanism.plot_healing, (read_healing(ROOT / "figures/surgery/surgery.csv"),), "control"),
+        (inside.plot_relevance, (relevance(copier, text), text.split()), "figure"),
+        (inside.plot_healing, (read_healing(ROOT / "figures/surgery/surgery.csv"),), "control"),
     ]
 
 

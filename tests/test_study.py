@@ -234,24 +234,3 @@ def test_a_study_is_updated_by_what_is_new_alone(tmp_path, monkeypatch):
     (run.path / "status.json").write_bytes(b"{}")
     with pytest.raises(UserError, match="damaged"):  # the files count, whatever an earlier study says
         study(store, earlier=(second, provenance(store, [each.id for each in store.runs()][:2], "", "")), **few)
-
-
-def test_a_study_of_the_schema_before_is_read_with_its_schemes_named_as_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schemes = [
-        "lbpe",
-        "lbpe/other=one/score_scaling=none",
-        "lbpe/window=2",
-        "ideal/other=one",
-        "rope/score_scaling=none",
-    ]
-    rows = [{"run": f"r{k}", "task": "copy", "scheme": scheme, "measure": "steps", "value": 1.0}
-            for k, scheme in enumerate(schemes)]  # fmt: skip
-    monkeypatch.setattr("lengthlens.analyses.table.SCHEMA", 2)
-    write_study(pd.DataFrame(rows), {}, tmp_path / "then.parquet")
-    monkeypatch.undo()
-    assert list(read_study(tmp_path / "then.parquet")[0]["scheme"]) == [
-        "lbpe/forms=nine/other=each", "lbpe/forms=nine/other=one", "lbpe/forms=nine/window=2/other=each",
-        "ideal/other=one/score_scaling=log", "rope/score_scaling=none",
-    ]  # fmt: skip
