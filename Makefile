@@ -45,7 +45,7 @@ types: $(INSTALLED)
 # One thread for each worker: two single-threaded workers are quicker than one with two threads. Tests on pretended GPUs
 # have a process of their own (tests/conftest.py).
 check: $(INSTALLED)
-	$(CPU) $(BIN)/pytest -q -n $(JOBS) --dist loadfile -m "not slow and not long" --doctest-modules --ignore tests/fixtures --ignore $(APART) --ignore tests/pretended.py tests tasks models theory runs probes analyses studies inside commands plugins errors.py values.py files.py processes.py notebook.py
+	$(CPU) $(BIN)/pytest -q -n $(JOBS) --dist loadfile -m "not slow and not long" --doctest-modules --ignore tests/fixtures --ignore $(APART) --ignore tests/pretended.py tests tasks models theory runs probes analyses studies inside commands plugins errors.py values.py files.py parallel.py notebook.py
 
 apart: $(INSTALLED)
 	$(CPU) $(BIN)/pytest -q -m "not slow and not long" $(APART)

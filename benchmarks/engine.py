@@ -19,8 +19,9 @@ from typing import Any
 
 from common import options
 
+from lengthlens.parallel import in_parallel
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.sweep import Grid, Planned, in_parallel, train_and_evaluate
+from lengthlens.runs.sweep import Grid, Planned, train_and_evaluate
 
 TINY = {"steps": 1, "batch": 1, "train_max": 2, "d_model": 8, "n_heads": 1, "check_every": 1, "threads": 1}
 WORKERS = 2

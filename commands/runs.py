@@ -204,9 +204,8 @@ def make_grid(file: Path | None, **asked: Any) -> "Grid":
 
 
 def show_plan(grid: "Grid", store: "RunStore", workers: int | None, as_json: bool) -> None:
-    from joblib import cpu_count
-
     from lengthlens.models.devices import gpus_for
+    from lengthlens.parallel import cpu_count
     from lengthlens.runs.sweep import estimate, pending
 
     left = pending(grid, store)

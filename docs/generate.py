@@ -593,7 +593,7 @@ def draw_map() -> Figure:
             depth[room] = max(depth[room], depth[imported] + 1)
     columns = {k: [name for name in depth if depth[name] == k] for k in depth.values()}
     height = {name: i - (len(names) - 1) / 2 for names in columns.values() for i, name in enumerate(names)}
-    height |= {"errors": 0.0, "notebook": 1.2, "processes": -1.2}  # so that few arrows cross
+    height |= {"errors": 0.0, "notebook": 1.2, "parallel": -1.2}  # so that few arrows cross
     with theme.style():
         figure = Figure(figsize=(8.8, 1.9), layout="constrained")
         axes = figure.subplots()

@@ -20,13 +20,13 @@ from lengthlens.models.devices import BrokenGpuError, present_device, working_gp
 from lengthlens.models.schemes.relation import Relation, read_forms
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike
+from lengthlens.parallel import in_parallel
 from lengthlens.probes.network import AnyModel, Network, exact_by_scale, network_of, reachable, scales_up_to, task_of
 from lengthlens.probes.probe import PROBES, Probe, Row, by_scale, chosen
 from lengthlens.probes.pruning import own_relation, prune
 from lengthlens.probes.schema import PROBE_COLUMNS
 from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accurate
 from lengthlens.runs.run import Run
-from lengthlens.runs.sweep import in_parallel
 from lengthlens.tasks import Task
 from lengthlens.values import anything, list_of, map_of, parse_parquet, parsed
 

@@ -3,25 +3,18 @@
 import math
 import os
 import time
-from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
-from joblib import Parallel, cpu_count, delayed, parallel_config
-from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-from lengthlens.errors import UserError, unknown
+from lengthlens.errors import UserError
 from lengthlens.files import read_whole
-from lengthlens.models.devices import BrokenGpuError, gpus_for, take_gpu, working_gpu
+from lengthlens.models.devices import BrokenGpuError, working_gpu
 from lengthlens.models.schemes import SchemeSpec
-from lengthlens.plugins.registry import WorkerPlugins, load_in_worker, plugins_for_workers
-from lengthlens.processes import end_with
+from lengthlens.parallel import in_parallel
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate, refuse_too_many
 from lengthlens.runs.index import Facts
@@ -31,11 +24,9 @@ from lengthlens.runs.store import SCORE, RunStore
 from lengthlens.runs.trainer import Trainer
 from lengthlens.runs.training import CHECKPOINT_SECONDS, train, train_stacked
 from lengthlens.tasks import TASKS
-from lengthlens.values import anything, list_of, map_of, optional, parse_toml, record, text, whole
+from lengthlens.values import anything, list_of, map_of, parse_toml, record, text, whole
 
-ENGINES = ("local", "dask")
 BUSY = "busy"  # the status of a run that another process has in hand
-DEATHS = 5  # workers that may die without any run being finished in between, before a sweep gives up
 TRIAL_STEPS = 10  # for an estimate
 
 
@@ -280,133 +271,6 @@ def sweep(
                     note(outcome)
     known_facts(list(plans.values()), store)  # read once more, so that all of them are listed at once from now on
     return [outcomes[name] for name in plans]
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-def in_parallel(
-    function: Callable[[Item], Result],
-    items: Mapping[str, Item],
-    *,
-    engine: str = "local",
-    workers: int | None = None,
-    address: str | None = None,
-    resources: Mapping[str, float] | None = None,
-    device: str = "cpu",
-) -> Iterator[tuple[str, Result]]:
-    """`function` of every item, on several processes: (name of the item, result), as they come.
-
-    Engine "local" takes `workers` processes (as many as there are cores or, if they compute on `device` "cuda" or
-    "auto", GPUs, over which they are spread; one is this process); "dask" takes the workers of the Dask
-    scheduler at `address`, each with `resources` such as {"GPU": 1}. A worker that dies is replaced, and its item is
-    begun again. Function and items must be such that they can be pickled. Workers load the plug-ins of this process.
-
-    >>> sorted(in_parallel(len, {"a": [1, 2], "b": []}, workers=1))
-    [('a', 2), ('b', 0)]
-    """
-    if not items:
-        return
-    left, deaths, plugins = dict(items), 0, plugins_for_workers()
-    most = max(2, len(items))  # two at least, so that the death of a worker is not this process's
-    gpus = gpus_for(device) if engine == "local" else 0
-    number = gpus or None if workers is None else workers
-    with _engine(engine, number, address, resources, most), TemporaryDirectory() as places:
-        spread = places if gpus > 1 else None
-        while left:
-            try:
-                parallel = Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
-                for name, result in parallel(
-                    delayed(_named)(function, plugins, spread, *each) for each in list(left.items())
-                ):
-                    del left[name]
-                    deaths = 0
-                    yield name, result
-            except TerminatedWorkerError:  # it takes the pool with it: go on with a new one
-                deaths += 1
-                if deaths == DEATHS:
-                    why = "perhaps for want of memory: use fewer with --workers"
-                    raise UserError(f"{DEATHS} workers in a row were killed, {why}") from None
-            except (Exception, CancelledError) as error:
-                if engine != "dask" or isinstance(error, UserError):
-                    raise
-                # What `function` raises is a result here, so that this is the cluster: its scheduler is gone.
-                lost = f"the Dask scheduler at '{address}' was lost ({type(error).__name__})"
-                raise UserError(f"{lost}: once it answers, the same command goes on where it was") from None
-
-
-def _named(
-    function: Callable[[Item], Result], plugins: WorkerPlugins, places: str | None, name: str, item: Item
-) -> tuple[str, Result]:
-    try:
-        load_in_worker(plugins)
-    except Exception as error:  # one sentence, since what is raised here and is none is taken for a lost cluster
-        raise UserError(f"a worker cannot load the plug-ins of this process: {error}") from None
-    if places is not None:
-        take_gpu(worker_place(Path(places)))
-    return name, function(item)
-
-
-def worker_place(places: Path) -> int:
-    """The number of this process among the workers: the least that no other took, or that a dead one left behind."""
-    own, place = str(os.getpid()), 0
-    while True:
-        path = places / str(place)
-        try:
-            path.symlink_to(own)  # at once or not at all
-            return place
-        except FileExistsError:
-            holder = str(path.readlink())
-            if holder == own:
-                return place
-            if is_alive(int(holder)):
-                place += 1
-            else:
-                path.unlink(missing_ok=True)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-@contextmanager
-def _engine(
-    engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None, most: int
-) -> Iterator[None]:
-    """A context in which joblib's `Parallel` computes as asked, with at most so many processes."""
-    if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
-    optional(whole(1))(workers, "workers")
-    if engine == "local":
-        if address or resources:
-            raise UserError("--address and --resources are for --engine dask")
-        watched: dict[str, Any] = {"initializer": end_with, "initargs": (os.getpid(),)}
-        with parallel_config(
-            backend="loky", n_jobs=min(workers or cpu_count(), most), inner_max_num_threads=1, **watched
-        ):
-            yield
-        return
-    if address is None:
-        raise UserError("--engine dask needs the scheduler's --address, such as tcp://10.0.0.1:8786")
-    try:
-        from distributed import Client
-    except ImportError:
-        raise UserError("--engine dask needs Dask: pip install 'lengthlens[cluster]'") from None
-    try:
-        client = Client(address, timeout=20)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise UserError(f"no Dask scheduler answers at '{address}': {error}") from None
-    named = dict(resources or {})
-    with client, parallel_config(backend="dask", n_jobs=-1, client=client, resources=named, pure=False):
-        yield
 
 
 def estimate(configs: Sequence[RunConfig], workers: int) -> float:

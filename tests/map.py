@@ -15,7 +15,7 @@ PAGE = ROOT / "CONTRIBUTING.md"
 BEGIN, END = "<!-- map: python tests/map.py --write -->", "<!-- end of map -->"
 # In the order in which one may import another; single files of the root are rooms too.
 ROOMS = (
-    *("errors", "values", "files", "processes", "notebook", "plugins", "tasks", "models", "theory"),
+    *("errors", "values", "files", "notebook", "plugins", "tasks", "models", "parallel", "theory"),
     *("runs", "probes", "inside", "analyses", "studies", "commands", "cli"),
 )
 

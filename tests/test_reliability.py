@@ -576,38 +576,35 @@ def test_weights_that_are_not_finite_are_named(store: RunStore, words: list[str]
 
 WORKERS = """
 import os, sys, time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from lengthlens.processes import end_with
+from pathlib import Path
+from lengthlens.parallel import in_parallel
 
-def work(_):
+def work(folder):
+    Path(folder, str(os.getpid())).touch()
     time.sleep(600)
 
-if __name__ == "__main__":
-    pool = ProcessPoolExecutor(2, get_context("spawn"), initializer=end_with, initargs=(os.getpid(),))
-    list(pool.map(work, range(2)))
+list(in_parallel(work, dict.fromkeys(range(4), sys.argv[1]), workers=2, fork=sys.argv[2] == "fork"))
 """
 
 
-def children(parent: int) -> list[int]:
-    path = Path(f"/proc/{parent}/task/{parent}/children")
-    return [int(word) for word in path.read_text().split()] if path.exists() else []
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
+@pytest.mark.parametrize("start", ["fork", pytest.param("fresh", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_parent(tmp_path: Path, start: str, how: signal.Signals) -> None:
+    """After a kill they notice it; Ctrl-C cancels what waits and ends them at once."""
     (tmp_path / "work.py").write_text(WORKERS)
-    parent = subprocess.Popen([sys.executable, str(tmp_path / "work.py")])
-    while len(found := children(parent.pid)) < 3:  # two workers and what watches over shared things
+    (places := tmp_path / "workers").mkdir()
+    words = [sys.executable, str(tmp_path / "work.py"), str(places), start]
+    parent = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    while len(found := [path.name for path in places.iterdir()]) < 2:
         assert parent.poll() is None
         time.sleep(0.05)
-    time.sleep(1.0)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{child}").exists() for child in found):
+    parent.send_signal(how)
+    deadline = time.monotonic() + (2 if how == signal.SIGINT else 60)
+    while any(Path("/proc", worker).exists() for worker in found):
         assert time.monotonic() < deadline, "left over"
         time.sleep(0.05)
+    assert parent.communicate()[1].count("Traceback") == (how == signal.SIGINT), "workers say nothing"
 
 
 # -- low -----------------------------------------------------------------------------------------------------------

@@ -1,20 +1,12 @@
 """Verdicts of many tasks and schemes at once, as a table, on several processes."""
 
-import gc
-import os
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import scheme_names
-from lengthlens.plugins.registry import WorkerPlugins, load_in_worker, plugins_for_workers
-from lengthlens.processes import end_with
+from lengthlens.parallel import in_parallel
 from lengthlens.tasks import TASKS, Task
 from lengthlens.theory.verdict import PROPERTIES, Case, RefusedError, Scheme, checked_range
 
@@ -41,53 +33,23 @@ def verdict_grid(
     names = list(schemes or scheme_names())
     for task in chosen:
         checked_range(task, train_max, test_max)
-    rows: list[dict[str, Any]] = []
-    for row in _one_by_one(chosen, names, train_max, test_max, jobs):
-        rows.append(row)
+    longest_first = sorted(range(len(chosen)), key=lambda k: -chosen[k].length(test_max))
+    named = [task.name if TASKS.get(task.name) is task else task for task in chosen]  # a plug-in's by name
+    work = partial(rows_of, schemes=names, train_max=train_max, test_max=test_max)
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for k, own in in_parallel(work, {k: named[k] for k in longest_first}, workers=jobs, fork=True):
+        rows[k] = own
         if progress:
-            progress(len(rows), len(chosen) * len(names))
+            progress(len(rows) * len(names), len(chosen) * len(names))
     import pandas as pd  # by now the work is done, elsewhere if there are several jobs
 
-    return pd.DataFrame(rows)
+    return pd.DataFrame([row for k in range(len(chosen)) for row in rows[k]])
 
 
-def _one_by_one(
-    tasks: Sequence[Task], schemes: Sequence[Scheme], train_max: int, test_max: int, jobs: int
-) -> Iterator[dict[str, Any]]:
-    """The rows of all tasks, in order, as they are ready."""
-    if jobs == 1:
-        for task in tasks:
-            case = Case(task, train_max, test_max)
-            yield from (row_of(case, scheme) for scheme in schemes)
-        return
-    # A fork need not import everything again; threads do not survive it, so that it takes a process without any.
-    forks = sys.platform == "linux" and threading.active_count() == 1 and not torch.cuda.is_initialized()
-    how, jobs = get_context("fork" if forks else "spawn"), min(jobs, len(tasks))
-    with ProcessPoolExecutor(jobs, how, initializer=_begin, initargs=(os.getpid(),)) as pool:
-        named = {task: task.name if TASKS.get(task.name) is task else task for task in tasks}  # a plug-in's by name
-        longest_first = sorted(tasks, key=lambda task: -task.length(test_max))
-        parts = {
-            each: pool.submit(rows_of, named[each], schemes, train_max, test_max, plugins_for_workers())
-            for each in longest_first
-        }
-        for task in tasks:
-            yield from parts[task].result()
-
-
-def _begin(parent: int) -> None:
-    """The first thing that a process does."""
-    end_with(parent)
-    torch.set_num_threads(1)  # the other processes have their own
-    gc.freeze()  # what is imported stays, and need not be looked through again and again
-
-
-def rows_of(
-    task: str | Task, schemes: Sequence[Scheme], train_max: int, test_max: int, plugins: WorkerPlugins
-) -> list[dict[str, Any]]:
-    """All rows of one task, in a process of its own."""
-    load_in_worker(plugins)
-    chosen = TASKS[task] if isinstance(task, str) else task
-    return list(_one_by_one([chosen], schemes, train_max, test_max, jobs=1))
+def rows_of(task: str | Task, schemes: Sequence[Scheme], train_max: int, test_max: int) -> list[dict[str, Any]]:
+    """All rows of one task."""
+    case = Case(TASKS[task] if isinstance(task, str) else task, train_max, test_max)
+    return [row_of(case, scheme) for scheme in schemes]
 
 
 def row_of(case: Case, scheme: Scheme) -> dict[str, Any]:
