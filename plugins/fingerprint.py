@@ -1,8 +1,8 @@
 """What a class from outside is, as a short text that changes when its definition does; and the same of this package.
 
-The fingerprint of a class follows from the syntax of the class, of the classes it inherits from, and of the functions and constants of its
-module that they use: not from comments, docstrings, layout or the place of the file. Classes of this project, of
-Python and of the libraries below are not part of it.
+The fingerprint of a class follows from the syntax of the class, of the classes it inherits from, and of the functions
+and constants of its module that they use: not from comments, docstrings, layout or the place of the file. Classes of
+this project, of Python and of the libraries below are not part of it.
 """
 
 import ast
