@@ -5,6 +5,7 @@ from importlib.metadata import version
 import click
 
 from lengthlens.commands.interpret import INTERPRET_COMMANDS
+from lengthlens.commands.lightly import import_lightly
 from lengthlens.commands.options import plugin_option
 from lengthlens.commands.probes import PROBE_COMMANDS
 from lengthlens.commands.runs import RUN_COMMANDS
@@ -26,6 +27,7 @@ def main() -> None:
     """Why Transformers fail, or do not fail, on inputs longer than those they were trained on."""
 
 
+import_lightly()  # here and not in `main`, so that worker processes, which import this file, are light, too
 main.params.append(plugin_option())
 main.add_sections(SECTIONS)
 

@@ -20,7 +20,7 @@ def test_help_imports_nothing_heavy() -> None:
     """What makes `lengthlens --help` quick, without a clock: torch and its company stay out of the process."""
     code = (
         "import sys; from lengthlens.cli import main; main(['--help'], standalone_mode=False); "
-        "heavy = {'torch', 'transformer_lens', 'numpy', 'pandas', 'sklearn', 'matplotlib'} & set(sys.modules); "
+        "heavy = {'torch', 'transformers', 'numpy', 'pandas', 'sklearn', 'matplotlib'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0

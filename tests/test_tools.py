@@ -1,5 +1,7 @@
 """The tools of TransformerLens 4.3, NNsight and CircuitsVis run on a model of every scheme, with numbers checked."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import circuitsvis
@@ -212,3 +214,43 @@ def test_no_bridge_without_an_equivalent(small_model: Small) -> None:
     ):
         with pytest.raises(UserError, match=reason):
             small_model(**changes).to_bridge()
+
+
+# -- how TransformerLens is imported ---------------------------------------------------------------------------------
+
+AS_WITHOUT_US = """
+import sys, {module}
+package = sys.modules["transformer_lens"]
+print(type(package), sorted(package.__dict__), type(package.__spec__.loader))
+"""
+LIGHT = """
+import sys, lengthlens.cli, lengthlens as ll
+ll.load("copy/rope").predict("^ 7 3 =")
+import transformer_lens, transformer_lens.ActivationCache, transformer_lens.utilities as utilities
+assert transformer_lens.ActivationCache is sys.modules["transformer_lens.ActivationCache"].ActivationCache
+assert transformer_lens.HookedRootModule in ll.build(ll.ModelConfig(task="copy")).__class__.__mro__
+from transformer_lens.FactoredMatrix import FactoredMatrix
+assert FactoredMatrix is transformer_lens.FactoredMatrix and utilities.get_act_name("q", 0) == "blocks.0.attn.hook_q"
+heavy = "transformers datasets wandb torch._dynamo transformer_lens.model_bridge".split()
+assert not [name for name in heavy if name in sys.modules]
+if {whole!r}:
+    from transformer_lens import FactoredMatrix as same, SVDInterpreter, patching, head_detector
+    assert same is FactoredMatrix and type(transformer_lens).__name__ == "module" and transformer_lens.TransformerBridge
+    assert transformer_lens.ActivationCache is sys.modules["transformer_lens.ActivationCache"].ActivationCache
+    assert "transformer_lens.model_bridge" in sys.modules
+"""
+
+
+def printed(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def test_the_library_leaves_transformer_lens_as_it_is() -> None:
+    modules = ("lengthlens.models.transformer", "lengthlens.inside.patching", "transformer_lens")
+    *ours, plain = (printed(AS_WITHOUT_US.format(module=module)) for module in modules)
+    assert ours == [plain, plain] and plain.startswith("<class 'module'> ['ActivationCache', ")
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_command_imports_no_more_of_it_than_it_needs_and_all_of_it_for_whoever_asks(whole: bool) -> None:
+    printed(LIGHT.format(whole=whole))
