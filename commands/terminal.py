@@ -131,11 +131,10 @@ def live_line(quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.text import Text
+    from tqdm import tqdm
 
-    with Console(stderr=True).status("") as status:
-        yield lambda text: status.update(Text(text, no_wrap=True, overflow="ellipsis"))
+    with tqdm(bar_format="{desc}", dynamic_ncols=True, leave=False, file=sys.stderr) as line:
+        yield line.set_description_str  # cut off where the terminal ends
 
 
 @contextmanager
