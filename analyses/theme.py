@@ -23,7 +23,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
 from matplotlib.transforms import IdentityTransform
 
-from lengthlens.models.schemes.spec import SCHEMES, WRAPPERS
+from lengthlens.models.schemes.spec import SCHEMES, WRAPPERS, split_label
 from lengthlens.tasks import TASKS
 
 COLUMN = 3.4  # inches: one column of a two-column paper
@@ -92,7 +92,7 @@ def bare(label: str) -> str:
     >>> bare("hinted:relative/max_distance=3")
     'hinted:relative'
     """
-    return label.partition("/")[0]
+    return split_label(label)[0]
 
 
 def shown(label: str) -> str:

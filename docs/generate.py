@@ -493,7 +493,7 @@ def entries(given: Any) -> list[str]:
     """What a grid names: everything, tasks, or schemes with their options."""
     if isinstance(given, str):
         return [given]
-    return [each if isinstance(each, str) else SchemeSpec.from_entry(each).label for each in given]
+    return [each if isinstance(each, str) else SchemeSpec.of(each).label for each in given]
 
 
 def few(names: Iterable[str], most: int = 8) -> str:

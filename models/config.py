@@ -13,7 +13,7 @@ import torch
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes import SCHEMES, SchemeSpec
-from lengthlens.models.schemes.spec import named
+from lengthlens.models.schemes.spec import SCALING, named
 from lengthlens.plugins.registry import Origin
 from lengthlens.tasks import TASKS, Task
 from lengthlens.values import anything, map_of, one_of, parse_json, parsed, real, record, text, truth, whole
@@ -65,14 +65,20 @@ class JsonConfig:
         return bool(each.metadata.get("later")) and getattr(self, each.name) == made
 
     def note_names(self) -> None:
-        """Take options that stand behind the scheme's name apart from it, and fill `plugins` in: where the task and the
+        """Take options that stand after the scheme's name apart from it, and fill `plugins` in: where the task and the
         scheme come from, if from outside.
 
         What is there already was stored. If the same definition is not loaded now, `PluginError` says what to load.
         """
         own: Any = self
         if isinstance(own.scheme, str) and "/" in own.scheme:
-            for field_name, value in zip(("scheme", "scheme_options"), named(own.scheme, own.scheme_options)):
+            (scheme, said), unsaid = named(own.scheme, own.scheme_options), getattr(type(self), SCALING)
+            scaling = said.get(SCALING, own.score_scaling)
+            if own.score_scaling not in (scaling, unsaid):
+                raise UserError(f"{SCALING} is given twice, in '{own.scheme}' and as {own.score_scaling!r}")
+            options = {key: value for key, value in said.items() if key != SCALING}
+            fields: dict[str, Any] = {"scheme": scheme, "scheme_options": options, SCALING: scaling}
+            for field_name, value in fields.items():
                 object.__setattr__(self, field_name, value)
         bare = own.scheme.rpartition(":")[2] if isinstance(own.scheme, str) else None
         noted = {}

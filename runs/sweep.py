@@ -109,7 +109,7 @@ class Grid:
             refuse_too_many(task, max(there, default=task.min_scale), self.samples)
         cells = [
             RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": self.seeds[0]})
-            for task, scheme in product(self.tasks, map(SchemeSpec.from_entry, self.schemes))
+            for task, scheme in product(self.tasks, map(SchemeSpec.of, self.schemes))
         ]
         configs = (cell.with_seed(seed) for cell in cells for seed in self.seeds)
         return list({config.id: config for config in configs}.values())
@@ -130,7 +130,7 @@ def read_grid(path: Path) -> Grid:
     steps = 2000
     """
     values = parse_toml(read_whole(path), f"'{path}'", GRID_RULE)
-    schemes = [SchemeSpec.from_entry(entry) for entry in values.get("schemes", [])]
+    schemes = [SchemeSpec.of(entry) for entry in values.get("schemes", [])]
     return Grid(**{"tasks": [], **values, "schemes": schemes})
 
 

@@ -199,8 +199,7 @@ def scheme_label(config: RunConfig) -> str:
     >>> scheme_label(RunConfig(task="copy", scheme="ideal", score_scaling="none"))
     'ideal/score_scaling=none'
     """
-    usual = config.score_scaling == config.spec.usual_scaling
-    return config.spec.label if usual else f"{config.spec.label}/score_scaling={config.score_scaling}"
+    return SchemeSpec.of(config.scheme, config.scheme_options, config.score_scaling).label
 
 
 def recipe_label(config: RunConfig) -> str:

@@ -201,7 +201,7 @@ def as_preset(values: Mapping[str, Any], name: str, plugins: tuple[str, ...] = (
 
 def _grid(part: Mapping[str, Any]) -> Grid:
     seeds, schemes = part.get("seeds", 1), part["schemes"]
-    entries = schemes if schemes == ALL else [SchemeSpec.from_entry(entry) for entry in schemes]
+    entries = schemes if schemes == ALL else [SchemeSpec.of(entry) for entry in schemes]
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     lengths, samples = part.get("lengths", ()), part.get("samples", SAMPLES)
     return Grid(part["tasks"], entries, numbers, tuple(lengths), samples, part["settings"])

@@ -17,6 +17,7 @@ from lengthlens.models.schemes.scheme import Positions, PositionScheme
 from lengthlens.models.schemes.spec import WRAPPERS, scheme_rows
 from lengthlens.models.transformer import build
 from lengthlens.probes.pruning import own_relation, prune
+from lengthlens.runs.config import RunConfig
 from lengthlens.tasks import TASKS
 from lengthlens.theory.grid import verdict_grid
 
@@ -473,10 +474,15 @@ def test_a_scheme_from_outside_can_be_pruned_like_our_own(outside):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_spec_is_read_back_from_all_its_forms(name):
     spec = SchemeSpec.of(name, SMALL.get(name.rpartition(":")[2]))
-    assert spec == SchemeSpec.parse(spec.label) == SchemeSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
-    assert spec == SchemeSpec.from_entry({"name": name, **spec.options}) and hash(spec) == hash(
-        SchemeSpec.parse(spec.label)
-    )
+    assert spec == SchemeSpec.parse(spec.label) == SchemeSpec.of(*json.loads(json.dumps(spec.to_dict())).values())
+    assert spec == SchemeSpec.of({"name": name, **spec.options}) and hash(spec) == hash(SchemeSpec.parse(spec.label))
+    for scaling in ("none", "log"):
+        said = SchemeSpec.of(name, spec.options, scaling)
+        assert said == SchemeSpec.parse(said.label) and ("score_scaling" in said.label) == (
+            scaling != spec.usual_scaling
+        )
+        config = RunConfig("copy", said.label)
+        assert config.score_scaling == scaling and config == RunConfig("copy", **said.to_dict())
     assert SchemeSpec.of(name).label == name and set(spec.identity()) <= set(spec.options)
     assert spec.build(COPY).option_values() == spec.options
 
@@ -504,9 +510,11 @@ def test_a_long_text_has_a_short_name():
     ("ask", "sentence"),
     [
         (lambda: SchemeSpec.parse("rope/base"), "'base' in 'rope/base' is no option: write scheme/option=value"),
+        (lambda: SchemeSpec.parse("rope/score_scaling=lgo"), "'score_scaling' of scheme 'rope'.*did you mean 'log'"),
+        (lambda: RunConfig("copy", "rope/score_scaling=none", score_scaling="log"), "score_scaling is given twice"),
         (lambda: SchemeSpec.parse("rope/bas=3"), "unknown option of scheme 'rope' 'bas': did you mean 'base'"),
         (lambda: SchemeSpec.of("rope", 3), "scheme_options must map names to values, not 3"),
-        (lambda: SchemeSpec.from_entry(3), "a scheme is a name or a table with a name, not 3"),
+        (lambda: SchemeSpec.of(3), "a scheme is a name or a table with a name, not 3"),
     ],
 )
 def test_a_spec_that_makes_no_sense_is_refused(ask, sentence):

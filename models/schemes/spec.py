@@ -17,7 +17,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
@@ -54,14 +54,28 @@ WRAPPERS: Registry[type[Wrapper]] = Registry(
 )
 
 
+SCALING, SCALINGS = "score_scaling", ("none", "log")  # said in labels, and by configs
+
+
 def scheme_names() -> list[str]:
     """The names of all schemes, and of all compositions with a wrapper that make sense."""
     pairs = itertools.product(WRAPPERS.values(), SCHEMES.items())
     return [*SCHEMES, *(f"{outer.prefix}:{name}" for outer, (name, inner) in pairs if outer.refusal(inner) is None)]
 
 
+def split_label(text: str) -> tuple[str, dict[str, str | None]]:
+    """The name in a label and the options after it, as they are written; None where one has no value.
+
+    >>> split_label("lbpe/forms=nine/other=each"), split_label("mine/new")
+    (('lbpe', {'forms': 'nine', 'other': 'each'}), ('mine', {'new': None}))
+    """
+    name, *parts = text.split("/")
+    options = (part.partition("=") for part in parts)
+    return name, {key: value if equals else None for key, equals, value in options}
+
+
 def named(scheme: str, options: object = None) -> tuple[str, Mapping[str, Any]]:
-    """The name of a scheme and its options, some of which may stand behind the name.
+    """The name of a scheme and its options, some of which may stand after the name.
 
     >>> named("relative/max_distance=3"), named("relative", {"max_distance": 3})
     (('relative', {'max_distance': '3'}), ('relative', {'max_distance': 3}))
@@ -69,67 +83,67 @@ def named(scheme: str, options: object = None) -> tuple[str, Mapping[str, Any]]:
     given = {} if options is None else options
     if not isinstance(given, Mapping):
         raise UserError(f"scheme_options must map names to values, not {given!r}")
-    name, *parts = scheme.split("/")
-    behind = dict[str, Any]()
-    for part in parts:
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise UserError(f"'{part}' in '{scheme}' is no option: write scheme/option=value")
+    name, after = split_label(scheme)
+    for key, value in after.items():
+        if value is None:
+            raise UserError(f"'{key}' in '{scheme}' is no option: write scheme/option=value")
         if key in given:
             raise UserError(f"option '{key}' of scheme '{name}' is given twice, in '{scheme}' and as {given[key]!r}")
-        behind[key] = value
-    return name, {**given, **behind}
+    return name, {**given, **after}
 
 
 @dataclass(frozen=True)
 class SchemeSpec:
-    """A scheme, possibly inside a wrapper, with all its options.
+    """A scheme, possibly inside a wrapper, with all its options; and how scores are scaled, where that is said.
 
     >>> spec = SchemeSpec.parse("hinted:relative/max_distance=3")
     >>> spec.name, spec.options, spec.label
     ('hinted:relative', {'max_distance': 3}, 'hinted:relative/max_distance=3')
     >>> SchemeSpec.of("relative", {"max_distance": 128}) == SchemeSpec.of("relative")
     True
+    >>> SchemeSpec.parse("ideal/score_scaling=none").label, SchemeSpec.parse("ideal/score_scaling=log").label
+    ('ideal/score_scaling=none', 'ideal')
     """
 
     name: str
-    options: Mapping[str, Any]  # all of them, as JSON has them; `of` completes and checks
+    options: Mapping[str, Any]  # all of them, as JSON has them
+    score_scaling: str | None = None  # None: `usual_scaling`
 
     def __hash__(self) -> int:
         return hash(self.name)
 
     @classmethod
-    def of(cls, name: str, options: object = None) -> "SchemeSpec":
-        """A scheme by name, with options (texts, if need be) by name or behind its own; others have their defaults."""
-        name, given = named(name, options)
-        read = [dataclasses.asdict(own).items() for own in _filled(name, _kinds(name), given)]
-        return cls(
-            name, json.loads(json.dumps(dict(itertools.chain(*read))))
-        )  # tuples become lists, as they do on disk
+    def of(cls, scheme: object, options: object = None, score_scaling: str | None = None) -> "SchemeSpec":
+        """A scheme by name, with options (texts, if need be) by name or after its own; others have their defaults.
+
+        In a list, it may also be a table with a name and options, as in TOML, or a `SchemeSpec` already.
+        """
+        if isinstance(scheme, SchemeSpec):
+            return scheme
+        if isinstance(scheme, Mapping) and isinstance(scheme.get("name"), str):
+            options = {key: value for key, value in scheme.items() if key != "name"}
+            scheme = scheme["name"]
+        if not isinstance(scheme, str):
+            raise UserError(f"a scheme is a name or a table with a name, not {scheme!r}")
+        name, said = named(scheme, options)
+        given: dict[str, Any] = dict(said)
+        scaling = score_scaling if SCALING in _fields(name) else given.pop(SCALING, score_scaling)
+        if scaling not in (None, *SCALINGS):
+            raise unknown(f"option '{SCALING}' of scheme '{name}'", str(scaling), SCALINGS)
+        filled: list[dict[str, Any]] = [asdict(each) for each in _filled(name, _kinds(name), given)]
+        plain = json.loads(json.dumps({key: value for each in filled for key, value in each.items()}))  # as on disk
+        usual = cls(name, plain)
+        return usual if scaling in (None, usual.usual_scaling) else cls(name, plain, scaling)
 
     @classmethod
     def parse(cls, text: str) -> "SchemeSpec":
-        """A scheme with its options in one word: ``relative`` or ``relative/max_distance=3``."""
+        """A scheme with its options in one word, a label: ``relative`` or ``relative/max_distance=3``."""
         return cls.of(text)
 
-    @classmethod
-    def from_entry(cls, entry: object) -> "SchemeSpec":
-        """What stands for a scheme in a list: itself, a word, or (in a TOML file) a table with a name and options."""
-        if isinstance(entry, SchemeSpec):
-            return entry
-        if isinstance(entry, str):
-            return cls.parse(entry)
-        if isinstance(entry, dict) and isinstance(entry.get("name"), str):
-            return cls.of(entry["name"], {key: value for key, value in entry.items() if key != "name"})
-        raise UserError(f"a scheme is a name or a table with a name, not {entry!r}")
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "SchemeSpec":
-        """From the two fields under which it is stored."""
-        return cls.of(values["scheme"], values.get("scheme_options"))
-
     def to_dict(self) -> dict[str, Any]:
-        return {"scheme": self.name, "scheme_options": dict(self.options)}
+        """The fields of a config that it stands for."""
+        scaling = {} if self.score_scaling is None else {SCALING: self.score_scaling}
+        return {"scheme": self.name, "scheme_options": dict(self.options), **scaling}
 
     @property
     def scheme(self) -> type[PositionScheme]:
@@ -138,7 +152,7 @@ class SchemeSpec:
 
     @property
     def uses_scale(self) -> bool:
-        """Whether it is told the scale, by itself or by its wrapper."""
+        """Whether it is told the input size n, by itself or by its wrapper."""
         return any(each.uses_scale for each in _classes(self.name) if each is not None)
 
     @property
@@ -160,10 +174,11 @@ class SchemeSpec:
 
     @property
     def label(self) -> str:
-        """As tables and figures name it: with those of its options that are not the default. `parse` reads it."""
+        """As tables and figures name it: with what is not the default. `parse` gives the same `SchemeSpec` again."""
         usual, fields = SchemeSpec.of(self.name).options, _fields(self.name)
-        other = {name: value for name, value in self.options.items() if usual[name] != value}
-        return "/".join([self.name, *(f"{name}={_word(fields[name], value)}" for name, value in other.items())])
+        other = {key: _word(fields[key], value) for key, value in self.options.items() if usual[key] != value}
+        other |= {} if self.score_scaling is None else {SCALING: self.score_scaling}
+        return "/".join([self.name, *(f"{key}={value}" for key, value in other.items())])
 
     def identity(self) -> dict[str, Any]:
         """The options that are part of a run's name: without those that were added later and are as it was before.
