@@ -20,7 +20,7 @@ from lengthlens.analyses.canvas import LETTER, Canvas, drawn, legend_height
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.errors import UserError
 from lengthlens.inside.attribution import Relevance
-from lengthlens.inside.heads import FIRST, OTHER, Glance
+from lengthlens.inside.heads import FIRST, OTHER, HeadStatistics
 from lengthlens.inside.residual import CONTINUATION, PARTS
 from lengthlens.probes.network import Head, label
 from lengthlens.probes.surgery import HEALED, IN_RANGE
@@ -40,17 +40,17 @@ LEAST = 0.3  # inches of a small panel of a grid, which keeps its rows and colum
 
 
 @drawn
-def plot_patterns(canvas: Canvas, glances: Sequence[Glance], train_max: int | None = None) -> None:
+def plot_patterns(canvas: Canvas, statistics: Sequence[HeadStatistics], train_max: int | None = None) -> None:
     """The mean pattern of every head at the answer's queries: a row for each head, a column for each scale.
 
     Where there are many heads, a panel for each, layers below each other, at the largest scale. Panels are named
     ``L0H3, n = 10``.
     """
-    layers, heads = glances[0].pattern.shape[:2]
+    layers, heads = statistics[0].pattern.shape[:2]
     every, many = [(a, b) for a in range(layers) for b in range(heads)], layers * heads > MOST_ROWS
-    shown = [(head, each) for head in every for each in (glances[-1:] if many else glances)]
+    shown = [(head, each) for head in every for each in (statistics[-1:] if many else statistics)]
     names = [f"{label(head)}, n = {each.scale}" for head, each in shown]
-    across, each_high = (heads, theme.PAGE / heads) if many else (len(glances), 0.72)
+    across, each_high = (heads, theme.PAGE / heads) if many else (len(statistics), 0.72)
     panels = canvas.panels(names, theme.PAGE, each_high, across=across, least=LEAST, more=0.5, most=math.inf)
     for name, (head, each) in zip(names, shown):
         if name in panels:
@@ -65,7 +65,7 @@ def plot_patterns(canvas: Canvas, glances: Sequence[Glance], train_max: int | No
     if canvas.own:
         down = "layers; answer queries within each" if many else ""
         across_words = (
-            f"heads; keys within each, n = {glances[-1].scale}" if many else "key; down: the answer's queries"
+            f"heads; keys within each, n = {statistics[-1].scale}" if many else "key; down: the answer's queries"
         )
         canvas.figure.supxlabel(across_words, fontsize=7)
         canvas.figure.supylabel(down, fontsize=7)

@@ -3,7 +3,7 @@
 A head is ablated by replacing what it gives (`hook_z`) with
 
 - ``mean``: its mean over instances at the same position, so that what depends on positions alone stays;
-- ``resample``: what it gives on another instance of the same scale, so that activations stay in distribution;
+- ``resample``: what it gives on another instance of the same size, so that activations stay in distribution;
 - ``zero``: nothing.
 
 A *relation* is ablated by hiding keys from the queries of one head, of a layer or of all: those in a role of the
@@ -12,6 +12,7 @@ circuit's step (by its name), or those for which a linear form of i, j and n is 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -20,14 +21,14 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.inside.instances import first_query, fitting_scales, in_blocks, roles_in
+from lengthlens.inside.instances import checked_scales, first_query, in_blocks, roles_in
 from lengthlens.models.schemes.relation import read_form
 from lengthlens.probes.network import AnyModel, Head, all_heads, head_named, label, network_of, task_of
 from lengthlens.runs.evaluation import evaluating, right_tokens
 from lengthlens.tasks import Batch, Task
 
 HOW = ("mean", "resample", "zero")
-ROWS = 128
+N_INSTANCES = 128
 KEEPS = 0.9  # exact match that a set of heads has to keep
 EXHAUSTIVE = 10  # heads up to which every set is tried, in the order of size; beyond, heads are taken away one by one
 Hook = tuple[str, Callable[..., Any]]
@@ -42,7 +43,7 @@ def ablate(
     how: str = "mean",
     heads: Sequence[str | Head] | None = None,
     relations: Sequence[str] | None = None,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> pd.DataFrame:
     """Exact match without each head; with `relations`, with the keys in each of them hidden from each head.
@@ -50,17 +51,17 @@ def ablate(
     Arguments:
         model: a HookedModel, or any model with `run_with_hooks` and HookedTransformer's hook names.
         task: the task; the model's own if None.
-        scales: the scales n at which to try.
+        scales: the input sizes n at which to try.
         how: mean, resample or zero; what a head's output is replaced with.
         heads: the heads to try, as ``L0H3`` or (layer, head); all if None.
         relations: roles of the circuit by name, or forms such as ``i-j-n``; whole heads if None.
-        rows: instances of each scale.
+        rows: instances of each input size.
         generator: of the instances; seed 0 if None.
 
-    Result: a row for each scale, head (and relation): `whole` is the exact match of the model as it is, `exact_match`
-    what is left, `token_accuracy` the share of answer tokens that is. The row with head −1 is all heads at once.
+    Result: a row for each input size, head (and relation): `whole` is the exact match of the model as it is,
+    `exact_match` what is left, `token_accuracy` the share of answer tokens that is right. Head −1 is all heads at once.
 
-    Errors: UserError for a head, relation, scale or way that does not exist, with the nearest.
+    Errors: UserError for a head, relation, input size or way that does not exist, with the nearest.
 
     >>> from lengthlens.models.by_hand import induction_by_hand
     >>> table = ablate(induction_by_hand(), scales=[6], rows=32)
@@ -72,8 +73,8 @@ def ablate(
     task, subject = task_of(model, task), network_of(model)
     subject.layers(None)
     chosen = all_heads(model) if heads is None else [head_named(model, head) for head in heads]
-    generator, found = generator or torch.Generator().manual_seed(0), []
-    for scale in fitting_scales(model, task, scales):
+    generator, rows_of_heads = generator or torch.Generator().manual_seed(0), []
+    for scale in checked_scales(model, task, scales):
         trial = Ablations(subject.model, task.sample(scale, rows, generator), scale)
         whole = trial.share([])
         for relation in relations or [""]:
@@ -83,8 +84,8 @@ def ablate(
                 exact, accuracy = trial.share(hooks)
                 layer, head = group[0] if len(group) == 1 else (-1, -1)
                 about = {"scale": scale, "layer": layer, "head": head, "relation": relation}
-                found.append({**about, "whole": whole[0], "exact_match": exact, "token_accuracy": accuracy})
-    table = pd.DataFrame(found)
+                rows_of_heads.append({**about, "whole": whole[0], "exact_match": exact, "token_accuracy": accuracy})
+    table = pd.DataFrame(rows_of_heads)
     return table if relations else table.drop(columns="relation").assign(how=how)
 
 
@@ -110,7 +111,7 @@ def least_heads(
     *,
     keep: float = KEEPS,
     how: str = "mean",
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> LeastHeads:
     """The least set of heads that keeps exact match when all others are ablated.
@@ -129,7 +130,7 @@ def least_heads(
     if how not in HOW:
         raise unknown("way to ablate", how, HOW)
     task, subject, every = task_of(model, task), network_of(model), all_heads(model)
-    fitting_scales(model, task, [scale])
+    checked_scales(model, task, [scale])
     trial = Ablations(subject.model, task.sample(scale, rows, generator or torch.Generator().manual_seed(0)), scale)
     whole = trial.share([])[0]
     if whole < keep:
@@ -155,7 +156,7 @@ def least_heads(
 
 
 class Ablations:
-    """Instances of one scale on which a model is run with hooks."""
+    """Instances of one input size on which a model is run with hooks."""
 
     def __init__(self, model: Any, batch: Batch, scale: int) -> None:
         self.model, self.batch = model, batch
@@ -173,21 +174,22 @@ class Ablations:
 
     def without(self, heads: Sequence[Head], how: str) -> list[Hook]:
         """Hooks that replace what these heads give."""
-        return [(name, self._replacing(name, of_layer, how)) for name, of_layer in _by_layer(heads, "hook_z").items()]
 
-    def _replacing(self, name: str, heads: list[int], how: str) -> Callable[..., Tensor]:
-        instead = torch.zeros(()) if how == "zero" else self._output(name)[:, :, heads]
-        if how == "mean":
-            instead = instead.mean(0, keepdim=True)
-        elif how == "resample":
-            instead = instead.roll(1, 0)
+        def replacing(name: str, numbers: list[int]) -> Hook:
+            instead = torch.zeros(()) if how == "zero" else self._output(name)[:, :, numbers]
+            if how == "mean":
+                instead = instead.mean(0, keepdim=True)
+            elif how == "resample":
+                instead = instead.roll(1, 0)
 
-        def hook(z: Tensor, hook: Any) -> Tensor:
-            z = z.clone()
-            z[:, :, heads] = instead.to(z)
-            return z
+            def hook(z: Tensor, hook: Any) -> Tensor:
+                z = z.clone()
+                z[:, :, numbers] = instead.to(z)
+                return z
 
-        return hook
+            return name, hook
+
+        return [replacing(f"blocks.{layer}.attn.hook_z", numbers) for layer, numbers in _by_layer(heads).items()]
 
     def _output(self, name: str) -> Tensor:
         if name not in self.given:
@@ -197,27 +199,26 @@ class Ablations:
 
     def hiding(self, heads: Sequence[Head], keys: Hidden) -> list[Hook]:
         """Hooks that hide keys from the queries of these heads."""
-        return [(name, _hiding(of_layer, keys)) for name, of_layer in _by_layer(heads, "hook_attn_scores").items()]
+
+        def hook(scores: Tensor, hook: Any, numbers: list[int]) -> Tensor:  # of a block of queries
+            scores = scores.clone()
+            mask = keys(slice(first_query(scores), scores.shape[-1])).to(scores.device)
+            hidden = scores[:, numbers].masked_fill(mask[:, None], -torch.inf)
+            # A query from which every key is hidden keeps them all: there is nothing else it could attend to.
+            none = hidden.isneginf().all(-1, keepdim=True)
+            scores[:, numbers] = torch.where(none, scores[:, numbers], hidden)
+            return scores
+
+        points = {f"blocks.{layer}.attn.hook_attn_scores": numbers for layer, numbers in _by_layer(heads).items()}
+        return [(name, partial(hook, numbers=numbers)) for name, numbers in points.items()]
 
 
-def _by_layer(heads: Sequence[Head], point: str) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def _by_layer(heads: Sequence[Head]) -> dict[int, list[int]]:
+    """The numbers of heads in each layer."""
+    numbers: dict[int, list[int]] = {}
     for layer, head in heads:
-        found.setdefault(f"blocks.{layer}.attn.{point}", []).append(head)
-    return found
-
-
-def _hiding(heads: list[int], keys: Hidden) -> Callable[..., Tensor]:
-    def hook(scores: Tensor, hook: Any) -> Tensor:  # of a block of queries
-        scores = scores.clone()
-        mask = keys(slice(first_query(scores), scores.shape[-1])).to(scores.device)
-        hidden = scores[:, heads].masked_fill(mask[:, None], -torch.inf)
-        # A query from which every key is hidden keeps them all: there is nothing else it could attend to.
-        none = hidden.isneginf().all(-1, keepdim=True)
-        scores[:, heads] = torch.where(none, scores[:, heads], hidden)
-        return scores
-
-    return hook
+        numbers.setdefault(layer, []).append(head)
+    return numbers
 
 
 def hidden_keys(task: Task, scale: int, tokens: Tensor, relation: str) -> Hidden:

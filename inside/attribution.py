@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.inside.instances import StepRoles, first_query, fitting_scales, roles_in, watch
+from lengthlens.inside.instances import StepRoles, checked_scales, first_query, roles_in, watch
 from lengthlens.inside.scores import as_instances
 from lengthlens.models.attention import log_temperature
 from lengthlens.probes.network import AnyModel, Network, network_of, task_of
@@ -455,7 +455,7 @@ def judge_relevance(
             raise unknown("method", method, METHODS)
     task, subject = task_of(model, task), network_of(model)
     generator, found = generator or torch.Generator().manual_seed(0), []
-    for scale in fitting_scales(model, task, scales):
+    for scale in checked_scales(model, task, scales):
         batch = task.sample(scale, rows, generator)
         roles = roles_in(task, scale, batch.tokens)
         step = torch.randint(len(roles.query), (rows,), generator=generator)

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lengthlens.inside.instances import ROWS, Instances, by_head_and_scale, first_query, instances_at, watch
+from lengthlens.inside.instances import N_INSTANCES, Instances, by_head_and_scale, first_query, instances_at, watch
 from lengthlens.models.schemes.lbpe import NINE
 from lengthlens.models.schemes.relation import Pointer, marked_keys, read_forms
 from lengthlens.probes.network import AnyModel, label, network_of
@@ -28,10 +28,10 @@ MEASURES = {
     "first_key": "weight on the first key",
     "previous_token": "weight on the key before the query",
     "duplicate_token": "weight on earlier keys with the query's token",
-    "induction": "weight on keys behind an earlier occurrence of the query's token",
+    "induction": "weight on keys after an earlier occurrence of the query's token",
     "position_share": "share of the variance of scores over keys (marks left out) that positions alone explain",
 }
-SAME_TOKEN, BEHIND_SAME = "the query's token", "the token behind an earlier one like the query's"
+SAME_TOKEN, AFTER_SAME = "the query's token", "the token after an earlier one like the query's"
 
 
 def attention_by_role(
@@ -39,7 +39,7 @@ def attention_by_role(
     task: Task | None = None,
     scales: Sequence[int] | None = None,
     *,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> pd.DataFrame:
     """How much each head attends, at the answer's queries, to the keys in each role of the circuit's step.
@@ -47,20 +47,20 @@ def attention_by_role(
     Arguments:
         model: a HookedModel, or any model with `run_with_hooks` and HookedTransformer's hook names.
         task: whose circuit it is; the model's own if None.
-        scales: the scales n to look at; 5, 10 and 20 if None.
-        rows: instances of each scale.
-        generator: of the instances; one that follows from the scale if None.
+        scales: the input sizes n; 5, 10 and 20 if None.
+        rows: instances of each input size.
+        generator: of the instances; one that follows from n if None.
 
-    Result: a row for each head, scale and role, with the mean `weight`. Beside the roles there are the first key and
-    all other keys where the circuit does not read them. A key that fills two slots counts in both.
+    Result: a row for each head, input size and role, with the mean `weight`. Beside the roles there are the first key
+    and all other keys where the circuit does not read them. A key that fills two slots counts in both.
 
-    Errors: UserError for a model without hooks, and for a scale that the task does not have, with the nearest.
+    Errors: UserError for a model without hooks, and for an input size that the task does not have, with the nearest.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
     >>> attention_by_role(copy_by_hand(), scales=[4]).to_dict("records")[0]
     {'layer': 0, 'head': 0, 'scale': 4, 'role': 'token', 'weight': 1.0}
     """
-    return role_table([glance(model, each) for each in instances_at(model, task, scales, rows, generator)])
+    return role_table([head_statistics(model, each) for each in instances_at(model, task, scales, rows, generator)])
 
 
 def heads(
@@ -68,13 +68,13 @@ def heads(
     task: Task | None = None,
     scales: Sequence[int] | None = None,
     *,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> pd.DataFrame:
-    """Measures of every head: one tidy row for each head, scale and measure.
+    """Measures of every head: one tidy row for each head, input size and measure.
 
-    Arguments: as of `attention_by_role`; a model without a task is shown random tokens twice over, and a scale is then
-    the length of what is repeated.
+    Arguments: as of `attention_by_role`. A model without a task is shown random tokens twice over, and n is then the
+    length of what is repeated.
 
     Result: columns layer, head, scale, measure, value. The measures are those of `MEASURES`: entropy and weight on the
     first key at the answer's queries; previous-token, duplicate-token and induction score at all queries that have such
@@ -85,25 +85,25 @@ def heads(
     >>> [round(float(table[0, 0, name]), 2) for name in ("previous_token", "position_share")]
     [1.0, 1.0]
     """
-    return measure_table([glance(model, each) for each in instances_at(model, task, scales, rows, generator)])
+    return measure_table([head_statistics(model, each) for each in instances_at(model, task, scales, rows, generator)])
 
 
 def relations(
-    model: AnyModel, task: Task | None = None, scales: Sequence[int] | None = None, *, rows: int = ROWS
+    model: AnyModel, task: Task | None = None, scales: Sequence[int] | None = None, *, rows: int = N_INSTANCES
 ) -> "list[HeadRelation]":
     """What each head attends to, as the one relation of query and key that has most of its weight, if there is one.
 
     Tried are the values of linear forms of i, j and n (``i−j = n``), relations of tokens, and the circuit's roles.
-    Arguments as of `attention_by_role`; scales within and beyond the training range tell i−j = n from i−j = 10.
+    Arguments as of `attention_by_role`; sizes within and beyond the training range tell i−j = n from i−j = 10.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
     >>> print(relations(copy_by_hand("lbpe"), scales=[5, 60])[0])
     L0H0 attends to i−j = n, weight 1.00 at every length up to 60
     """
-    return head_relations([glance(model, each) for each in instances_at(model, task, scales, rows)])
+    return head_relations([head_statistics(model, each) for each in instances_at(model, task, scales, rows, None)])
 
 
-# -- one look at one scale -----------------------------------------------------------------------------------------
+# -- statistics at one input size ----------------------------------------------------------------------------------
 
 
 class Mean:
@@ -126,8 +126,8 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Glance:
-    """What all heads do on instances of one scale. Leading dimensions are [layer, head]."""
+class HeadStatistics:
+    """What all heads do on instances of one input size. Leading dimensions are [layer, head]."""
 
     scale: int
     measures: dict[str, Tensor]  # by name, [layer, head]
@@ -138,40 +138,40 @@ class Glance:
     pattern: Tensor  # mean pattern at the answer's queries, at most BINS bins a side, [layer, head, query, key]
 
 
-def glance(model: AnyModel, instances: Instances) -> Glance:
-    """Look at all heads at once, in one pass."""
+def head_statistics(model: AnyModel, instances: Instances) -> HeadStatistics:
+    """The statistics of all heads, from one pass."""
     layers = network_of(model).layers(None)
-    eyes = [_Eye(instances) for _ in layers]
+    of_layers = [_LayerStatistics(instances) for _ in layers]
     watchers: list[tuple[str, Callable[[Tensor], None]]] = []
-    for layer, eye in zip(layers, eyes):
-        watchers += [(f"blocks.{layer}.attn.hook_attn_scores", eye.scores)]
-        watchers += [(f"blocks.{layer}.attn.hook_pattern", eye.pattern)]
+    for layer, gathered in zip(layers, of_layers):
+        watchers += [(f"blocks.{layer}.attn.hook_attn_scores", gathered.see_scores)]
+        watchers += [(f"blocks.{layer}.attn.hook_pattern", gathered.see_pattern)]
     watch(model, instances.tokens, instances.scale, watchers)
 
     def stacked(name: str) -> Tensor:
-        return torch.stack([eye.means[name].value for eye in eyes])
+        return torch.stack([gathered.means[name].value for gathered in of_layers])
 
     role_names = [*(instances.roles.names if instances.roles else ()), FIRST, OTHER]
     by_role, by_pointer, by_content = (stacked(name) for name in ("roles", "pointers", "content"))
-    return Glance(
+    return HeadStatistics(
         instances.scale,
         {name: stacked(name) for name in MEASURES if name != "position_share"}
-        | {"position_share": torch.stack([eye.position_share() for eye in eyes])},
+        | {"position_share": torch.stack([gathered.position_share() for gathered in of_layers])},
         {name: by_role[..., k] for k, name in enumerate(role_names)},
-        {pointer: by_pointer[..., k] for k, pointer in enumerate(eyes[0].named) if eyes[0].covers[k]},
-        {SAME_TOKEN: by_content[..., 0], BEHIND_SAME: by_content[..., 1]},
-        dict(zip((*role_names, SAME_TOKEN, BEHIND_SAME), eyes[0].means["chance"].value.tolist())),
+        {pointer: by_pointer[..., k] for k, pointer in enumerate(of_layers[0].named) if of_layers[0].covers[k]},
+        {SAME_TOKEN: by_content[..., 0], AFTER_SAME: by_content[..., 1]},
+        dict(zip((*role_names, SAME_TOKEN, AFTER_SAME), of_layers[0].means["chance"].value.tolist())),
         stacked("mean_pattern"),
     )
 
 
-class _Eye:
+class _LayerStatistics:
     """Gathers what the heads of one layer do, block by block."""
 
     def __init__(self, instances: Instances) -> None:
         self.tokens, self.queries, self.instances = instances.tokens, instances.queries, instances
         forms = read_forms(NINE)
-        if instances.task is None:  # a length that was chosen by whoever looks means nothing to the network
+        if instances.task is None:  # a length that the user chose means nothing to the network
             forms = tuple(form for form in forms if not form.scale)
         keys = marked_keys(forms, WINDOW, self.queries, torch.tensor([instances.scale]))[0]
         self.pointed = keys.flatten(1)  # [query, pointer]
@@ -191,18 +191,16 @@ class _Eye:
         start = first_query(block)
         return ((self.queries >= start) & (self.queries < block.shape[-1])).nonzero()[:, 0]
 
-    # -- scores ----------------------------------------------------------------------------------------------------
-
-    def scores(self, block: Tensor) -> None:
+    def see_scores(self, block: Tensor) -> None:
         """How much of the variance over keys is the same in all instances, and so due to position."""
         at, rows = self.answer_queries(block), len(block)
         query = self.queries[at]
         seen = (torch.arange(block.shape[-1]) <= query[:, None]) & self.varies[: block.shape[-1]]  # [query, key]
-        own = block[:, :, (query - first_query(block)).to(block.device)].cpu().double()
-        own = torch.where(seen, own, 0)
-        own = torch.where(seen, own - own.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1), 0)
-        total = own.square().sum((0, 2, 3)) / rows  # [head]
-        mean = own.mean(0).square().sum((1, 2))
+        at_queries = block[:, :, (query - first_query(block)).to(block.device)].cpu().double()
+        scores = torch.where(seen, at_queries, 0)
+        scores = torch.where(seen, scores - scores.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1), 0)
+        total = scores.square().sum((0, 2, 3)) / rows  # [head]
+        mean = scores.mean(0).square().sum((1, 2))
         # The mean over few instances still holds a share of what differs between them: it is taken off.
         self.between.add((rows * mean - total) / (rows - 1) if rows > 1 else mean, 1)
         self.total.add(total, 1)
@@ -212,9 +210,7 @@ class _Eye:
         assert self.between.total is not None and self.total.total is not None
         return (self.between.total / torch.where(self.total.total > 0, self.total.total, torch.nan)).clamp(0, 1)
 
-    # -- pattern ---------------------------------------------------------------------------------------------------
-
-    def pattern(self, block: Tensor) -> None:
+    def see_pattern(self, block: Tensor) -> None:
         weights, start = block.detach().float().cpu(), first_query(block)
         every = torch.arange(start, weights.shape[-1])
         self._tokens(weights, every)
@@ -224,13 +220,13 @@ class _Eye:
 
     def _tokens(self, weights: Tensor, query: Tensor) -> None:
         """Scores that are defined at every query with a key of the kind. `weights` [row, head, query, key]"""
-        same, behind = self._alike(query, weights.shape[-1])
+        same, after = self._alike(query, weights.shape[-1])
         before = (query[:, None] - 1 == torch.arange(weights.shape[-1])).expand_as(same)
-        for name, mask in (("previous_token", before), ("duplicate_token", same), ("induction", behind)):
+        for name, mask in (("previous_token", before), ("duplicate_token", same), ("induction", after)):
             self.add(name, masked(weights, mask), float(mask.any(-1).sum()))
 
     def _alike(self, query: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-        """Earlier keys with the query's token, and keys behind one. [row, query, key] each"""
+        """Earlier keys with the query's token, and keys after one. [row, query, key] each"""
         key = torch.arange(keys)
         tokens = self.tokens[:, :keys]
         same = (self.tokens[:, query, None] == tokens[:, None]) & (key < query[:, None])
@@ -287,41 +283,41 @@ def masked(weights: Tensor, mask: Tensor) -> Tensor:
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-def measure_table(found: Sequence[Glance]) -> pd.DataFrame:
-    """A row for each head, scale and measure."""
-    return _tidy(((each.scale, each.measures) for each in found), "measure", "value")
+def measure_table(statistics: Sequence[HeadStatistics]) -> pd.DataFrame:
+    """A row for each head, input size and measure."""
+    return _tidy([(each.scale, each.measures) for each in statistics], "measure", "value")
 
 
-def role_table(found: Sequence[Glance]) -> pd.DataFrame:
-    """A row for each head, scale and role."""
-    return _tidy(((each.scale, each.roles) for each in found), "role", "weight")
+def role_table(statistics: Sequence[HeadStatistics]) -> pd.DataFrame:
+    """A row for each head, input size and role."""
+    return _tidy([(each.scale, each.roles) for each in statistics], "role", "weight")
 
 
-def _tidy(found: Any, name: str, value: str) -> pd.DataFrame:
+def _tidy(tables: Sequence[tuple[int, dict[str, Tensor]]], name: str, value: str) -> pd.DataFrame:
     rows: list[dict[str, Any]] = [
         {"layer": layer, "head": head, "scale": scale, name: key, value: round(number, 6)}
-        for scale, values in found
+        for scale, values in tables
         for key, table in values.items()
-        for layer, line in enumerate(table.tolist())
-        for head, number in enumerate(line)
+        for layer, of_heads in enumerate(table.tolist())
+        for head, number in enumerate(of_heads)
     ]
     return by_head_and_scale(rows)
 
 
 class HeadRelation(NamedTuple):
-    """The relation of query and key that has most of a head's weight, with that weight by scale."""
+    """The relation of query and key that has most of a head's weight, with that weight by input size."""
 
     layer: int
     head: int
     relation: str  # "i−j = n"; a relation of tokens, or a role of the circuit, where that says more
     kind: str  # position, content or role
     weights: dict[int, float]
-    keys: dict[int, float]  # on how many keys a head of that entropy spreads, by scale
+    keys: dict[int, float]  # over how many keys a head of that entropy spreads, by input size
     best: float  # the largest of the weights, counted from what an even head has: 0 is chance, 1 is all
 
     @property
     def explains(self) -> bool:
-        """Whether it has at least half of the weight at some scale, beyond what an even head has."""
+        """Whether it has at least half of the weight at some input size, beyond what an even head has."""
         return self.best >= EXPLAINS
 
     def __str__(self) -> str:
@@ -352,40 +348,40 @@ class HeadRelation(NamedTuple):
         return f"attends to {self.relation}, weight {course} at n = {', '.join(map(str, scales))}{only}"
 
 
-def head_relations(found: Sequence[Glance]) -> list[HeadRelation]:
-    """Of every head, the relation that has the most weight on average over the scales.
+def head_relations(statistics: Sequence[HeadStatistics]) -> list[HeadRelation]:
+    """Of every head, the relation that has the most weight on average over the input sizes.
 
     Positions go before tokens and roles where they explain as much: they are the stronger statement.
     """
-    layers, heads = found[0].pattern.shape[:2]
-    return [_relation(found, layer, head) for layer in range(layers) for head in range(heads)]
+    layers, heads = statistics[0].pattern.shape[:2]
+    return [_relation(statistics, layer, head) for layer in range(layers) for head in range(heads)]
 
 
-def _relation(found: Sequence[Glance], layer: int, head: int) -> HeadRelation:
+def _relation(statistics: Sequence[HeadStatistics], layer: int, head: int) -> HeadRelation:
     candidates: list[tuple[float, str, str, list[float], float]] = []
-    kinds: tuple[tuple[str, Callable[[Glance], dict[Any, Tensor]]], ...] = (
+    kinds: tuple[tuple[str, Callable[[HeadStatistics], dict[Any, Tensor]]], ...] = (
         ("position", lambda each: each.pointers),
         ("content", lambda each: each.content),
         ("role", lambda each: {name: each.roles[name] for name in each.roles if name not in (FIRST, OTHER)}),
     )
     for place, (kind, of) in enumerate(kinds):
-        for key in of(found[0]):
-            weights = [float(of(each)[key][layer, head]) if key in of(each) else float("nan") for each in found]
-            if not any(weight != weight for weight in weights):  # NaN: the key does not exist at some scale
-                excess = [_beyond(w, each.chance.get(key, 0.0)) for w, each in zip(weights, found)]
+        for key in of(statistics[0]):
+            weights = [float(of(each)[key][layer, head]) if key in of(each) else float("nan") for each in statistics]
+            if not any(weight != weight for weight in weights):  # NaN: the key does not exist at some input size
+                excess = [_above_chance(w, each.chance.get(key, 0.0)) for w, each in zip(weights, statistics)]
                 rank = round(sum(excess) / len(excess) - 0.02 * place, 3)
                 words = f"the circuit's source '{key}'" if kind == "role" else str(key)
                 candidates.append((rank, kind, words, weights, max(excess)))
     best = max(candidates, key=lambda each: each[0])  # the first of equals: forms are in the order of simplicity
-    keys = {each.scale: float(each.measures["entropy"][layer, head].exp()) for each in found}
-    by_scale = dict(zip((each.scale for each in found), best[3]))
+    keys = {each.scale: float(each.measures["entropy"][layer, head].exp()) for each in statistics}
+    by_scale = dict(zip((each.scale for each in statistics), best[3]))
     return HeadRelation(layer, head, best[2], best[1], by_scale, keys, best[4])
 
 
-def _beyond(weight: float, chance: float) -> float:
+def _above_chance(weight: float, chance: float) -> float:
     """A weight counted from what chance gives: 0 is chance, 1 is all.
 
-    >>> _beyond(0.75, 0.5)
+    >>> _above_chance(0.75, 0.5)
     0.5
     """
     return (weight - chance) / (1 - chance) if chance < 1 else 0.0

@@ -16,50 +16,16 @@ from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.config import ModelConfig
-from lengthlens.probes.network import AnyModel, Network, answer_queries, exact_by_scale, network_of, task_of
+from lengthlens.probes.network import AnyModel, Network, answer_queries, exact_by_scale, network_of, reachable, task_of
 from lengthlens.runs.evaluation import FLOAT, evaluating, numbers_a_token
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED
 from lengthlens.values import within_memory
 
-BY_CHANCE = 1.5  # times the variance that chance gives a mean over instances: above it, positions have a part in it
-
-
-def fitting_scales(model: AnyModel, task: Task, scales: Sequence[int]) -> list[int]:
-    """The scales themselves, if the task has them and the model can process them; else which scale is nearest."""
-    if not scales:
-        raise UserError("name at least one scale n")
-    for scale in scales:
-        bound = min(max(scale, task.min_scale), task.max_scale or max(scale, task.min_scale))
-        if bound != scale:
-            raise UserError(f"task '{task.name}' has no instances of n = {scale}: the nearest is n = {bound}")
-        config = getattr(network_of(model).model, "config", None)
-        if isinstance(config, ModelConfig):
-            needed = ROWS * task.length(scale) * numbers_a_token(config) * FLOAT
-            within_memory(needed, f"{ROWS} inputs of n = {scale}")
-        try:
-            exact_by_scale(model, task, [scale], n_instances=1)
-        except UserError as error:
-            raise UserError(f"{error} (the largest n that fits is {_largest(model, task, scale)})") from None
-    return list(scales)
-
-
-def _largest(model: AnyModel, task: Task, too_large: int) -> int | str:
-    """The largest scale below one that is too large which the model can process, by bisection."""
-    low, high = task.min_scale - 1, too_large  # fits, does not fit
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            exact_by_scale(model, task, [middle], n_instances=1)
-            low = middle
-        except UserError:
-            high = middle
-    return low if low >= task.min_scale else "none"
-
 
 @dataclass(frozen=True)
 class StepRoles:
-    """Which keys the circuit reads at each answer query of some instances of one scale, and in which role.
+    """Which keys the circuit reads at each answer query of some instances of one input size, and in which role.
 
     >>> from lengthlens.tasks import TASKS
     >>> roles = roles_in(TASKS["parity-cot"], 2, TASKS["parity-cot"].parse("^ 1 1 =").tokens)
@@ -72,28 +38,31 @@ class StepRoles:
     key: Tensor  # [1 or row, step, slot], 0 where the step has fewer slots; 1 where all rows read alike
     role: Tensor  # [1 or row, step, slot], an index into `names`; −1 where the step has fewer slots
 
-    def named(self, name: str) -> int:
-        """The index of a role's name."""
-        if name not in self.names:
-            raise unknown("role", name, self.names)
-        return self.names.index(name)
-
     def keys_of(self, name: str) -> Tensor:
         """The key in a role at each step, −1 where there is none; the first where there are several. [1|row, step]"""
-        filled = self.role == self.named(name)
+        if name not in self.names:
+            raise unknown("role", name, self.names)
+        filled = self.role == self.names.index(name)
         first = filled.to(torch.uint8).argmax(-1, keepdim=True)
         return torch.where(filled.any(-1), self.key.gather(-1, first)[..., 0], -1)
 
 
 def roles_in(task: Task, scale: int, tokens: Tensor) -> StepRoles:
-    """The roles of keys in instances [row, pos] of a scale."""
+    """The roles of keys in instances [row, pos] of one input size."""
     if task.family == "content-addressed":
         circuits = [task.circuit(scale, task.words(row)) for row in tokens.cpu()]
     else:
         circuits = [task.circuit(scale)]
     names = tuple(dict.fromkeys(name for circuit in circuits for name in role_names(circuit)))
-    tables = [_slot_roles(circuit, names) for circuit in circuits]
-    key, role = (torch.from_numpy(np.stack([table[k] for table in tables])) for k in (0, 1))
+    roles = []
+    for circuit in circuits:
+        of_operator = np.full((len(circuit.operators), circuit.sources.shape[1]), -1)  # [operator, slot]
+        for place, operator in enumerate(circuit.operators):
+            if operator.name in circuit.used:
+                of_operator[place, : operator.arity] = [names.index(slot) for slot in operator.slots]
+        roles.append(np.where(circuit.sources == UNUSED, -1, of_operator[circuit.operator]))
+    sources = np.stack([circuit.sources for circuit in circuits])
+    key, role = (torch.from_numpy(each) for each in (np.where(sources == UNUSED, 0, sources), np.stack(roles)))
     return StepRoles(names, torch.from_numpy(circuits[0].query), key, role)
 
 
@@ -103,30 +72,20 @@ def role_names(circuit: Circuit) -> list[str]:
     return list(dict.fromkeys(slot for each in circuit.operators if each.name in used for slot in each.slots))
 
 
-def _slot_roles(circuit: Circuit, names: tuple[str, ...]) -> tuple[Any, Any]:
-    """Keys and roles of every step, [step, slot] each."""
-    width = circuit.sources.shape[1]
-    of_operator = np.full((len(circuit.operators), width), -1)
-    for place, operator in enumerate(circuit.operators):
-        if operator.name in circuit.used:
-            of_operator[place, : operator.arity] = [names.index(slot) for slot in operator.slots]
-    role = np.where(circuit.sources == UNUSED, -1, of_operator[circuit.operator])
-    return np.where(circuit.sources == UNUSED, 0, circuit.sources), role
-
-
 # -- instances, and the network run on them --------------------------------------------------------------------------
 
-ROWS = 32  # instances of each scale: means over heads then move by less than 0.02 from draw to draw
+N_INSTANCES = 32  # of each input size: means over heads then move by less than 0.02 from draw to draw
 SCALES = (5, 10, 20)  # where none are named: what runs are trained on by default, and twice that
+BY_CHANCE = 1.5  # times the variance that chance gives a mean over instances: above it, positions have a part in it
 Watcher = Callable[[Tensor], Tensor | None]  # sees an activation, may give another in its place
 
 
 @dataclass(frozen=True)
 class Instances:
-    """Token ids of one scale, the queries that count, and what the circuit reads there.
+    """Token ids of one input size, the queries that count, and what the circuit reads there.
 
-    Without a task the scale is the length of a random piece that stands there twice, as is usual for language models,
-    and the queries are those of its second half.
+    Without a task the input size is the length of a random piece that stands there twice, as is usual for language
+    models, and the queries are those of its second half.
     """
 
     tokens: Tensor  # [row, pos]
@@ -140,38 +99,30 @@ class Instances:
         return None if self.task is None else roles_in(self.task, self.scale, self.tokens)
 
 
-def drawn(
-    model: AnyModel, task: Task | None, scale: int, rows: int = ROWS, generator: torch.Generator | None = None
-) -> Instances:
-    """Random instances of a scale; for a model without a task, random tokens twice."""
+def sample_instances(
+    model: AnyModel, task: Task | None, scale: int, n_instances: int = N_INSTANCES,
+    generator: torch.Generator | None = None,
+) -> Instances:  # fmt: skip
+    """Random instances of one input size; for a model without a task, random tokens twice."""
     generator = generator or torch.Generator().manual_seed(scale)
     task = known_task(model, task)
     if task is not None:
         queries = answer_queries(task, scale)
-        return Instances(
-            task.sample(scale, rows, generator).tokens, scale, torch.arange(len(queries)) + queries[0], task
-        )
+        tokens = task.sample(scale, n_instances, generator).tokens
+        return Instances(tokens, scale, torch.arange(queries.start, queries.stop), task)
     vocabulary: Any = getattr(getattr(network_of(model).model, "cfg", None), "d_vocab", None)
     if vocabulary is None:
         raise UserError("the model does not name its task or its vocabulary (cfg.d_vocab): give a task")
-    piece = torch.randint(vocabulary, (rows, scale), generator=generator)
+    piece = torch.randint(vocabulary, (n_instances, scale), generator=generator)
     return Instances(torch.cat([piece, piece], 1), scale, scale + torch.arange(scale))
 
 
 def instances_at(
-    model: AnyModel,
-    task: Task | None,
-    scales: Sequence[int] | None,
-    rows: int = ROWS,
-    generator: torch.Generator | None = None,
+    model: AnyModel, task: Task | None, scales: Sequence[int] | None, n_instances: int, generator: Any
 ) -> Iterator[Instances]:
-    """Random instances of each scale, the default ones if None; scales that do not exist are refused before."""
-    return (drawn(model, task, n, rows, generator) for n in checked_scales(model, task, scales))
-
-
-def by_head_and_scale(lines: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """A tidy table with the rows of each head together."""
-    return pd.DataFrame(lines).sort_values(["layer", "head", "scale"], kind="stable", ignore_index=True)
+    """Random instances of each input size, small ones first; sizes that do not exist are refused before any work."""
+    wanted = sorted(checked_scales(model, task, scales))
+    return (sample_instances(model, task, n, n_instances, generator) for n in wanted)
 
 
 def known_task(model: AnyModel, task: Task | None) -> Task | None:
@@ -180,17 +131,48 @@ def known_task(model: AnyModel, task: Task | None) -> Task | None:
     return task_of(model, task) if task is not None or own is not None else None
 
 
-def checked_scales(model: AnyModel, task: Task | None, scales: Sequence[int] | None) -> list[int]:
-    """The scales asked for, if they exist, in order and each once; the default ones that exist if None."""
+def checked_scales(model: AnyModel, task: Task | None, scales: Sequence[int] | None = None) -> list[int]:
+    """The input sizes asked for, each once, if the task has them and the model can process them; `SCALES` if None."""
     task = known_task(model, task)
+    wanted = list(dict.fromkeys(SCALES if scales is None else scales))
+    if task is None:
+        if min(wanted, default=0) < 2:
+            raise UserError(f"a piece that is repeated has at least 2 tokens, not {min(wanted, default='none')}")
+        return wanted
     if scales is None:
-        scales = [n for n in SCALES if task is None or task.min_scale <= n <= (task.max_scale or n)]
-    wanted = sorted(set(scales))
-    if task is not None:
-        return fitting_scales(model, task, wanted)
-    if not wanted or wanted[0] < 2:
-        raise UserError(f"a piece that is repeated has at least 2 tokens, not {wanted[0] if wanted else 'none'}")
+        wanted = [n for n in SCALES if task.min_scale <= n <= (task.max_scale or n)]
+    if not wanted:
+        raise UserError("name at least one scale n")
+    config = getattr(network_of(model).model, "config", None)
+    for n in wanted:
+        bound = min(max(n, task.min_scale), task.max_scale or max(n, task.min_scale))
+        if bound != n:
+            raise UserError(f"task '{task.name}' has no instances of n = {n}: the nearest is n = {bound}")
+        if isinstance(config, ModelConfig):
+            needed = N_INSTANCES * task.length(n) * numbers_a_token(config) * FLOAT
+            within_memory(needed, f"{N_INSTANCES} inputs of n = {n}")
+        try:
+            exact_by_scale(model, task, [n], n_instances=1)
+        except UserError as error:
+            raise UserError(f"{error} (the largest n that fits is {_largest_below(n, model, task)})") from None
     return wanted
+
+
+def _largest_below(too_large: int, model: AnyModel, task: Task) -> int | str:
+    """The largest input size below one that is too large which the model can process, by bisection."""
+    low, high = task.min_scale - 1, too_large  # fits, does not fit
+    while high - low > 1:
+        middle = (low + high) // 2
+        if reachable(model, task, [middle]):
+            low = middle
+        else:
+            high = middle
+    return low if low >= task.min_scale else "none"
+
+
+def by_head_and_scale(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A tidy table with the rows of each head together."""
+    return pd.DataFrame(rows).sort_values(["layer", "head", "scale"], kind="stable", ignore_index=True)
 
 
 def watch(
@@ -214,8 +196,8 @@ def watch(
 
 def in_blocks(model: Any) -> AbstractContextManager[None]:
     """Meanwhile scores and patterns come in blocks of queries, where the model can."""
-    found: AbstractContextManager[None] = getattr(model, "blocked_attention", nullcontext)()
-    return found
+    entered: AbstractContextManager[None] = getattr(model, "blocked_attention", nullcontext)()
+    return entered
 
 
 def first_query(block: Tensor) -> int:

@@ -29,7 +29,7 @@ import transformer_lens.patching as patching
 from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.inside.instances import fitting_scales, in_blocks, role_names, roles_in
+from lengthlens.inside.instances import checked_scales, in_blocks, role_names, roles_in
 from lengthlens.probes.interchange import StepAt, roles_of, twins
 from lengthlens.probes.network import AnyModel, network_of, task_of
 from lengthlens.runs.evaluation import evaluating
@@ -261,7 +261,7 @@ def minimal_pairs(
     task, subject = task_of(model, task), network_of(model)
     subject.layers(None)  # refuses a model without hooks
     onto, generator = scale if onto is None else onto, generator or torch.Generator().manual_seed(0)
-    fitting_scales(model, task, sorted({scale, onto}))
+    checked_scales(model, task, sorted({scale, onto}))
     if onto != scale and task.family == "content-addressed":
         raise UserError(f"the sources of '{task.name}' follow from its tokens, so that its steps have no counterparts")
     example = task.sample(onto, 1, generator).tokens[0]

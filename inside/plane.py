@@ -20,10 +20,14 @@ from lengthlens.probes.network import AnyModel, network_of
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
-ROWS = 128  # instances of each scale; more than elsewhere, since the mean over them is taken for the position part
+N_INSTANCES = 128  # of each input size; more than elsewhere, since the mean over them is taken for the position part
 CLEAR = 0.2  # by which one similarity exceeds the other in a head that is called positional or symbolic
 ALIKE = 0.8  # from which both are high: permuting makes no difference, since the head spreads
 ELSEWHERE = 0.05  # least share of a head's weight on the permuted keys for it to be called anything
+KINDS = {
+    "positional": "follows positions", "symbolic": "follows contents", "even": "spreads evenly", "mixed": "in between",
+    "elsewhere": "attends elsewhere",
+}  # fmt: skip
 
 
 def head_plane(
@@ -31,16 +35,16 @@ def head_plane(
     task: Task | None = None,
     scales: Sequence[int] | None = None,
     *,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> pd.DataFrame:
     """How positional and how symbolic each head is.
 
     Arguments as of `attention_by_role`. At least two instances are needed, to know the position part of a key.
 
-    Result: a row for each head and scale: `positional` and `symbolic`, similarities between 0 and 1; `weight`, how much
-    of the head's attention is on permuted keys; and `kind`: positional, symbolic, even (both are high), mixed, or
-    elsewhere, for a head that does not attend to these keys.
+    Result: a row for each head and input size: `positional` and `symbolic`, similarities between 0 and 1; `weight`, how
+    much of the head's attention is on permuted keys; and `kind`, one of `KINDS`: positional, symbolic, even (both are
+    high), mixed, or elsewhere, for a head that does not attend to these keys.
 
     >>> from lengthlens.models.by_hand import copy_by_content, copy_by_hand
     >>> head_plane(copy_by_hand(), scales=[6])[["positional", "symbolic", "kind"]].values.tolist()
@@ -50,26 +54,25 @@ def head_plane(
     """
     if rows < 2:
         raise UserError(f"the position part of a key is a mean over instances: rows must be at least 2, not {rows}")
-    lines = []
+    rows_of_heads = []
     for instances in instances_at(model, task, scales, rows, generator):
         for layer in network_of(model).layers(None):
-            for head, found in enumerate(zip(*(x.tolist() for x in _similarities(model, instances, layer)))):
-                positional, symbolic, weight = (round(x, 4) + 0.0 for x in found)
-                point = {"positional": positional, "symbolic": symbolic, "weight": weight}
+            for head, values in enumerate(zip(*(x.tolist() for x in _similarities(model, instances, layer)))):
+                point = dict(zip(("positional", "symbolic", "weight"), (round(x, 4) + 0.0 for x in values)))
                 about = {"layer": layer, "head": head, "scale": instances.scale}
-                lines.append({**about, **point, "kind": kind_of(**point)})
-    return by_head_and_scale(lines)
+                rows_of_heads.append({**about, **point, "kind": kind_of(**point)})
+    return by_head_and_scale(rows_of_heads)
 
 
 def plane_over_training(
     checkpoints: Run | Mapping[int, AnyModel], task: Task | None = None, scale: int | None = None
 ) -> pd.DataFrame:
-    """The plane at several moments of a training: `head_plane` at one scale, with a column `step` in front.
+    """The plane at several moments of a training: `head_plane` at one input size, with a column `step` in front.
 
     Arguments:
         checkpoints: a run that was trained with `keep`, or models by training step.
         task: the task; the models' own if None.
-        scale: the scale n; the largest of the run's training if None, 10 of models.
+        scale: the input size n; the largest in the run's training if None, 10 for models.
 
     Errors: UserError where nothing was kept, with what to do.
 
@@ -93,7 +96,7 @@ def plane_over_training(
 
 
 def kind_of(positional: float, symbolic: float, weight: float) -> str:
-    """What a head is called by its place in the plane.
+    """What a head is called by its place in the plane, one of `KINDS`.
 
     >>> kind_of(0.9, 0.2, 0.8), kind_of(0.9, 0.9, 0.8), kind_of(0.3, 0.3, 0.8), kind_of(0.9, 0.2, 0.01)
     ('positional', 'even', 'mixed', 'elsewhere')

@@ -1,6 +1,6 @@
 """What the residual stream says: mean, position part, content part and remainder, and how the position part goes on.
 
-At one scale, an activation at position i with token t is split exactly:
+At one input size, an activation at position i with token t is split exactly:
 
     x = mean + position(i) + content(t) + remainder
 
@@ -13,17 +13,18 @@ position are one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.inside.instances import BY_CHANCE, checked_scales, drawn
+from lengthlens.inside.instances import BY_CHANCE, checked_scales, sample_instances
 from lengthlens.probes.network import AnyModel, hook_named, network_of
 from lengthlens.tasks import Task
 
-ROWS = 128  # instances: of the variance between them, 1/128 is taken for position
+N_INSTANCES = 128  # of the variance between them, 1/128 is taken for position
 PARTS = ("mean", "position", "content", "remainder")
 CONTINUATION = ("in_span", "size", "same_index", "same_from_end")
 KEPT = 0.99  # of the position part's variance in range, by the directions in which it is said to lie
@@ -63,8 +64,8 @@ class ResidualParts:
 def split(activation: Tensor, tokens: Tensor) -> ResidualParts:
     """The parts of an activation [row, pos, d] on tokens [row, pos].
 
-    >>> found = split(torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]]), torch.tensor([[0, 0], [1, 1]]))
-    >>> found.mean.tolist(), found.position.flatten().tolist(), found.content.flatten().tolist()
+    >>> parts = split(torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]]), torch.tensor([[0, 0], [1, 1]]))
+    >>> parts.mean.tolist(), parts.position.flatten().tolist(), parts.content.flatten().tolist()
     ([2.5], [-0.5, 0.5], [-1.0, 1.0])
     """
     places = (tokens != tokens[:1]).any(0).nonzero()[:, 0].cpu()
@@ -85,7 +86,7 @@ def residual_parts(
     scale: int = 10,
     hook: str = "blocks.0.hook_resid_post",
     *,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> ResidualParts:
     """The activation at one hook point in parts: mean, position, content, remainder.
@@ -93,19 +94,19 @@ def residual_parts(
     Arguments:
         model: a HookedModel, or any model with `run_with_cache`.
         task: whose instances are shown; the model's own if None.
-        scale: the scale n of all of them.
-        hook: any hook point [row, pos, d]; the residual stream behind the first layer by default.
+        scale: the input size n of all of them.
+        hook: any hook point [row, pos, d]; the residual stream after the first layer by default.
         rows: instances.
-        generator: of the instances; one that follows from the scale if None.
+        generator: of the instances; one that follows from n if None.
 
-    Result: a `ResidualParts`. Errors: UserError for a hook point or scale that does not exist, with the nearest.
+    Result: a `ResidualParts`. Errors: UserError for a hook point or input size that does not exist, with the nearest.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
     >>> {name: round(share, 1) for name, share in residual_parts(copy_by_hand(), hook="hook_embed").shares.items()}
     {'mean': 0.1, 'position': 0.0, 'content': 0.9, 'remainder': 0.0}
     """
     (scale,) = checked_scales(model, task, [scale])
-    instances = drawn(model, task, scale, rows, generator)
+    instances = sample_instances(model, task, scale, rows, generator)
     hook_named(model, hook)
     subject = network_of(model)
     seen = subject.activations(instances.tokens.to(subject.device), scale, [hook])[hook]
@@ -120,14 +121,14 @@ def residual_shares(
     scales: Sequence[int] | None = None,
     *,
     train_max: int | None = None,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> pd.DataFrame:
-    """The share of each part at every layer and scale, and how the position part continues beyond the training length.
+    """The share of each part at every layer and input size, and how the position part continues beyond training.
 
-    Arguments as of `attention_by_role`; `train_max` is the largest scale in training, the smallest of `scales` if None.
+    Arguments as of `attention_by_role`; `train_max` is the largest n in training, the smallest of `scales` if None.
 
-    Result: one row for each hook point (before each layer, and behind the last) and scale, with the shares `mean`,
+    Result: one row for each hook point (before each layer, and after the last) and input size, with the shares `mean`,
     `position`, `content` and `remainder`, which add up to 1, and, compared with the position part at `train_max`:
 
     - `in_span`: how much of the position part's variance lies in the directions that hold 99 % of it in training; 1
@@ -143,29 +144,28 @@ def residual_shares(
     >>> table[["hook", "scale"]].values.tolist()[:2], bool((abs(table[list(PARTS)].sum(axis=1) - 1) < 1e-6).all())
     ([['blocks.0.hook_resid_pre', 5], ['blocks.0.hook_resid_pre', 10]], True)
     """
-    wanted = checked_scales(model, task, scales)
+    wanted = sorted(checked_scales(model, task, scales))
     known = train_max if train_max is not None else wanted[0]
     subject = network_of(model)
     layers = subject.layers(None)
     hooks = [*(f"blocks.{layer}.hook_resid_pre" for layer in layers), f"blocks.{layers[-1]}.hook_resid_post"]
 
     def parts_at(n: int) -> dict[str, ResidualParts]:
-        instances = drawn(model, task, n, rows, generator)
+        instances = sample_instances(model, task, n, rows, generator)
         seen = subject.activations(instances.tokens.to(subject.device), n, hooks)
         return {hook: split(seen[hook], instances.tokens) for hook in hooks}
 
     trained = parts_at(checked_scales(model, task, [known])[0])
-    lines = []
+    rows_of_hooks: list[dict[str, Any]] = []
     for n in wanted:
-        found = parts_at(n)
+        parts = parts_at(n)
         for hook in hooks:
-            going_on = dict.fromkeys(CONTINUATION, float("nan"))
+            compared = dict.fromkeys(CONTINUATION, float("nan"))
             if trained[hook].has_position:
-                going_on = continuation(trained[hook], found[hook])
-            lines.append({"hook": hook, "scale": n, **found[hook].shares, **going_on})
-    return pd.DataFrame(lines).sort_values(
-        "hook", key=lambda names: names.map(hooks.index), kind="stable", ignore_index=True
-    )
+                compared = continuation(trained[hook], parts[hook])
+            rows_of_hooks.append({"hook": hook, "scale": n, **parts[hook].shares, **compared})
+    rows_of_hooks.sort(key=lambda row: hooks.index(row["hook"]))
+    return pd.DataFrame(rows_of_hooks)
 
 
 def continuation(trained: ResidualParts, longer: ResidualParts) -> dict[str, float]:
@@ -173,8 +173,8 @@ def continuation(trained: ResidualParts, longer: ResidualParts) -> dict[str, flo
 
     >>> line = torch.arange(8.0)[None, :, None] * torch.tensor([1.0, 0.0])
     >>> tokens = torch.stack([torch.arange(8) % 2, 1 - torch.arange(8) % 2])
-    >>> found = continuation(split(line[:, :4].repeat(2, 1, 1), tokens[:, :4]), split(line.repeat(2, 1, 1), tokens))
-    >>> [round(found[name], 3) for name in ("in_span", "size", "same_index")]
+    >>> compared = continuation(split(line[:, :4].repeat(2, 1, 1), tokens[:, :4]), split(line.repeat(2, 1, 1), tokens))
+    >>> [round(compared[name], 3) for name in ("in_span", "size", "same_index")]
     [1.0, 4.2, 1.0]
     """
     _, sizes, directions = torch.linalg.svd(trained.position, full_matrices=False)

@@ -11,7 +11,7 @@ length. What q·k splits into depends on where the position embedding acts:
   not.
 - *elsewhere*: one part, content.
 
-What a scheme adds to scores is a part of its own, bias. A factor that acts behind the softmax is no part of the score.
+What a scheme adds to scores is a part of its own, bias. A factor that acts after the softmax is no part of the score.
 """
 
 import math
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.inside.instances import ROWS, Instances, by_head_and_scale, first_query, instances_at, watch
+from lengthlens.inside.instances import N_INSTANCES, Instances, by_head_and_scale, first_query, instances_at, watch
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.probes.network import AnyModel, hook_named, network_of
 from lengthlens.tasks import Task
@@ -46,11 +46,11 @@ def score_parts(model: AnyModel, tokens: Tensor | str, scale: int | None = None,
 
     Arguments:
         model: a HookedModel, or a model with HookedTransformer's hook names.
-        tokens: ids [row, pos] of one scale, or a text in the task's own tokens.
-        scale: the scale n; read off the tokens by the task's rule if None.
+        tokens: ids [row, pos] of one input size, or a text in the task's tokens.
+        scale: the input size n; read off the tokens by the task's rule if None.
         layer: which layer's heads.
 
-    Result: the parts. Their sum is what ``hook_attn_scores`` shows wherever the key is not behind the query.
+    Result: the parts. Their sum is what ``hook_attn_scores`` shows wherever the key is not after the query.
 
     Errors: UserError for a layer that does not exist, and for a model without hooks.
 
@@ -61,13 +61,9 @@ def score_parts(model: AnyModel, tokens: Tensor | str, scale: int | None = None,
     """
     ids, scale = as_instances(model, tokens, scale)
     network_of(model).layers([layer])
-    found: dict[str, Tensor] = {}
-
-    def keep(block: dict[str, Tensor], _: Tensor) -> None:
-        found.update(block)
-
-    _watch_parts(model, ids, scale, layer, keep, blocked=False)
-    return found
+    whole: dict[str, Tensor] = {}
+    _watch_parts(model, ids, scale, layer, lambda parts, scores: whole.update(parts), blocked=False)
+    return whole
 
 
 def score_shares(
@@ -75,10 +71,10 @@ def score_shares(
     task: Task | None = None,
     scales: Sequence[int] | None = None,
     *,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> pd.DataFrame:
-    """How much of what tells keys apart is due to each part of the score, for every head.
+    """How much of the difference between keys is due to each part of the score, for every head.
 
     The share of a part is its covariance with the score over the keys that a query sees, in units of the score's
     variance, at the answer's queries; shares of a head add up to 1. A part that works against the others has a negative
@@ -88,25 +84,25 @@ def score_shares(
     >>> score_shares(copy_by_hand("lbpe"), scales=[4])[["part", "share"]].values.tolist()
     [['content', 0.0], ['bias', 1.0]]
     """
-    lines = []
+    rows_of_heads = []
     for instances in instances_at(model, task, scales, rows, generator):
         for layer in network_of(model).layers(None):
             for part, shares in _shares(model, instances, layer).items():
                 for head, share in enumerate(shares.tolist()):
                     about = {"layer": layer, "head": head, "scale": instances.scale, "part": part}
-                    lines.append({**about, "share": round(share, 6) + 0.0})
-    return by_head_and_scale(lines)
+                    rows_of_heads.append({**about, "share": round(share, 6) + 0.0})
+    return by_head_and_scale(rows_of_heads)
 
 
 def as_instances(model: AnyModel, tokens: Tensor | str, scale: int | None) -> tuple[Tensor, int]:
-    """Ids [row, pos] and their scale."""
-    inner: Any = network_of(model).model
-    ids = inner.to_tokens(tokens) if isinstance(tokens, str) else tokens
+    """Ids [row, pos] and their input size."""
+    network: Any = network_of(model).model
+    ids = network.to_tokens(tokens) if isinstance(tokens, str) else tokens
     if scale is None:
-        task = getattr(inner, "task", None)
+        task = getattr(network, "task", None)
         scales = task.scale_of(ids).unique().tolist() if task is not None else [ids.shape[1]]
         if len(scales) > 1:
-            raise UserError(f"instances of one scale are needed, not of {', '.join(map(str, scales))}")
+            raise UserError(f"instances of one size n are needed, not of {', '.join(map(str, scales))}")
         scale = int(scales[0])
     return ids, scale
 
@@ -133,21 +129,25 @@ def _shares(model: AnyModel, instances: Instances, layer: int) -> dict[str, Tens
 
 def _centred(block: Tensor, queries: Tensor, seen: Tensor) -> Tensor:
     """Some queries of a block, with their mean over the keys that they see taken off, and 0 elsewhere."""
-    own = torch.where(seen, block[:, :, queries.to(block.device)].cpu().double(), 0)
-    return torch.where(seen, own - own.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True), 0)
+    part = torch.where(seen, block[:, :, queries.to(block.device)].cpu().double(), 0)
+    return torch.where(seen, part - part.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True), 0)
 
 
 def _watch_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int, tell: Any, blocked: bool) -> None:
     """Tell `tell` the parts and the scores of each block of queries."""
     dots = dot_parts(model, tokens, scale, layer)
-    inner: Any = network_of(model).model
-    temperature = inner.temperature(tokens.shape[1]) if hasattr(inner, "temperature") else None
+    network: Any = network_of(model).model
+    temperature = network.temperature(tokens.shape[1]) if hasattr(network, "temperature") else None
     added = f"blocks.{layer}.attn.hook_pos_score"
     bias: list[Tensor] = []
 
     def score(block: Tensor) -> None:
         start, stop = first_query(block), block.shape[-1]
-        parts = {part.name: _product(part, start, stop) / inner.cfg.attn_scale for part in dots}
+        parts = {
+            part.name: part.q[:, start:stop].transpose(1, 2) @ part.k[:, :stop].permute(0, 2, 3, 1)
+            / network.cfg.attn_scale
+            for part in dots
+        }  # fmt: skip
         if bias:
             parts[BIAS] = bias.pop()
         if temperature is not None:
@@ -155,14 +155,9 @@ def _watch_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int, tell: 
         tell(parts, block)
 
     watchers: list[Any] = [(f"blocks.{layer}.attn.hook_attn_scores", score)]
-    if added in inner.hook_dict:
+    if added in network.hook_dict:
         watchers.append((added, lambda block: bias.append(block.clone())))
     watch(model, tokens, scale, watchers, blocked)
-
-
-def _product(part: DotPart, start: int, stop: int) -> Tensor:
-    """[row, head, query, key] for a block of queries and all keys up to its end."""
-    return part.q[:, start:stop].transpose(1, 2) @ part.k[:, :stop].permute(0, 2, 3, 1)
 
 
 # -- what q·k splits into --------------------------------------------------------------------------------------------
@@ -170,7 +165,6 @@ def _product(part: DotPart, start: int, stop: int) -> Tensor:
 
 def dot_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int) -> list[DotPart]:
     """Queries and keys of a layer, in parts whose products add up to q·k."""
-    inner: Any = network_of(model).model
     q, k = _queries_and_keys(model, tokens, scale, layer, [])
     without = _without_position(model, tokens, scale, layer)
     if without:
@@ -178,7 +172,7 @@ def dot_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int) -> list[D
         queries = {"content": q_content, "position": q - q_content}
         keys = {"content": k_content, "position": k - k_content}
         return [DotPart(f"{a}–{b}", queries[a], keys[b]) for a in queries for b in keys]
-    scheme = scheme_of(inner)
+    scheme = scheme_of(network_of(model).model)
     pairs = scheme.rotary_pairs(tokens.shape[1]) if scheme is not None else None
     if pairs is None:
         return [DotPart(CONTENT, q, k)]
@@ -207,13 +201,13 @@ def _seen(
     model: AnyModel, tokens: Tensor, scale: int, names: Sequence[str], changes: Sequence[Any]
 ) -> dict[str, Tensor]:
     """What hook points see, with some activations changed on the way."""
-    found: dict[str, Tensor] = {}
+    seen: dict[str, Tensor] = {}
     watchers: list[Any] = [*changes]
     for name in names:
         hook_named(model, name)
-        watchers.append((name, lambda value, name=name: found.update({name: value.detach().clone()})))
+        watchers.append((name, lambda value, name=name: seen.update({name: value.detach().clone()})))
     watch(model, tokens, scale, watchers)
-    return found
+    return seen
 
 
 def _without_position(model: AnyModel, tokens: Tensor, scale: int, layer: int) -> list[Any]:
@@ -221,9 +215,9 @@ def _without_position(model: AnyModel, tokens: Tensor, scale: int, layer: int) -
 
     Everything else stays as it is: the residual stream before the layer, and the scale of the norm.
     """
-    inner: Any = network_of(model).model
-    hooks, before, norm = inner.hook_dict, f"blocks.{layer}.hook_resid_pre", f"blocks.{layer}.ln1.hook_normalized"
-    if "hook_qk_embed" in hooks:  # added behind the norm, in every layer
+    network: Any = network_of(model).model
+    hooks, before, norm = network.hook_dict, f"blocks.{layer}.hook_resid_pre", f"blocks.{layer}.ln1.hook_normalized"
+    if "hook_qk_embed" in hooks:  # added after the norm, in every layer
         resid = _seen(model, tokens, scale, [before], [])[before]
         return [("hook_qk_embed", torch.zeros_like), (before, lambda _: resid)]
     if "hook_pos_embed" not in hooks:
@@ -234,6 +228,6 @@ def _without_position(model: AnyModel, tokens: Tensor, scale: int, layer: int) -
     sizes = f"blocks.{layer}.ln1.hook_scale"
     seen = _seen(model, tokens, scale, ["hook_pos_embed", sizes], [])
     position = seen["hook_pos_embed"]
-    if str(inner.cfg.normalization_type).startswith("LN"):
+    if str(network.cfg.normalization_type).startswith("LN"):
         position = position - position.mean(-1, keepdim=True)
     return [(norm, lambda normalized: normalized - position / seen[sizes])]

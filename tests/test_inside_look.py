@@ -8,8 +8,8 @@ import torch
 
 from lengthlens.analyses.inside import plot_plane
 from lengthlens.errors import UserError
-from lengthlens.inside.heads import FIRST, OTHER, attention_by_role, glance, heads, relations
-from lengthlens.inside.instances import drawn, roles_in, watch
+from lengthlens.inside.heads import FIRST, OTHER, attention_by_role, head_statistics, heads, relations
+from lengthlens.inside.instances import roles_in, sample_instances, watch
 from lengthlens.inside.plane import head_plane, plane_over_training
 from lengthlens.inside.residual import PARTS, residual_parts, residual_shares, split
 from lengthlens.inside.scores import score_parts, score_shares
@@ -97,7 +97,7 @@ def test_entropy_of_an_even_head_is_the_log_of_the_number_of_keys() -> None:
 
 def test_the_mean_pattern_keeps_all_weight_whatever_the_length() -> None:
     for n in (3, 70):  # 70: more positions than bins
-        pattern = glance(POSITION, drawn(POSITION, None, n)).pattern
+        pattern = head_statistics(POSITION, sample_instances(POSITION, None, n)).pattern
         assert pattern.shape[2] <= 96 and pattern.shape[3] <= 96
         assert pattern.sum(-1).sub(1).abs().max() < 1e-5
 
@@ -116,7 +116,10 @@ def test_measures_do_not_depend_on_the_size_of_blocks(small_model, monkeypatch: 
     for block in model.layers:
         block.attn.block_elements = 4 * 3 * 21 * 2  # two queries at a time
     watch(
-        model, drawn(model, None, 9, 4).tokens, 9, [("blocks.0.attn.hook_pattern", lambda x: largest.append(x.numel()))]
+        model,
+        sample_instances(model, None, 9, 4).tokens,
+        9,
+        [("blocks.0.attn.hook_pattern", lambda x: largest.append(x.numel()))],
     )
     assert max(largest) <= 4 * 3 * 21 * 2 and len(largest) > 5
     parts = (

@@ -172,7 +172,7 @@ def every_figure(seen: Inspection) -> list[tuple[Callable[..., Figure], tuple[ob
     copier = copy_by_hand("lbpe")
     text = "^ 7 3 5 1 ="
     return [
-        (inside.plot_patterns, (seen.glances, 6), "L1H0, n = 8"),
+        (inside.plot_patterns, (seen.statistics, 6), "L1H0, n = 8"),
         (inside.plot_roles, (seen.roles, 6), "L0H1"),
         (inside.plot_measures, (seen.measures, 6), "first_key"),
         (inside.plot_plane, (seen.plane, 6), "figure"),

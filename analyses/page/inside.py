@@ -111,7 +111,7 @@ def sections(seen: Inspection) -> list[dict[str, Any]]:
     """Figures with their tables folded below them."""
     drawn: list[tuple[str, str, str, Callable[..., Figure], Any, str]] = [
         ("patterns", "Mean patterns", "Mean over instances at the answer's queries; darker is more weight.",
-         figures.plot_patterns, seen.glances, ""),
+         figures.plot_patterns, seen.statistics, ""),
         ("roles", "Attention by role", "Weight on the keys that the circuit reads, by slot, and on all others; shaded: "
          "trained on.", figures.plot_roles, seen.roles, "Attention by role"),
         ("measures", "Against length", "Entropy, weight on the first key, and the share of the variance of scores that "
