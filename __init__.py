@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from lengthlens.models.transformer import HookedModel, build
     from lengthlens.plugins.registry import register
     from lengthlens.probes.certificate.certify import certify
-    from lengthlens.probes.interchange import interchange_src
+    from lengthlens.probes.interchange import interchange_src, known_by
     from lengthlens.probes.lrc import measured_lrc
-    from lengthlens.probes.marks import known_by
+    from lengthlens.probes.network import prune
     from lengthlens.probes.probe import invariance_index
-    from lengthlens.probes.pruning import prune
     from lengthlens.probes.src import measured_src
     from lengthlens.probes.stretch import stretched_match
     from lengthlens.probes.surgery import healing, surgery
@@ -69,11 +68,11 @@ HOMES = {
     "measured_src": "probes.src",
     "measured_lrc": "probes.lrc",
     "interchange_src": "probes.interchange",
-    "known_by": "probes.marks",
+    "known_by": "probes.interchange",
     "stretched_match": "probes.stretch",
     "readout_transfer": "probes.transfer",
     "invariance_index": "probes.probe",
-    "prune": "probes.pruning",
+    "prune": "probes.network",
     "certify": "probes.certificate.certify",
     "surgery": "probes.surgery",
     "inspect": "inside.look",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HELP = (
     "Measure each RUN from inputs of its training range, and keep what is measured with the run.\n\n\b\n"
-    + "\n".join(f"{probe.name}: {probe.words}" for probe in OURS)
+    + "\n".join(f"{name}: {probe.words}" for name, probe in OURS.items())
 )
 
 

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.inside.instances import checked_scales, in_blocks, role_names, roles_in
-from lengthlens.probes.interchange import StepAt, roles_of, twins
 from lengthlens.probes.network import AnyModel, network_of, task_of
+from lengthlens.probes.steps import StepAt, tokens_read, twins
 from lengthlens.runs.evaluation import evaluating
 from lengthlens.tasks import Task
 
@@ -298,7 +298,7 @@ def _pairs_of(
         if counterpart is None:
             return None
         place = counterpart
-        tokens, fits = twins(task, StepAt(scale, place), roles_of(task.circuit(onto), step, clean.tokens), generator)
+        tokens, fits = twins(task, StepAt(scale, place), tokens_read(task.circuit(onto), step, clean.tokens), generator)
     if not fits.any():
         return None
     here, there = _places(task, scale, tokens, place), _places(task, onto, corrupted.tokens, step)

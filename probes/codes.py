@@ -28,7 +28,7 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.attention import per_head
 from lengthlens.models.schemes.scheme import Positions, PositionScheme
-from lengthlens.probes.placements import edge
+from lengthlens.probes.steps import edge
 from lengthlens.tasks import Task
 from lengthlens.tasks.circuit import Step
 

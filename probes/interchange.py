@@ -21,7 +21,7 @@ SRC_I(n) grows.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -30,21 +30,20 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.probes.network import Network, network_of, scales_up_to, task_of
+from lengthlens.probes.probe import OURS, Probe, Row, by_scale, index_row
 from lengthlens.probes.schema import FIDELITY
+from lengthlens.probes.steps import StepAt, sources_of, tokens_read, twins
 from lengthlens.runs.evaluation import evaluating, takes
-from lengthlens.tasks import Circuit, Task
-from lengthlens.tasks.circuit import UNUSED
+from lengthlens.tasks import Task
+
+if TYPE_CHECKING:
+    from lengthlens.probes.table import Context
 
 ROWS = 24  # instances of each scale in which states are replaced
-DRAWS = 12  # instances among which a twin is looked for; one in ten has the wanted digit at the query
+MARK_INSTANCES = 16  # of each step and place that the mark is moved to
+MARK_PLACES = 3  # that a mark is moved to, at random
+KNOWN_COLUMNS = ("scale", "place", "operator", "mark", "by_code", "by_content", "inputs")
 TRIALS = 6  # instances with a twin below which two steps are not compared, and so are not one class
-
-
-class StepAt(NamedTuple):
-    """A step of the circuit: the answer token number `place` at a scale."""
-
-    scale: int
-    place: int
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ class _Exchange:
     def _given_back(self, one: StepAt, donors: Sequence[StepAt]) -> dict[StepAt, float]:
         """The same for one step and each of several donors in turn, all in one batch."""
         batch, circuit = self.batches[one.scale], self.circuits[one.scale]
-        wanted = roles_of(circuit, one.place, batch.tokens)
+        wanted = tokens_read(circuit, one.place, batch.tokens)
         tokens, has_twin = zip(*(twins(self.task, donor, wanted, self.generator) for donor in donors))
         states = self.states(donors, tokens).transpose(1, 2).flatten(1, 2)[:, :, None]  # [site, donor·row, 1, d_model]
         query, answer = torch.from_numpy(circuit.query[[one.place]]), batch.tokens[:, circuit.query[one.place] + 1]
@@ -198,7 +197,7 @@ class _Exchange:
             return torch.zeros(len(self.sites), rows, 0, dtype=torch.bool), has_twin
         tokens = []
         for k, (place, donor) in enumerate(zip(places, donors)):
-            found, has_twin[:, k] = twins(self.task, donor, roles_of(circuit, place, batch.tokens), self.generator)
+            found, has_twin[:, k] = twins(self.task, donor, tokens_read(circuit, place, batch.tokens), self.generator)
             tokens.append(found)
         states = self.states(donors, tokens)  # [site, row, place, d_model]
         return self._patched(scale, query, states, has_twin) == batch.tokens[:, query + 1], has_twin
@@ -273,31 +272,130 @@ def _least(steps: Sequence[StepAt], right: Tensor, has_twin: Tensor) -> Iterator
     yield from ((step, float(s)) for step, s, n in zip(steps, share, trials) if n >= TRIALS)
 
 
-def twins(task: Task, donor: StepAt, wanted: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """For each row an instance in which the donor step has the wanted role, if one is found.
+class InterchangeProbe(Probe):
+    """SRC by exchanging states between steps, its ι, and exact match with states taken from shorter inputs."""
 
-    `wanted` [row, 1 + sources]: the tokens at the query and at the sources. Sources in the prompt get their tokens;
-    what the answer wrote before, the query's own token among it, has to come out right in one of several draws.
-    Out: tokens [row, pos], and whether each row is a twin.
+    name, curves, index = "interchange", {"interchange_src": "iota_interchange"}, "iota_interchange"
+    label, short, growth = "ι of interchange SRC", "ι of interchange", "interchange SRC"
+    measures = ("interchange_src", "iota_interchange", "interchange_exact_match")
+    words = OURS["interchange"].words
+    thresholds = (FIDELITY,)  # the least agreement of two steps
+
+    def rows(self, context: "Context") -> list[Row]:
+        if context.task.family == "content-addressed":
+            return [
+                {"measure": "interchange_src", "reason": "the sources follow from the tokens: no twins by position"}
+            ]
+        found = interchange_src(context.subject, *context.range, agreement=FIDELITY.default)
+        rows = [index_row("iota_interchange", found.curve, self.defaults)]
+        rows += by_scale("interchange_src", found.curve, self.defaults)
+        return rows + by_scale("interchange_exact_match", {context.train_max: found.exchanged}, self.defaults)
+
+
+# -- marks ------------------------------------------------------------------------------------------------------------
+
+
+class Exchanged(NamedTuple):
+    """Inputs of one step with a mark elsewhere, and what either way of knowing it would write."""
+
+    tokens: Tensor  # [row, pos]
+    by_code: Tensor  # [row]
+    by_content: Tensor  # [row]
+
+
+def known_by(
+    model: Callable[..., Any] | Network,
+    task: Task | None = None,
+    train_max: int = 10,
+    *,
+    generator: torch.Generator | None = None,
+) -> pd.DataFrame:
+    """For each step with a mark among its sources, how often the answer follows the code and how often the content.
+
+    Arguments:
+        model: a model that is told the scale, or does not look at it.
+        task: the task; the model's own if None.
+        train_max: the largest scale looked at.
+        generator: of the instances; seed 0 if None.
+
+    Result: a row for each step and mark, with the columns scale, place (of the answer token), operator, mark, by_code,
+    by_content (shares; what is missing to 1 is some other token) and inputs, how many told the two apart.
+
+    Errors: UserError for a content-addressed task, and where no source is a mark.
+
+    >>> from lengthlens.models.by_hand import copy_by_hand
+    >>> known_by(copy_by_hand("ideal"), train_max=4)[["by_code", "by_content"]].mean().tolist()
+    [1.0, 0.0]
     """
-    circuit, rows, scale = task.circuit(donor.scale), len(wanted), donor.scale
-    inputs = task.draw(task.checked_scale(scale), rows * DRAWS, generator, torch.device("cpu"))
-    goal, form = wanted.repeat_interleave(DRAWS, 0), task.prompt_form(scale).tolist()
-    for slot, source in enumerate(sources_of(circuit, donor.place)):
-        if source < len(form) and form[source] < 0:  # a symbol, input number −1 − form
-            inputs[:, -1 - form[source]] = goal[:, 1 + slot]
-    valid = task.valid(inputs, scale)
-    tokens = task.assemble(torch.where(valid[:, None], inputs, 0), scale).tokens
-    fits = (valid & (roles_of(circuit, donor.place, tokens) == goal).all(1)).view(rows, DRAWS)
-    best = fits.to(torch.int8).argmax(1) + DRAWS * torch.arange(rows)
-    return tokens[best], fits.any(1)
+    task, subject = task_of(model, task), network_of(model)
+    if task.family == "content-addressed":
+        raise UserError(f"the sources of '{task.name}' follow from its tokens, so that all are known by content")
+    generator = generator or torch.Generator().manual_seed(0)
+    rows = []
+    for scale in scales_up_to(task, train_max):
+        circuit = task.circuit(scale)
+        for place, query in enumerate(circuit.query.tolist()):
+            for mark, inputs in exchanged(task, scale, place, generator):
+                number = len(inputs.tokens)
+                at = torch.full((number,), query)
+                found = subject.next_tokens(inputs.tokens.to(subject.device), scale, at).cpu()
+                shares = [float((found == wanted).double().mean()) for wanted in inputs[1:]]
+                operator = circuit.operators[circuit.operator[place]].name
+                rows.append((scale, place, operator, mark, *shares, number))
+    if not rows:
+        raise UserError(
+            f"no step of '{task.name}' up to n={train_max} has a mark among its sources that could be moved"
+        )
+    return pd.DataFrame(rows, columns=KNOWN_COLUMNS)
 
 
-def roles_of(circuit: Circuit, place: int, tokens: Tensor) -> Tensor:
-    """The tokens at the query of a step and at its sources. [row, pos] to [row, 1 + sources]"""
-    return tokens[:, [int(circuit.query[place]), *sources_of(circuit, place)]]
+def exchanged(task: Task, scale: int, place: int, generator: torch.Generator) -> Iterator[tuple[str, Exchanged]]:
+    """Inputs of a step for each mark among its sources, if any tells code and content apart."""
+    circuit = task.circuit(scale)
+    operator = circuit.operators[circuit.operator[place]]
+    batch = task.sample(scale, MARK_INSTANCES * MARK_PLACES, generator).tokens
+    sources, prompt = sources_of(circuit, place), task.prompt_length(scale)
+    for source in sorted(set(sources)):
+        mark, others = (
+            task.vocab[int(batch[0, source])],
+            [k for k in range(prompt) if int(batch[0, k]) < len(task.symbols) and k not in sources],
+        )
+        if mark in task.symbols or source >= prompt or not others:
+            continue
+        to = torch.tensor(others)[torch.randint(len(others), (len(batch),), generator=generator)]
+        row, moved = torch.arange(len(batch)), batch.clone()
+        moved[row, source], moved[row, to] = batch[row, to], batch[:, source]
+        by_code, by_content = (_written(task, operator.function, tokens[:, sources]) for tokens in (moved, batch))
+        tells = by_code != by_content
+        if tells.any():
+            yield mark, Exchanged(moved[tells], by_code[tells], by_content[tells])
 
 
-def sources_of(circuit: Circuit, place: int) -> list[int]:
-    """The sources of a step."""
-    return [int(source) for source in circuit.sources[place] if source != UNUSED]
+def _written(task: Task, function: Callable[..., str], tokens: Tensor) -> Tensor:
+    """What an operator makes of tokens [row, source]. [row]"""
+    return torch.tensor([task.ids[function(*task.words(row))] for row in tokens])
+
+
+class MarksProbe(Probe):
+    """Where a source is a mark, how often the answer follows its code and how often its token."""
+
+    name, measures = "marks", ("known_by_code", "known_by_content")
+    words = OURS["marks"].words
+
+    def rows(self, context: "Context") -> list[Row]:
+        try:
+            found = known_by(context.subject, *context.range)
+        except UserError as error:  # a content-addressed task, or no mark that could be moved
+            return [{"measure": "known_by_code", "reason": str(error)}]
+        weighted = found[["by_code", "by_content"]].mul(found["inputs"], axis=0).sum() / found["inputs"].sum()
+        about = {"scale": context.train_max, "samples": int(found["inputs"].sum())}
+        return [{"measure": f"known_{name}", "value": float(value), **about} for name, value in weighted.items()]
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        shares = {
+            row["measure"].removeprefix("known_by_"): row["value"]
+            for row in rows
+            if row["measure"] in self.measures and not row["reason"]
+        }
+        texts = ", ".join(f"{share:.2f} by {name}" for name, share in shares.items())
+        return [f"marks are known {texts}"] if texts else []

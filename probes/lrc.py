@@ -26,7 +26,7 @@ LRC_M(n) = n; under i−j−n the one code is 0 and LRC_M(n) = 1.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,10 +36,13 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import numbered
 from lengthlens.models.schemes.spec import RelationLike
-from lengthlens.probes.network import AnyModel, answer_queries, scales_up_to, task_of
-from lengthlens.probes.pruning import own_relation
+from lengthlens.probes.network import AnyModel, answer_queries, own_relation, scales_up_to, task_of
+from lengthlens.probes.probe import OURS, Probe, Row, by_scale, index_row, records
 from lengthlens.probes.schema import TOLERANCE
 from lengthlens.tasks import Task
+
+if TYPE_CHECKING:
+    from lengthlens.probes.table import Context
 
 RIDGE = 1e-6  # of the mean squared length of a value: against exact ties only
 ROWS = 512  # fits of 22 positions then agree with those from many more rows to about 0.01
@@ -190,3 +193,26 @@ def fit_positions(v: Tensor, z: Tensor, queries: Sequence[int], ridge: float = R
     varies = spread > 1e-9 * energy.sum(1)  # a head whose output never varies is explained by being reproduced
     r2 = torch.where(varies, 1 - missed.sum(1) / spread.clamp(min=1e-30), 1.0)
     return Fit(weights, leverage, missed / energy, r2)
+
+
+class LrcProbe(Probe):
+    """Measured LRC of each head and (rows without a layer) of all; r2: how position-only each head is."""
+
+    name, measures, curves, index = "lrc", ("lrc", "r2", "iota_lrc"), {"lrc": "iota_lrc"}, "iota_lrc"
+    label, short, growth = "ι of measured LRC", "ι of LRC", "measured LRC"
+    words = OURS["lrc"].words
+    thresholds = (TOLERANCE,)
+
+    def rows(self, context: "Context") -> list[Row]:
+        subject, relation = context.coded
+        found = measured_lrc(
+            subject, *context.range, relation=relation, layers=context.layers, generator=context.generator
+        )
+        codes = {"relation": relation.words}
+        about = {**codes, **self.defaults}
+        rows = [{**row, "measure": "lrc", **about} for row in records(found.counts())]
+        rows += by_scale("lrc", found.curve, about)
+        rows += [{**row, "measure": "r2", **codes} for row in records(found.r2)]
+        for tolerance in TOLERANCE.tried:
+            rows.append(index_row("iota_lrc", found.curve_at(tolerance), {**codes, "tolerance": tolerance}))
+        return rows

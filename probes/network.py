@@ -1,9 +1,10 @@
 """A network as the probes see it: tokens of one scale in, logits or hooked activations out."""
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -11,13 +12,19 @@ from torch import Generator, Tensor
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.layers import watched
-from lengthlens.models.schemes.relation import numbered
+from lengthlens.models.schemes.relation import Relation, numbered
 from lengthlens.models.schemes.scheme import scheme_of
+from lengthlens.models.schemes.spec import RelationLike, relation_of
+from lengthlens.probes.probe import OURS, Probe, Row
 from lengthlens.runs.evaluation import device_of, evaluating, right_tokens, score_of, takes
 from lengthlens.tasks import Batch, Task
 
+if TYPE_CHECKING:
+    from lengthlens.probes.table import Context
+
 # Tokens of one forward pass: large enough that overhead does not count, small enough for a processor's cache.
 CHUNK_TOKENS = 1 << 14
+PRUNING_INSTANCES = 256  # of each n, on which nothing may change
 PREFIX = 8  # tokens on which a scheme is asked where they stand
 
 
@@ -244,3 +251,83 @@ def hook_named(model: AnyModel, name: str) -> str:
     if name not in hooks:
         raise unknown("hook point", name, hooks)
     return name
+
+
+# -- what position biases it needs ------------------------------------------------------------------------------------
+
+
+def own_relation(
+    model: AnyModel, task: Task, train_max: int, relation: RelationLike | None = None
+) -> tuple[Network, Relation]:
+    """What to probe, and the relation it uses.
+
+    A relation that is given is taken as it is. Otherwise it is that of the model's own scheme, as the scheme states it
+    (content-addressed ones state an approximation, in their words). A scheme that learns its relation has small gates
+    left over from training that no answer depends on, and each would add codes: so they are switched off in a copy,
+    as many as leave every answer in the training range as it is, and that copy is probed in its place.
+    """
+    subject = network_of(model)
+    if relation is not None:
+        return subject, relation_of(relation)
+    scheme = scheme_of(subject.model)
+    if scheme is None:
+        raise UserError("the model's relation is not known: give one, e.g. relation='i-j' or relation='(i,j)'")
+    pruned = prune(subject, task, train_max) if scheme.learns_relation else None
+    return pruned or (subject, scheme.relation())
+
+
+def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tuple[Network, Relation] | None:
+    """A copy of a trained model without what its answers in range do not need, and the relation that is left.
+
+    Arguments:
+        model: a model of this project; it is not changed.
+        task: the model's own if None.
+        train_max: exact match at every scale up to here, on the same instances, stays what it was.
+
+    Returns the copy (its `model` is the network) and its `Relation`, whose `words` say what stays; None where the
+    scheme has nothing that can go. It can be had for ``lbpe``, for schemes with a bias for each code (``relative``,
+    ``t5``, and ``hinted:`` of them), and for any scheme of your own with `tables` or `prune`. Raises `UserError` for a
+    model whose task is not known.
+
+    >>> from lengthlens.models.by_hand import copy_by_hand
+    >>> copy, relation = prune(copy_by_hand("hinted:relative", 12), train_max=3)
+    >>> relation.words.partition(" in ")[2]
+    'min(i−j, max_distance): none; clip(i−j−n, ±max_distance): 0'
+    """
+    task = task_of(model, task)
+    trial = Network(copy.deepcopy(network_of(model).model))
+    scheme = scheme_of(trial.model)
+    if scheme is None:
+        return None
+    scales = scales_up_to(task, train_max)
+    generator = Generator().manual_seed(0)
+    batches = {scale: task.sample(scale, PRUNING_INSTANCES, generator) for scale in scales}
+    before = {scale: exact_of(trial, task, scale, batch) for scale, batch in batches.items()}
+
+    def unchanged() -> bool:
+        return all(exact_of(trial, task, scale, batches[scale]) == before[scale] for scale in reversed(scales))
+
+    relation = scheme.prune(unchanged)
+    return None if relation is None else (trial, relation)
+
+
+class RelationProbe(Probe):
+    """The relation that the heads learned, pruned, where the scheme learns one: a row for each form and value.
+
+    The strongest come first; `value` is the bias, `form` the linear form and `form_value` its value.
+    """
+
+    name, measures = "relation", ("relation",)
+    words = OURS["relation"].words
+
+    def rows(self, context: "Context") -> list[Row]:
+        own = scheme_of(context.subject.model)
+        if own is None or not own.learns_relation or context.pruned is None:
+            return []
+        subject, relation = context.pruned
+        scheme = scheme_of(subject.model) or own
+        rows = []
+        for layer, head, form, value, _, bias in scheme.entries():
+            row = {"measure": "relation", "layer": layer, "head": head, "relation": relation.words}
+            rows.append({**row, "form": str(form), "form_value": value, "value": round(bias, 6)})
+        return rows

@@ -24,14 +24,12 @@ n back. Under i−j−n, one readout: the token at code 0, or ``$`` for ``=``. U
 n. Under (i, j) one for each step: SRC_M(n) = 2 + 3 + … + (n+1).
 """
 
-import hashlib
 import itertools
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -39,23 +37,32 @@ import torch
 from torch import Generator, Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.relation import Code, Ints, Relation
+from lengthlens.models.schemes.relation import Relation
 from lengthlens.models.schemes.spec import RelationLike
-from lengthlens.probes.network import AnyModel, Network, answer_queries, scales_up_to, task_of
-from lengthlens.probes.pruning import own_relation
+from lengthlens.probes.network import (
+    AnyModel,
+    Network,
+    answer_queries,
+    exact_by_scale,
+    own_relation,
+    reachable,
+    scales_up_to,
+    task_of,
+)
+from lengthlens.probes.probe import OURS, Probe, Row, by_scale, index_row
 from lengthlens.probes.schema import FIDELITY, INFLUENCE
+from lengthlens.probes.steps import Key, Roles, Signature, assignments, fill_roles, keys_of
 from lengthlens.tasks import Task
 
-Support: TypeAlias = tuple[int, ...]  # the tokens that occur at a position in real instances
-Key: TypeAlias = tuple[tuple[int, ...], ...]  # for each code of a signature, the tokens there, in order of id
-Signature: TypeAlias = tuple[Code, ...]
+if TYPE_CHECKING:
+    from lengthlens.probes.table import Context
+
 Step: TypeAlias = tuple[int, tuple[int, ...]]  # a query, and the keys that are its sources
 
 BASES = 8  # random instances for each assignment at least: half to learn a table from, half to test it on
 TRIALS = 256  # of each step at least, so that its agreement is known to about 0.02
 ROWS = 64  # means of influence are then within about 0.05, far from the threshold for keys that matter
 KEYS_AT_ONCE = 8  # distributions over large vocabularies take memory
-ASSIGNMENTS = 64  # of tokens to the roles of a signature; all of them where there are no more
 UNKNOWN = -1  # what a table says where it knows nothing
 SUPPORT_ROWS = 256  # instances from which the tokens that occur at a position are read
 
@@ -239,83 +246,6 @@ def influence(subject: Network, task: Task, scale: int, rows: int = ROWS, genera
     return torch.where(sees, change.T, 0.0)
 
 
-class CodeRole(NamedTuple):
-    """Sources that a readout by codes cannot tell apart, and all keys it could take for them."""
-
-    code: Code
-    support: Support
-    sources: int  # how many of the keys are sources
-    keys: tuple[int, ...]  # all keys with the code and the support
-
-
-@dataclass(frozen=True)
-class Roles:
-    """The sources of one step, by role."""
-
-    sources: tuple[int, ...]
-    roles: tuple[CodeRole, ...]
-
-    @classmethod
-    def of(cls, codes: Ints, occurring: Sequence[Support], query: int, sources: Sequence[int]) -> "Roles":
-        """From the codes [key, component] and supports of the keys that the query sees."""
-        own = (1, *(0 for _ in codes[query]))
-        names = [((0, *map(int, codes[key])), occurring[key]) for key in range(query)] + [(own, occurring[query])]
-        sources = [source for source in sources if len(occurring[source]) > 1] or sources
-        roles = [
-            CodeRole(*name, sum(names[s] == name for s in sources), tuple(k for k, n in enumerate(names) if n == name))
-            for name in sorted({names[source] for source in sources})
-        ]
-        return cls(tuple(sources), tuple(roles))
-
-    @property
-    def signature(self) -> tuple[Code, ...]:
-        """The codes of the sources, in order, each as often as it occurs."""
-        return tuple(role.code for role in self.roles for _ in range(role.sources))
-
-
-def assignments(roles: Roles) -> Tensor:
-    """Tokens for the sources, in the order of roles. [assignment, source]
-
-    The same for every step with the same codes and supports, so that steps can be compared. If there are too many,
-    each support is thinned to a few of its tokens, and of those all combinations are given, or random ones where these
-    are still too many.
-    """
-    named = [(role.code, role.support, role.sources) for role in roles.roles]
-    rng = np.random.default_rng(int.from_bytes(hashlib.blake2b(repr(named).encode(), digest_size=8).digest()))
-    alphabets = [role.support for role in roles.roles for _ in range(role.sources)]
-    if math.prod(map(len, alphabets)) > ASSIGNMENTS:
-        size = max(2, int(ASSIGNMENTS ** (1 / sum(len(a) > 1 for a in alphabets)) + 1e-9))
-        few: dict[Support, Support] = {}
-        for role in roles.roles:
-            drawn = rng.choice(role.support, min(size, len(role.support)), replace=False)
-            few.setdefault(role.support, tuple(sorted(drawn.tolist())))
-        alphabets = [few[support] for support in alphabets]
-    if math.prod(map(len, alphabets)) > ASSIGNMENTS:
-        return torch.from_numpy(np.stack([rng.choice(a, ASSIGNMENTS) for a in alphabets], 1))
-    rows = list(itertools.product(*alphabets))  # one empty row where there are no sources
-    return torch.tensor(rows, dtype=torch.long).view(len(rows), len(alphabets))
-
-
-def placed(roles: Roles, given: Tensor, base: Tensor, generator: Generator | None) -> Tensor:
-    """Every assignment inside every base instance, each role's tokens at random among its keys.
-
-    `given` [assignment, source] and `base` [base, pos] to [assignment·base, pos].
-    """
-    tokens = base.repeat(len(given), 1, 1)  # [assignment, base, pos]
-    for role, what in zip(roles.roles, given.split([role.sources for role in roles.roles], 1)):
-        order = torch.rand(*tokens.shape[:2], len(role.keys), generator=generator).argsort(-1)
-        where = torch.tensor(role.keys)[order[..., : role.sources]]
-        tokens.scatter_(2, where, what[:, None].expand(where.shape))
-    return tokens.flatten(0, 1)
-
-
-def keys_of(roles: Roles, given: Tensor) -> list[Key]:
-    """What a readout by codes sees of each assignment: for each code the tokens there, as a bag."""
-    signature = roles.signature
-    columns = [[k for k, own in enumerate(signature) if own == code] for code in dict.fromkeys(signature)]
-    return [tuple(tuple(sorted(row[k] for k in group)) for group in columns) for row in given.tolist()]
-
-
 def behave(
     subject: Network, task: Task, relation: Relation, scale: int, steps: list[Step], bases: int, generator: Generator
 ) -> list[StepBehaviour]:
@@ -328,7 +258,7 @@ def behave(
     drawn = [assignments(roles) for roles in all_roles]
     times = [max(bases, TRIALS // len(given)) for given in drawn]
     base = task.sample(scale, max(times), generator).tokens
-    tokens = [placed(roles, given, base[:k], generator) for roles, given, k in zip(all_roles, drawn, times)]
+    tokens = [fill_roles(roles, given, base[:k], generator) for roles, given, k in zip(all_roles, drawn, times)]
     query = torch.cat([torch.full((len(t),), q) for t, (q, _) in zip(tokens, steps)])
     outputs = subject.next_tokens(torch.cat(tokens).to(subject.device), scale, query).cpu()
     each = outputs.split([len(t) for t in tokens])
@@ -336,3 +266,50 @@ def behave(
         StepBehaviour(scale, q, roles.sources, roles.signature, keys_of(roles, given), out.view(len(given), -1))
         for (q, _), roles, given, out in zip(steps, all_roles, drawn, each)
     ]
+
+
+class SrcProbe(Probe):
+    """Measured SRC; signatures: the same without the test of fidelity."""
+
+    name, measures, curves, index = "src", ("src", "signatures", "iota_src"), {"src": "iota_src"}, "iota_src"
+    label, short, growth = "ι of measured SRC", "ι of SRC", "measured SRC"
+    words = OURS["src"].words
+    thresholds = (INFLUENCE, FIDELITY)
+
+    def rows(self, context: "Context") -> list[Row]:
+        subject, relation = context.coded
+        found = measured_src_at(INFLUENCE.tried, subject, *context.range, relation, context.generator)
+        usual, codes = found[INFLUENCE.tried.index(INFLUENCE.default)], {"relation": relation.words}
+        about = {**codes, **self.defaults}
+        rows = by_scale("src", usual.curve, about) + by_scale("signatures", usual.signatures(), about)
+        for each, fidelity in itertools.product(found, FIDELITY.tried):
+            tried = {"influence": each.threshold, "fidelity": fidelity}
+            rows.append(index_row("iota_src", each.curve_at(fidelity), {**codes, **tried}))
+        return rows
+
+
+class PrunedProbe(Probe):
+    """A copy without what answers in range do not need: ι of its SRC, its SRC, and exact match beyond the range."""
+
+    name, measures, curves = "pruned", ("pruned", "pruned_src", "pruned_exact_match"), {"pruned_src": "pruned"}
+    words = OURS["pruned"].words
+    thresholds = (INFLUENCE, FIDELITY)
+    factors = (2, 10)  # times the training range: where the copy is tried
+    samples = 200  # instances of each
+
+    def rows(self, context: "Context") -> list[Row]:
+        if context.pruned is None:
+            return [{"measure": "pruned", "reason": "nothing to prune: no bias for each code"}]
+        (subject, relation), task, generator = context.pruned, context.task, context.generator
+        about = {"relation": relation.words, "samples": self.samples, **self.defaults}
+        curve = measured_src(subject, *context.range, relation=relation, generator=generator).curve
+        far = reachable(subject, task, [factor * context.train_max for factor in self.factors])
+        exact = exact_by_scale(subject, task, far, self.samples, generator)
+        rows = [index_row("pruned", curve, about), *by_scale("pruned_src", curve, about)]
+        return rows + by_scale("pruned_exact_match", exact, about)
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        exact = [row for row in rows if row["measure"] == "pruned_exact_match"]
+        texts = ", ".join(f"{row['value']:.2f} at n = {row['scale']}" for row in exact)
+        found = {f"pruned to {row['relation']}": f"  exact match of the pruned copy: {texts}" for row in exact}
+        return [line for pair in found.items() for line in pair]

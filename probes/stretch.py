@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -50,12 +50,15 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, Relation
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, joined, scheme_of
-from lengthlens.probes.interchange import StepAt, roles_of, twins
 from lengthlens.probes.network import Network, network_of, task_of
-from lengthlens.probes.placements import kept_steps, own_places, placements, stand_ins
+from lengthlens.probes.probe import OURS, Probe, Row
+from lengthlens.probes.steps import StepAt, kept_steps, own_places, place_tokens, stand_ins, tokens_read, twins
 from lengthlens.runs.evaluation import EXTRAPOLATES, evaluating
 from lengthlens.tasks import Batch, Task
 from lengthlens.tasks.circuit import UNUSED
+
+if TYPE_CHECKING:
+    from lengthlens.probes.table import Context
 
 FACTORS = (2, 3, 4, 6, 10)  # times the training range
 ROWS = 32  # instances; with about ten steps each in three placements, p is known to about 0.001
@@ -191,7 +194,7 @@ class _Trial:
         answer = self.batch.tokens[:, query + 1]
         right = torch.zeros(len(answer), self.task.length(long), dtype=torch.double)
         looked = torch.zeros(self.task.length(long))
-        kept = [(kept_steps(circuit, longer, places), places) for places in placements(self.task, self.short, long)]
+        kept = [(kept_steps(circuit, longer, places), places) for places in place_tokens(self.task, self.short, long)]
         for steps, places in sorted(kept, key=lambda each: -int(each[0].sum())):
             at = places[query[steps]]
             if not looked[at].all():  # else each of its steps was looked at already
@@ -303,7 +306,7 @@ def rows_unseen(task: Task, short: int, long: int) -> tuple[Tensor, str]:
     unseen = torch.ones(len(many), LONG_ROWS)
     for name in dict.fromkeys(names):
         places = [k for k, each in enumerate(names) if each == name]
-        rows = [roles_of(many, place, tokens) for place in places]
+        rows = [tokens_read(many, place, tokens) for place in places]
         for arity in {row.shape[1] for row in rows}:
             mine = [k for k, row in zip(places, rows) if row.shape[1] == arity]
             every = torch.stack([row for row in rows if row.shape[1] == arity])  # [place, row, 1 + sources]
@@ -432,3 +435,48 @@ class _Layer:
         pattern = pattern if factor is None else pattern * factor
         mixed: Tensor = (pattern @ self.parts["v"].transpose(1, 2)).transpose(1, 2)
         return mixed
+
+
+class StretchProbe(Probe):
+    """Exact match predicted at longer scales from inputs of the training range; where it falls below 0.9, and why.
+
+    Its index is what is predicted to be missing at the shortest of these scales, twice the training range. There,
+    part_exact_match has the codes of the long input in one part of the scheme alone, which `relation` names.
+    """
+
+    name = "stretch"
+    measures = ("predicted_exact_match", "predicted_loss", "predicted_failure", "part_exact_match")
+    index = "predicted_loss"
+    label, short = "predicted failure", "predicted failure"
+    words = OURS["stretch"].words
+
+    def rows(self, context: "Context") -> list[Row]:
+        try:
+            found = stretched_match(context.subject, *context.range)
+        except UserError as error:  # no position embedding of ours, a content-addressed task, too many positions
+            return [{"measure": "predicted_exact_match", "reason": str(error)}]
+        rows = []
+        for scale, match, low, high in found.table[["scale", "exact_match", "low", "high"]].itertuples(index=False):
+            rows.append({"measure": "predicted_exact_match", "scale": scale, "value": match, "low": low, "high": high})
+        first = min(found.scales)
+        rows.append({"measure": "predicted_loss", "scale": first, "value": 1 - found.at(first)})
+        for words, match in found.parts.items():
+            rows.append({"measure": "part_exact_match", "scale": first, "value": match, "relation": words})
+        if found.fails_at is not None:
+            (low, high), last = found.interval, max(found.scales)
+            ends = {"low": low or last, "high": high or last}
+            about = {"reason": found.cause, "relation": found.at_fault}
+            rows.append({"measure": "predicted_failure", "scale": first, "value": found.fails_at, **ends, **about})
+        return rows
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        values = [row for row in rows if row["measure"] == "predicted_exact_match" and not row["reason"]]
+        texts = ", ".join(f"{row['value']:.2f} at n = {row['scale']}" for row in values)
+        failures = [row for row in rows if row["measure"] == "predicted_failure"]
+        fault = [
+            f"predicted to fail at n = {row['value']:g}: {row['reason']} {row['relation'] or ''}" for row in failures
+        ]
+        parts = [row for row in rows if row["measure"] == "part_exact_match"]
+        alone = ", ".join(f"{row['value']:.2f} in {row['relation']}" for row in parts)
+        of_parts = [f"with the codes of n = {parts[0]['scale']} in one part alone: {alone}"] if parts else []
+        return [*([f"predicted exact match: {texts}"] if texts else []), *of_parts, *map(str.strip, fault)]

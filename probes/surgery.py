@@ -37,7 +37,7 @@ from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, s
 from lengthlens.models.schemes.spec import SchemeSpec
 from lengthlens.probes.codes import Borrowed, Moved, Places
 from lengthlens.probes.network import Head, all_heads, exact_by_scale, head_named, largest_within, task_of
-from lengthlens.probes.placements import placements
+from lengthlens.probes.steps import place_tokens
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
@@ -387,7 +387,7 @@ def _stretched(task: Task | None, tokens: Tensor, long: int) -> Tensor:
         raise UserError(f"inputs of one scale at a time are stretched, not {short.tolist()}")
     if long < int(short):
         raise UserError(f"an input of scale {int(short)} does not fit into one of scale {long}")
-    return next(iter(placements(task, int(short), long)))[: tokens.shape[1]]
+    return next(iter(place_tokens(task, int(short), long)))[: tokens.shape[1]]
 
 
 # -- does the ideal relation heal? ---------------------------------------------------------------------------------

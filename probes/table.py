@@ -17,23 +17,29 @@ import torch
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
 from lengthlens.models.devices import BrokenGpuError, present_device, working_gpu
-from lengthlens.models.schemes.relation import Relation, read_forms
+from lengthlens.models.schemes.relation import Relation
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.parallel import in_parallel
-from lengthlens.probes.network import AnyModel, Network, exact_by_scale, network_of, reachable, scales_up_to, task_of
+from lengthlens.probes.network import (
+    AnyModel,
+    Network,
+    exact_by_scale,
+    network_of,
+    own_relation,
+    prune,
+    reachable,
+    scales_up_to,
+    task_of,
+)
 from lengthlens.probes.probe import PROBES, Probe, Row, by_scale, chosen
-from lengthlens.probes.pruning import own_relation, prune
 from lengthlens.probes.schema import PROBE_COLUMNS
 from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accurate
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
-from lengthlens.values import anything, list_of, map_of, parse_parquet, parsed
+from lengthlens.values import parse_parquet, parsed
 
 FILE = "probes.parquet"
-EARLIER_RELATION = "relation.json"  # where the learned relation of a run was kept before it was a probe
-
-NEEDED = {name: PROBE_COLUMNS[name] for name in ("measure", "scale", "value", "relation")}  # of a table that was kept
 
 Report = Callable[[str], None]
 
@@ -189,17 +195,16 @@ def _check_accurate(run: Run, exact: dict[int, float], force: bool) -> None:
 
 
 def stored(run: Run) -> pd.DataFrame | None:
-    """The table kept with a run, if there is one; one of an earlier version with the columns of today."""
+    """The table kept with a run, if there is one. One that lacks a column is of an earlier version, and refused."""
     if not run.has(FILE):
         return None
-    data = run.read(FILE)
     try:
-        arrow = parse_parquet(data, FILE)
-        table = parsed(lambda: arrow.to_pandas().astype(NEEDED), FILE, "a table of measurements")
-        table = table if "low" in table else table.assign(low=float("nan"), high=float("nan"))  # no probe had intervals
-        return table if "reason" in table else parsed(lambda: _converted(table), FILE, "a table of an earlier version")
+        arrow = parse_parquet(run.read(FILE), FILE)
+        table: pd.DataFrame = parsed(lambda: arrow.to_pandas().astype(PROBE_COLUMNS), FILE, "a table of this version")
+        return table
     except UserError as error:
-        raise run.damaged(FILE, f"cannot be understood: {error}") from None
+        again = f"`lengthlens probe {run.id} --again` makes it again"
+        raise run.damaged(FILE, f"cannot be understood ({error}): {again}") from None
 
 
 def kept_table(run: Run, again: bool) -> pd.DataFrame | None:
@@ -219,33 +224,6 @@ def kept_probes(table: pd.DataFrame) -> list[Probe]:
     """The probes whose rows are in a kept table. One that found nothing is named beside the rows (not in old files)."""
     named, measured = table.attrs.get("probes", ()), set(table["measure"])
     return [probe for name, probe in PROBES.items() if name in named or measured & set(probe.measures)]
-
-
-def _converted(table: pd.DataFrame) -> pd.DataFrame:
-    """A table whose thresholds are a text ("influence=0.25 fidelity=0.9"), and a reason stands under `relation`."""
-    texts = table["threshold"].fillna("")
-    numbers = pd.DataFrame([dict(part.split("=") for part in text.split()) for text in texts], index=table.index)
-    table = table.assign(**numbers.astype(float), reason=table["relation"].where(table["value"].isna()))
-    table["relation"] = table["relation"].where(table["value"].notna())
-    identity = [name for name in table.columns if name in ("run", "task", "scheme", "seed")]
-    return table.reindex(columns=[*identity, *PROBE_COLUMNS]).astype(PROBE_COLUMNS)
-
-
-def earlier_relation(run: Run) -> list[Row]:
-    """The learned relation that was kept with a run before it was a probe; nothing if there is none."""
-    if not run.has(EARLIER_RELATION):
-        return []
-    options = run.config.scheme_options
-    values = range(-options["window"], options["window"] + 1)
-    known = {form.says(value): (str(form), value) for form in read_forms(options["forms"]) for value in values}
-    rows: list[Row] = run.read_json(EARLIER_RELATION, list_of(map_of(anything())))
-
-    def with_form(row: Row) -> Row:
-        if "text" in row:
-            row["form"], row["form_value"] = known[row.pop("text").split(" ", 5)[5]]  # layer 0 head 1 reads i−j = n
-        return row
-
-    return parsed(lambda: list(map(with_form, rows)), f"run '{run.id}': {EARLIER_RELATION}", "a learned relation")
 
 
 class Probed(NamedTuple):

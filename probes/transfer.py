@@ -19,7 +19,7 @@ step's own readout decodes only that, the cover number is 2 at every n.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -30,8 +30,12 @@ from torch import Generator, Tensor
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.probes.network import AnyModel, Network, answer_queries, network_of, scales_up_to, task_of
+from lengthlens.probes.probe import OURS, Probe, Row, by_scale, index_row, records
 from lengthlens.probes.schema import BAR
 from lengthlens.tasks import Task
+
+if TYPE_CHECKING:
+    from lengthlens.probes.table import Context
 
 Labels = Literal["model", "true"]
 READOUTS = ("linear", "sequential")
@@ -336,3 +340,30 @@ class BatchedRidge(_Readout):
         system = X.mT @ X + torch.diag_embed(penalty)
         weights: Tensor = torch.linalg.solve(system, X.mT @ (2 * wanted - 1))
         return weights
+
+
+class TransferProbe(Probe):
+    """Accuracy of readouts from each layer's output, fitted at fit_scale and tested at scale, with its control.
+
+    cover: the least number of those readouts, for each scale.
+    """
+
+    name, measures, index = "transfer", ("transfer", "cover", "iota_cover"), "iota_cover"
+    label, short, curves = "ι of cover number", "ι of cover", {"cover": "iota_cover"}
+    words = OURS["transfer"].words
+    thresholds = (BAR,)
+
+    def rows(self, context: "Context") -> list[Row]:
+        found = readout_transfer(
+            context.subject, *context.range, beyond=context.beyond, layers=context.layers, generator=context.generator
+        )
+        layer = {hook: int(hook.split(".")[1]) for hook, _ in found.accuracy}  # 1 in blocks.1.hook_resid_post
+        rows = records(found.by_scale())
+        for row in rows:
+            row.update(measure="transfer", value=row.pop("accuracy"), layer=layer[row.pop("hook")])
+        for hook, readout in found.accuracy:
+            about = {"layer": layer[hook], "readout": readout}
+            covers = {bar: found.cover(hook, readout, bar) for bar in BAR.tried}
+            rows += by_scale("cover", covers[BAR.default], {**about, **self.defaults})
+            rows += [index_row("iota_cover", cover, {**about, "bar": bar}) for bar, cover in covers.items()]
+        return rows

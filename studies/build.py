@@ -254,13 +254,10 @@ def score_rows(scores: Sequence[Row]) -> list[Row]:
 def probe_rows(run: Run) -> list[Row]:
     """The rows that are kept with a run since it was probed; none if it was not."""
     # Imports TransformerLens, which reading a study does without.
-    from lengthlens.probes.table import earlier_relation, plain_rows, stored
+    from lengthlens.probes.table import plain_rows, stored
 
     table = stored(run)
-    if table is None:
-        return earlier_relation(run)
-    rows = plain_rows(table.replace({"measure": {"exact_match": "probe_exact_match"}}))
-    return rows if any(row["measure"] == "relation" for row in rows) else rows + earlier_relation(run)
+    return [] if table is None else plain_rows(table.replace({"measure": {"exact_match": "probe_exact_match"}}))
 
 
 def cell_rows(config: RunConfig, test_max: int, cases: dict[tuple[str, int], Case] | None = None) -> list[Row]:

@@ -10,9 +10,8 @@ from lengthlens.errors import UserError
 from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build
-from lengthlens.probes.interchange import StepAt, interchange_src, roles_of, twins
-from lengthlens.probes.marks import exchanged, known_by
-from lengthlens.probes.placements import kept_steps, placements
+from lengthlens.probes.interchange import exchanged, interchange_src, known_by
+from lengthlens.probes.steps import StepAt, kept_steps, place_tokens, tokens_read, twins
 from lengthlens.probes.stretch import stretched_match
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
@@ -247,9 +246,9 @@ def test_each_step_is_in_one_class_whose_first_step_is_its_own() -> None:
 @pytest.mark.parametrize("name", ["addition", "multiplication-by-digit", "parity-cot", "reverse"])
 def test_twins_are_instances_of_the_task_with_the_wanted_tokens(name: str) -> None:
     task, generator = TASKS[name], torch.Generator().manual_seed(1)
-    wanted = roles_of(task.circuit(6), 2, task.sample(6, 40, generator).tokens)
+    wanted = tokens_read(task.circuit(6), 2, task.sample(6, 40, generator).tokens)
     tokens, found = twins(task, StepAt(4, 1), wanted, generator)
-    assert found.any() and (roles_of(task.circuit(4), 1, tokens)[found] == wanted[found]).all()
+    assert found.any() and (tokens_read(task.circuit(4), 1, tokens)[found] == wanted[found]).all()
     assert all(bool((task.parse(task.render(row)).tokens[0] == row).all()) for row in tokens[found])
     wanted[:, 1] = task.ids["="]  # which no symbol can be
     assert not twins(task, StepAt(4, 1), wanted, generator)[1].any()
@@ -321,9 +320,9 @@ def test_the_cause_names_codes_of_every_kind(task: str, scheme: str, scale: int,
 def test_some_placement_keeps_the_sources_of_every_step(name: str) -> None:
     task = TASKS[name]
     few, many = task.circuit(8), task.circuit(20)
-    kept = torch.stack([kept_steps(few, many, places) for places in placements(task, 8, 20)])
+    kept = torch.stack([kept_steps(few, many, places) for places in place_tokens(task, 8, 20)])
     assert kept.any(0).all()
-    for places in placements(task, 8, 20):
+    for places in place_tokens(task, 8, 20):
         assert (places.diff() > 0).all() and places[0] == 0 and places[-1] == task.length(20) - 1
 
 

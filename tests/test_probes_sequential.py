@@ -10,9 +10,9 @@ from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.lrc import measured_lrc
-from lengthlens.probes.network import Network, exact_by_scale
-from lengthlens.probes.pruning import own_relation
-from lengthlens.probes.src import CodeRole, Roles, assignments, influence, keys_of, measured_src, placed
+from lengthlens.probes.network import Network, exact_by_scale, own_relation
+from lengthlens.probes.src import influence, measured_src
+from lengthlens.probes.steps import CodeRole, Roles, assignments, fill_roles, keys_of
 from lengthlens.probes.transfer import readout_transfer
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.trainer import Trainer
@@ -90,7 +90,7 @@ def test_assignments_are_the_same_for_steps_alike_and_never_too_many():
 def test_tokens_are_placed_at_random_among_the_keys_of_a_code():
     roles = Roles((2,), (CodeRole((0, 5), (7, 8), 1, (1, 2, 3)),))
     base = torch.zeros(500, 6, dtype=torch.long)
-    tokens = placed(roles, torch.tensor([[7]]), base, torch.Generator().manual_seed(0))
+    tokens = fill_roles(roles, torch.tensor([[7]]), base, torch.Generator().manual_seed(0))
     assert (tokens.sum(1) == 7).all()
     assert ((tokens == 7).double().mean(0)[1:4] - 1 / 3).abs().max() < 0.1
 

@@ -8,10 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from lengthlens.cli import main
+from lengthlens.files import StorageError
 from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.probes.probe import PROBES, Probe
 from lengthlens.probes.schema import PROBE_COLUMNS
-from lengthlens.probes.table import FILE, kept_probes, probe_model, stored
+from lengthlens.probes.table import FILE, is_probed, probe_model, probe_run, stored
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
@@ -120,28 +121,16 @@ def test_a_learned_relation_is_a_row_for_each_form_and_value():
     assert row["value"] > 0 and "i−j−n: 0" in row["relation"]
 
 
-def test_a_table_of_an_earlier_version_has_the_columns_of_today(store, tmp_path):
+def test_a_table_of_an_earlier_version_is_measured_again(store, tmp_path):
     run = Run(shutil.copytree(store.find("copy_ideal").path, tmp_path / "copy_ideal"))
-    about = {"run": run.id, "task": "copy", "scheme": "ideal", "seed": 0, "accurate": True}
-    rows = [
-        {"measure": "exact_match", "scale": 4, "value": 1.0},
-        {
-            "measure": "iota_src",
-            "scale": 4,
-            "value": 0.5,
-            "threshold": "influence=0.25 fidelity=0.9",
-            "relation": "i−j",
-        },
-        {"measure": "pruned", "relation": "nothing to prune: no bias for each code"},
-    ]
+    rows = [{"measure": "iota_src", "scale": 4, "value": 0.5, "threshold": "influence=0.25 fidelity=0.9"}]
     with run.locked():
-        run.write(FILE, pd.DataFrame([{**about, **row} for row in rows]).to_parquet(None, index=False))
-    found = stored(run)
-    assert list(found) == ["run", "task", "scheme", "seed", *PROBE_COLUMNS]
-    index, pruned = found.to_dict("records")[1:]
-    assert (index["influence"], index["fidelity"], index["relation"]) == (0.25, 0.9, "i−j")
-    assert pruned["reason"].startswith("nothing to prune") and pd.isna(pruned["relation"])
-    assert [probe.name for probe in kept_probes(found)] == ["src", "pruned"]
+        run.write(FILE, pd.DataFrame(rows).to_parquet(None, index=False))
+    with pytest.raises(StorageError, match="of this version"):
+        stored(run)
+    assert not is_probed(run)
+    probe_run(run, ["src"], force=True, again=True)
+    assert list(stored(run)) == ["run", "task", "scheme", "seed", *PROBE_COLUMNS]
 
 
 def test_a_probe_that_finds_nothing_is_not_tried_again(store, monkeypatch):

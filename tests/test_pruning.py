@@ -10,8 +10,7 @@ from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.schemes import Sizes, make_scheme
 from lengthlens.models.schemes.relation import LevelledTable
 from lengthlens.probes.lrc import measured_lrc
-from lengthlens.probes.network import exact_by_scale
-from lengthlens.probes.pruning import prune
+from lengthlens.probes.network import exact_by_scale, prune
 from lengthlens.probes.src import measured_src
 from lengthlens.probes.table import probe_model
 from lengthlens.tasks import TASKS

@@ -16,7 +16,7 @@ from lengthlens.models.schemes.relation import CodeTable
 from lengthlens.models.schemes.scheme import Positions, PositionScheme
 from lengthlens.models.schemes.spec import WRAPPERS, scheme_rows
 from lengthlens.models.transformer import build
-from lengthlens.probes.pruning import own_relation, prune
+from lengthlens.probes.network import own_relation, prune
 from lengthlens.runs.config import RunConfig
 from lengthlens.tasks import TASKS
 from lengthlens.theory.grid import verdict_grid

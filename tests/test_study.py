@@ -1,6 +1,5 @@
 """A study: the one table that analyses, figures and the page are made from."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from lengthlens.probes.schema import STUDY_COLUMNS
 from lengthlens.probes.table import probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluate
-from lengthlens.runs.run import Run, Status
+from lengthlens.runs.run import Status
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
 from lengthlens.studies import build
@@ -122,16 +121,6 @@ def test_making_a_study_leaves_every_file_as_it_was(store: RunStore) -> None:
     before = files()
     study(store, pola_targets=[])
     assert files() == before
-
-
-def test_a_relation_that_was_kept_before_it_was_a_probe_is_read(store: RunStore, tmp_path: Path) -> None:
-    run = shutil.copytree(store.run(CONFIGS[0]).path, tmp_path / CONFIGS[0].id)
-    before = {"measure": "relation", "layer": 1, "head": 0, "value": 2.5, "relation": "surviving forms i−j−n: 1"}
-    with Run(run).locked():
-        Run(run).write_json("relation.json", [{**before, "text": "layer 1 head 0 reads i−j = n+1"}])
-    (row,) = of(study(RunStore(tmp_path), pola_targets=[]), "relation").to_dict("records")
-    assert {name: row[name] for name in before} == before
-    assert (row["form"], row["form_value"]) == ("i−j−n", 1)
 
 
 def test_pola_rows_are_those_of_the_theory(table: pd.DataFrame) -> None:

@@ -16,7 +16,7 @@ from lengthlens.models.schemes.spec import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.codes import counterparts
 from lengthlens.probes.network import exact_by_scale
-from lengthlens.probes.placements import placements
+from lengthlens.probes.steps import place_tokens
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import few
 
@@ -92,7 +92,7 @@ def test_every_move_is_what_it_says(small_model: Callable[..., HookedModel]) -> 
     model, tokens = small_model("learned"), instances(5)
     table, length = model.W_pos.detach().clone(), tokens.shape[1]
     order = torch.randperm(length - 1, generator=torch.Generator().manual_seed(7)) + 1
-    stretched = next(placements(COPY, 5, 8))
+    stretched = next(place_tokens(COPY, 5, 8))
     moves: list[tuple[dict[str, Any], Tensor]] = [
         ({"shift": 4}, torch.arange(length) + 4),
         ({"clamp": 6}, torch.arange(length).clamp(max=6)),

@@ -44,7 +44,7 @@ from lengthlens.models import pretrained  # noqa: E402
 from lengthlens.models.checkpoints import read_checkpoint, token_ids  # noqa: E402
 from lengthlens.models.config import ModelConfig  # noqa: E402
 from lengthlens.models.interop import hooked_fields  # noqa: E402
-from lengthlens.probes.table import earlier_relation, stored  # noqa: E402
+from lengthlens.probes.table import stored  # noqa: E402
 from lengthlens.runs.repair import repair  # noqa: E402
 from lengthlens.runs.run import CONFIG, LOG, MANIFEST, MODEL, Run  # noqa: E402
 from lengthlens.runs.store import RunStore  # noqa: E402
@@ -199,7 +199,6 @@ class Attack:
         looks: list[Callable[[], object]] = [
             check, run.facts, run.verified, store.listing, store.table, checkpoint, lambda: stored(run),
             lambda: store.table(lambda name, why: left.append(name)), lambda: repair(run, store, dry_run=True),
-            lambda: earlier_relation(run),
         ]  # fmt: skip
         looks = [check, *self.chance.sample(looks[1:], 5)]
         if self.path.name in (MODEL, CONFIG) or self.chance.random() < 0.1:
