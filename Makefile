@@ -15,7 +15,7 @@ CODE = $(wildcard tasks/*.py models/schemes/*.py theory/*.py analyses/*.py)
 # Compiled modules are kept: without them each of the processes that tests start compiles the package anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: reproduce test test-slow test-gpu listings lint types check apart bench fuzz faults docs docs-serve notebooks dist clean
+.PHONY: reproduce test test-slow test-gpu lint types check apart bench fuzz faults docs docs-serve notebooks dist clean
 
 # From nothing to the page, in ten minutes on two cores: train, evaluate, probe, judge, draw. Results go to out/; what is
 # there already is not done again. PRESET=smoke is a minute, PRESET=full is for a GPU or a cluster.
@@ -54,13 +54,6 @@ apart: $(INSTALLED)
 test-slow: $(INSTALLED)
 	$(CPU) $(BIN)/pytest -q -n $(JOBS) -m slow --ignore $(APART) tests
 	$(CPU) $(BIN)/pytest -q -n $(JOBS) -m slow $(APART)
-
-# What listings show by default, and all verdicts: it comes with the package. To be made anew when tasks, schemes or
-# theory have changed.
-listings: $(INSTALLED)
-	rm -rf commands/listed out/listed
-	for kind in tasks schemes "verdict --all"; do XDG_CACHE_HOME=out/listed $(BIN)/lengthlens $$kind > /dev/null || exit 1; done
-	mv out/listed/lengthlens commands/listed
 
 # For who has a GPU: what only a GPU can show, and the same tests as on the pretended ones. Nobody has run it yet.
 test-gpu: $(INSTALLED)

@@ -134,7 +134,7 @@ def listings(sides: list[Side]) -> None:
 
 
 def verdicts(sides: list[Side]) -> None:
-    """Computed anew: `verdict --all` by itself shows what came with the package or was kept."""
+    """Computed anew: `verdict --all` by itself shows what is in the cache."""
     for jobs in ("1", "2"):
         found = compare(f"all verdicts, {jobs} jobs", sides, [jobs], VERDICTS, clock=True)
         rows = {name: json.loads(text) for name, text in found.items()}

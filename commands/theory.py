@@ -1,36 +1,58 @@
 """Commands that need no training: tasks, their instances and complexity, position embeddings, POLA, and verdicts."""
 
+import json
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lengthlens.commands.listing import Rows, listed
 from lengthlens.commands.options import MOST_SCALE, Whole, as_json, plot_file, scheme_option
 from lengthlens.commands.terminal import print_json, print_table, progress, save_figure
 from lengthlens.errors import UserError
+from lengthlens.files import cache_directory, make_directory, write_whole
+from lengthlens.plugins.fingerprint import code_version
+from lengthlens.plugins.registry import named_anywhere
+
+Rows = list[dict[str, Any]]
 
 
-def task_listing() -> Rows:
-    from lengthlens.tasks import TASKS
-    from lengthlens.tasks.complexity import task_rows
+def cached(name: str, make: Callable[[], Rows]) -> Rows:
+    """Rows that follow from the code alone, from the user's cache if they are of this code; else made, and cached.
 
-    return task_rows(TASKS.values())
-
-
-def scheme_listing() -> Rows:
-    from lengthlens.models.schemes.spec import scheme_rows
-
-    return scheme_rows()
+    With plug-ins they follow from more than this code, and are made every time.
+    """
+    if named_anywhere():
+        return make()
+    folder = cache_directory()
+    path = folder / f"{name}-{code_version()}.json"
+    with suppress(OSError, ValueError):
+        known: Rows = json.loads(path.read_bytes())
+        return known
+    rows = make()
+    with suppress(UserError, OSError):  # where nothing can be written, a listing takes its time
+        make_directory(folder)
+        for old in folder.glob(f"{name}-*"):
+            old.unlink()
+        write_whole(path, json.dumps(rows).encode())
+    return rows
 
 
 @click.command()
 @as_json
 def tasks(as_json: bool) -> None:
     """List the tasks: an example at n = 4, vocabulary, sequence length and declared SRC."""
-    rows = listed("tasks", task_listing)
+
+    def make() -> Rows:
+        from lengthlens.tasks import TASKS
+        from lengthlens.tasks.complexity import task_rows
+
+        return task_rows(TASKS.values())
+
+    rows = cached("tasks", make)
     cells = [
         {
             "task": row["name"],
@@ -103,7 +125,13 @@ def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, 
 @as_json
 def schemes(as_json: bool) -> None:
     """List the position embeddings: where each acts, which position pairs it treats alike, its options."""
-    rows = listed("schemes", scheme_listing)
+
+    def make() -> Rows:
+        from lengthlens.models.schemes.spec import scheme_rows
+
+        return scheme_rows()
+
+    rows = cached("schemes", make)
     cells = [
         {
             "scheme": row["name"],
@@ -198,7 +226,7 @@ def show_grid(jobs: int, plot: Path | None, as_json: bool, task: str | None, sch
             found = verdict_grid(chosen, under, **scales, progress=told, jobs=jobs)
         return found.to_dict("records")  # type: ignore[return-value]
 
-    rows = make() if task or scheme else listed("verdicts-{train_max}-{test_max}".format(**scales), make)
+    rows = make() if task or scheme else cached("verdicts-{train_max}-{test_max}".format(**scales), make)
     cells = [{name: row[name] for name in ("task", "scheme", "verdict")} for row in rows]
     print_json(rows) if as_json else print_table(cells)
     if plot:

@@ -49,7 +49,10 @@ def code_version() -> str:
     """
     root = Path(__file__).resolve().parent.parent
     rooms = [path.parent for path in root.glob("*/__init__.py")]  # tests, docs and an environment are no rooms
-    paths = sorted([*root.glob("*.py"), *(path for room in rooms for path in room.rglob("*.py"))])
+    kinds = (".py", ".html", ".css", ".js")  # a page follows from its templates, too
+    paths = sorted(
+        p for p in [*root.glob("*.py"), *(p for room in rooms for p in room.rglob("*"))] if p.suffix in kinds
+    )
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())

@@ -30,8 +30,8 @@ import torch
 
 from lengthlens.analyses.table import CELL, OF_CELLS, as_study, read_study
 from lengthlens.errors import UserError, unknown
-from lengthlens.files import sha256
 from lengthlens.models.schemes import SchemeSpec
+from lengthlens.plugins.fingerprint import code_version
 from lengthlens.probes.schema import STUDY_COLUMNS
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import best_rows, is_accurate
@@ -119,7 +119,7 @@ class Kept:
     """What an earlier study says, if it was made by the same code: of runs whose files are the same, and of cells."""
 
     def __init__(self, earlier: tuple[pd.DataFrame, Mapping[str, Any]] | None) -> None:
-        known = earlier is not None and earlier[1].get("code") == code_digest()
+        known = earlier is not None and earlier[1].get("code") == code_version()
         self.table, about = earlier if known and earlier is not None else (as_frame([]), {})
         self.digests = about.get("digests", {})
         self.same: set[str] = set()
@@ -151,13 +151,6 @@ def earlier_study(path: Path) -> tuple[pd.DataFrame, dict[str, Any]] | None:
     with suppress(UserError):
         return read_study(path) if path.exists() else None
     return None
-
-
-def code_digest() -> str:
-    """Changes with all code that a study follows from."""
-    root, rooms = Path(__file__).resolve().parent.parent, ("tasks", "models", "theory", "runs", "probes", "studies")
-    paths = sorted(path for room in rooms for path in (root / room).rglob("*.py"))
-    return sha256(b"".join(sha256(path.read_bytes()).encode() for path in paths))[:16]
 
 
 def ended(store: RunStore, runs: Iterable[Run | str] | None = None, left_out: LeftOut | None = None) -> list[Run]:
@@ -319,7 +312,7 @@ def provenance(
 
     about = {"made": made, "command": command, "machine": machine_class(), "versions": library_versions()}
     over, named = ended(store, runs), {"title": title} if title else {}
-    made_of = {"configs": {run.id: run.config.to_dict() for run in over}, "code": code_digest()}
+    made_of = {"configs": {run.id: run.config.to_dict() for run in over}, "code": code_version()}
     digests = {run.id: run.digest() for run in over}  # by which a later study knows what is new
     return about | named | {"held_out": list(held_out), **made_of, "digests": digests}
 

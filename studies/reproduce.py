@@ -3,12 +3,10 @@
 What is finished is not done again, so that after an interruption the same call goes on where it was.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +15,7 @@ from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import write_study
 from lengthlens.errors import UserError
 from lengthlens.files import read_whole, remove_quietly, sha256, write_whole
+from lengthlens.plugins.fingerprint import code_version
 from lengthlens.probes.table import Probed, is_probed, is_ready, probe_all
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore, each_sound
@@ -29,7 +28,6 @@ from lengthlens.values import map_of, parse_json, record, text
 STUDY, PROVENANCE, PAGE, FIGURES = "study.parquet", "provenance.json", "index.html", "figures"
 STAMP = ".shown"  # what study, figures and page were made of, and their checksums
 STAMP_RULE = record("stamp", {"made_of": text(), "files": map_of(text())})
-ROOMS = ("tasks", "models", "theory", "runs", "probes", "analyses", "studies")  # whose code decides what a study shows
 
 # Seconds on one core, for the time left: of a step of training, of probing a run, of the rest. As measured, roughly.
 STEP_COST, PROBE_COST, REST_COST = 0.012, 12.0, {"study": 10.0, "figures": 30.0, "page": 20.0}
@@ -152,14 +150,8 @@ def show(name: str, chosen: Preset, store: RunStore, runs: Sequence[Run], out: P
 
 def fingerprint(preset: str, runs: Sequence[Run]) -> str:
     """Of all that study, figures and page are made of: what the study consists of, files of runs, and the code."""
-    known = hashlib.sha256(preset.encode())
-    for run in runs:
-        known.update(json.dumps([run.id, run.manifest()], sort_keys=True).encode())
-    for room in ROOMS:
-        folder = Path(str(files("lengthlens"))) / room
-        for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".html", ".css", ".js")):
-            known.update(path.read_bytes())
-    return known.hexdigest()
+    manifests = [[run.id, run.manifest()] for run in runs]
+    return sha256(json.dumps([preset, code_version(), manifests], sort_keys=True).encode())
 
 
 def write_stamp(out: Path, made_of: str, paths: Iterable[Path]) -> None:

@@ -445,8 +445,8 @@ def test_results_show_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[s
         trained.model.predict("^ x =")
 
 
-def test_a_listing_is_kept_and_needs_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lengthlens.commands import listing
+def test_a_listing_is_cached_until_the_code_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lengthlens.commands import theory
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made: list[int] = []
@@ -455,15 +455,12 @@ def test_a_listing_is_kept_and_needs_no_torch(tmp_path: Path, monkeypatch: pytes
         made.append(1)
         return [{"n": 1}]
 
-    monkeypatch.setattr(listing, "named_anywhere", lambda: False)
-    assert listing.listed("mine", make) == listing.listed("mine", make) == [{"n": 1}] and made == [1]
-    (kept,) = (tmp_path / "lengthlens").iterdir()
-    kept.write_bytes(kept.read_bytes()[:-9])  # damaged: made again
-    assert listing.listed("mine", make) == [{"n": 1}] and made == [1, 1]
-    monkeypatch.setattr(listing, "SHIPPED", kept.parent)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    assert listing.listed("mine", make) == [{"n": 1}] and made == [1, 1]  # it came with the package
-    monkeypatch.setattr(listing, "state_of_code", lambda: "other")
-    assert listing.listed("mine", make) and made == [1, 1, 1]
-    monkeypatch.setattr(listing, "named_anywhere", lambda: True)
-    assert listing.listed("mine", make) and made == [1, 1, 1, 1]
+    monkeypatch.setattr(theory, "named_anywhere", lambda: False)
+    assert theory.cached("mine", make) == theory.cached("mine", make) == [{"n": 1}] and made == [1]
+    (path,) = (tmp_path / "lengthlens").iterdir()
+    path.write_bytes(path.read_bytes()[:-3])  # damaged: made again
+    assert theory.cached("mine", make) == [{"n": 1}] and made == [1, 1]
+    monkeypatch.setattr(theory, "code_version", lambda: "other")
+    assert theory.cached("mine", make) and made == [1, 1, 1] and not path.exists()
+    monkeypatch.setattr(theory, "named_anywhere", lambda: True)
+    assert theory.cached("mine", make) and made == [1, 1, 1, 1]
