@@ -1,9 +1,9 @@
-"""Registries that classes from outside may join, and where such classes are loaded from.
+"""Registries that users' classes may join, and how such classes are loaded.
 
 A plug-in is a file (``mine.py``) or a module (``package.module``) that registers classes when it is imported. It is
-loaded by name (`load_plugin`, the option ``--plugin``); those that the variable LENGTHLENS_PLUGINS lists, and those
-that installed packages offer as entry points ``lengthlens.plugins``, are loaded when a name is first not found, or all
-names are listed. Code is run because the user named it or installed it, never because a stored run asks for it.
+loaded by name (`load_plugin`, the option ``--plugin``). The plug-ins in the variable LENGTHLENS_PLUGINS, and those that
+installed packages offer as entry points ``lengthlens.plugins``, are loaded once a name is unknown or all names are
+listed. Code is run because the user named it or installed it, never because a stored run asks for it.
 """
 
 import hashlib
@@ -28,8 +28,8 @@ Thing = TypeVar("Thing")
 VARIABLE, GROUP = "LENGTHLENS_PLUGINS", "lengthlens.plugins"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # such that it can be part of a directory's name
 
-# The class that one derives from, by where it is defined; the registry that then is meant, and its module. Texts,
-# since the rooms named here import this one.
+# For each base class, by where it is defined, the module and the name of its registry. Texts, since these modules
+# import this one.
 CONTRACTS = {
     "lengthlens.tasks.task.Task": ("lengthlens.tasks", "TASKS"),
     "lengthlens.models.schemes.scheme.PositionScheme": ("lengthlens.models.schemes.spec", "SCHEMES"),
@@ -39,18 +39,18 @@ CONTRACTS = {
 
 
 class Origin(NamedTuple):
-    """Where something from outside comes from, and what its definition is."""
+    """Where a user's class comes from, and what its definition is."""
 
     plugin: str  # what to load; "" where it was defined by hand, in a notebook or at a prompt
     fingerprint: str
 
 
 class PluginError(UserError):
-    """Something from outside is asked for, and it is not loaded, or not as it was."""
+    """A stored run needs a user's class that is not loaded, or that has changed."""
 
 
 class Extensible(Registry[Value]):
-    """A registry that outside classes may join; it knows where each of them comes from.
+    """A registry that users' classes may join; it knows where each of them comes from.
 
     Arguments: as those of a `Registry`; `classes` says that the entries are classes, not objects of them.
     """
@@ -60,15 +60,10 @@ class Extensible(Registry[Value]):
         self.kind, self.classes = kind, classes
         self._origins: dict[str, Origin] = {}
 
-    def add(self, name: str, value: Value) -> None:
-        """Add an entry from outside; a name that is taken is refused."""
-        super().add(name, value)
-        self._origins[name] = Origin(place_of(value), fingerprint(value))
-
     def put(self, name: str, value: Value, origin: Origin) -> None:
-        """Add an entry, in place of what the same plug-in had under the name; other names that are taken are refused.
+        """Add a user's entry. It replaces what the same plug-in had under this name, and no other.
 
-        A cell of a notebook that is run again, or a worker that gets a changed class, replaces its own class.
+        So a cell of a notebook may be run again, and a worker may get a class that has changed.
         """
         known, before = self._origins.get(name), self._entries.get(name)
         if before is not None and (known is None or (known.plugin, called(before)) != (origin.plugin, called(value))):
@@ -81,11 +76,11 @@ class Extensible(Registry[Value]):
         self._origins.pop(name, None)
 
     def origin(self, name: str) -> Origin | None:
-        """Where an entry comes from; None for one of this project, and for a name that is not there."""
+        """Where a user's entry comes from; None for an entry of this project, and for an unknown name."""
         return self._origins.get(name) if name in self else None
 
     def same(self, name: str, stored: Origin) -> None:
-        """Refuse, with a sentence that says what to load, if an entry is not the one that was stored."""
+        """Refuse an entry that is not the one that was stored; the sentence says what to load."""
         what, load_it = f"{self.kind} '{name}'", f"load it with --plugin {stored.plugin}, or name it in {VARIABLE}"
         now = self.origin(name)
         if name not in self and not stored.plugin:
@@ -93,14 +88,14 @@ class Extensible(Registry[Value]):
         if name not in self:
             raise PluginError(f"{what} comes from plug-in '{stored.plugin}', which is not loaded: {load_it}")
         if now is None or now.fingerprint != stored.fingerprint:
-            held = "lengthlens" if now is None else f"'{now.plugin}'" if now.plugin else "this session"
+            home = "lengthlens" if now is None else f"'{now.plugin}'" if now.plugin else "this session"
             raise PluginError(
-                f"{what} has changed: this was made with definition {stored.fingerprint}, and {held} has "
-                f"{now.fingerprint if now else 'one of its own'} now: bring the earlier one back to go on with it"
+                f"{what} has changed: this was made with definition {stored.fingerprint}, and {home} has "
+                f"{now.fingerprint if now else 'another'} now: restore the earlier definition to use it"
             )
 
     def outside(self) -> dict[str, Origin]:
-        """The entries that came from outside, by name."""
+        """The origins of the users' entries, by name."""
         return dict(self._origins)
 
     def __getitem__(self, name: str) -> Value:
@@ -109,7 +104,7 @@ class Extensible(Registry[Value]):
         try:
             return super().__getitem__(name)
         except UnknownNameError as error:
-            raise UnknownNameError(f"{error}; one of your own is known with --plugin FILE.py") from None
+            raise UnknownNameError(f"{error}; load a plug-in with --plugin FILE.py") from None
 
     def __contains__(self, name: object) -> bool:
         if name not in self._entries:
@@ -165,7 +160,7 @@ def register(thing: Thing) -> Thing:
 
 
 def registry_for(kind: type) -> Extensible[Any]:
-    """The registry that a class belongs into."""
+    """The registry that a class belongs to."""
     for base in kind.__mro__:
         if (home := CONTRACTS.get(f"{base.__module__}.{base.__qualname__}")) is not None:
             return named_registry(home[1])
@@ -192,7 +187,7 @@ def named_registry(kind: str) -> Extensible[Any]:
 
 
 def place_of(value: Any) -> str:
-    """What to load to get a class: the plug-in that is being loaded now, else the file or module it is defined in."""
+    """What to load to get a class: the plug-in that is being loaded now, or the file or module that defines it."""
     if _state.loading:
         return _state.loading[-1]
     kind = value if isinstance(value, type) else type(value)
@@ -216,15 +211,15 @@ class _State:
 
     def __init__(self) -> None:
         self.loaded: dict[str, str] = {}  # plug-ins, by file or module: what they are called
-        self.loading: list[str] = []  # those that are being loaded, outermost first
-        self.named: str | None = None  # the value of LENGTHLENS_PLUGINS that has been seen to
+        self.loading: list[str] = []  # plug-ins that are being loaded, outermost first
+        self.named: str | None = None  # the value of LENGTHLENS_PLUGINS whose plug-ins are loaded
 
 
 _state = _State()
 
 
 def load_plugin(plugin: str) -> str:
-    """Load a plug-in, a file or a module, unless it is loaded already. Returns its name, which is kept with runs.
+    """Load a plug-in, a file or a module, unless it is loaded already. Returns its name, which is stored with runs.
 
     Errors: UserError, in one sentence with file and line, if there is none or its code fails.
     """
@@ -243,7 +238,7 @@ def load_plugin(plugin: str) -> str:
 
 @contextmanager
 def _as_plugin(name: str) -> Iterator[None]:
-    """What is registered meanwhile belongs to this plug-in; if its code fails, nothing of it stays."""
+    """All that is registered meanwhile belongs to this plug-in; if its code fails, nothing of it stays."""
     before = {kind: set(registry.outside()) for kind, registry in registries().items()}
     _state.loading.append(name)
     try:
@@ -261,7 +256,7 @@ def _as_plugin(name: str) -> Iterator[None]:
 
 
 def _run_file(path: Path) -> None:
-    """Import a file under a name of its own. Modules beside it can be imported, as if it were run as a program."""
+    """Import a file under a name made from its path. It can import modules beside it, as a program can."""
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     name = f"lengthlens_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
@@ -277,7 +272,7 @@ def _run_file(path: Path) -> None:
 
 
 def _import(module: str) -> None:
-    """Import a module by name, also from the directory in which the user is."""
+    """Import a module by name, also from the current directory."""
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 (a text is compared)
         sys.path.append(os.getcwd())  # noqa: PTH109
     importlib.invalidate_caches()
@@ -288,8 +283,8 @@ def _import(module: str) -> None:
 def _where(error: BaseException) -> str:
     """The file and line of the plug-in at which it failed."""
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-    own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}: " if own else ""
+    theirs = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    return f"{Path(theirs[-1].filename).name}, line {theirs[-1].lineno}: " if theirs else ""
 
 
 def load_named() -> None:
@@ -307,16 +302,16 @@ def load_named() -> None:
     for entry in entry_points(group=GROUP) if first else ():
         try:
             with _as_plugin(entry.module):
-                found = entry.load()
-                if isinstance(found, type):
-                    register(found)
+                thing = entry.load()
+                if isinstance(thing, type):
+                    register(thing)
             _state.loaded[entry.module] = entry.module
         except UserError as error:  # someone else's package must not stop everything
             warnings.warn(f"entry point '{entry.name}' is left out: {error}", stacklevel=2)
 
 
 def named_anywhere() -> bool:
-    """Whether there is any plug-in to load or loaded, found out without loading one."""
+    """Whether any plug-in is loaded or could be, without loading one."""
     return bool(_state.loaded or os.environ.get(VARIABLE) or entry_points(group=GROUP))
 
 
@@ -327,9 +322,9 @@ class WorkerPlugins(NamedTuple):
     """What a worker needs to know the names that this process knows."""
 
     plugins: tuple[str, ...]  # files and modules to load
-    folders: tuple[str, ...]  # where this process finds modules of the user's own; a worker may stand elsewhere
+    folders: tuple[str, ...]  # from which this process imports the user's modules; a worker may run elsewhere
     origins: tuple[tuple[str, str, Origin], ...]  # registry, name and definition of all that the plug-ins registered
-    objects: bytes  # what was registered otherwise, pickled; by value where no module has it, as in a notebook
+    objects: bytes  # what was registered otherwise, pickled; by value if no module has it, as in a notebook
 
 
 def plugins_for_workers() -> WorkerPlugins:
@@ -346,29 +341,27 @@ def plugins_for_workers() -> WorkerPlugins:
     used = {origin.plugin for *_, origin in from_plugins}
     plugins = tuple(key for key, name in _state.loaded.items() if name in used)
     folders = [str(Path(folder).resolve()) for folder in sys.path]
-    own = tuple(folder for folder in folders if not folder.startswith((sys.prefix, sys.base_prefix)))
-    return WorkerPlugins(plugins, own, from_plugins, cloudpickle.dumps(objects) if objects else b"")
+    theirs = tuple(folder for folder in folders if not folder.startswith((sys.prefix, sys.base_prefix)))
+    return WorkerPlugins(plugins, theirs, from_plugins, cloudpickle.dumps(objects) if objects else b"")
 
 
 def load_in_worker(wanted: WorkerPlugins) -> None:
     """Load in a worker what the process that sent it work has loaded, with the same definitions.
 
-    A worker of a cluster lives longer than what it is sent: a plug-in that has changed meanwhile is loaded again.
+    A worker of a cluster outlives the tasks it is sent: a plug-in that has changed meanwhile is loaded again.
     """
     sys.path += [folder for folder in wanted.folders if folder not in sys.path]
+    here = [(named_registry(kind).outside().get(name), origin) for kind, name, origin in wanted.origins]
+    if any(known is not None and known.fingerprint != origin.fingerprint for known, origin in here):
+        forget(wanted.plugins)
     for plugin in wanted.plugins:
         load_plugin(plugin)
-    here = {(kind, name): named_registry(kind).origin(name) for kind, name, _ in wanted.origins}
-    if any((own := here[kind, name]) and own.fingerprint != asked.fingerprint for kind, name, asked in wanted.origins):
-        forget(wanted.plugins)
-        for plugin in wanted.plugins:
-            load_plugin(plugin)
     for kind, name, origin in wanted.origins:
         named_registry(kind).same(name, origin)
     if wanted.objects:
         import cloudpickle
 
-        for kind, name, origin, value in cloudpickle.loads(wanted.objects):  # of our own process, never of a file
+        for kind, name, origin, value in cloudpickle.loads(wanted.objects):  # from the parent process
             if named_registry(kind).outside().get(name) != origin:
                 named_registry(kind).put(name, value, origin)
 

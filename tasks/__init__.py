@@ -1,9 +1,9 @@
 """What is to be computed: tasks on which length generalization is studied, and their sequential complexity.
 
-`TASKS` maps names to tasks. A task is a `Task`: it draws instances of any scale n (`sample`), says the answer
-(`answer`) and the circuit that computes it (`circuit`), and translates between tokens and text (`parse`, `render`). A
-name that is not there is a `UserError` with the nearest name. A task of your own is one class, which
-`lengthlens.register` makes known everywhere; so it does with an object of one, as `ShiftByTwo(by=2)` here:
+`TASKS` maps names to tasks. A task is a `Task`: it draws instances of any size n (`sample`), gives the answer
+(`answer`) and the circuit that computes it (`circuit`), and translates between tokens and text (`parse`, `render`). For
+an unknown name it raises a `UserError` with the nearest name. A task of your own is one class; `lengthlens.register`
+makes it, or an object of it such as `ShiftByTwo(by=2)` here, known everywhere:
 
 >>> from lengthlens.tasks.copying import Shift
 >>> class ShiftByTwo(Shift):
@@ -13,11 +13,19 @@ name that is not there is a `UserError` with the nearest name. A task of your ow
 """
 
 from lengthlens.plugins.registry import Extensible
-from lengthlens.tasks.arithmetic import Addition, AdditionMsb, Multiplication, MultiplicationByDigit
+from lengthlens.tasks.arithmetic import (
+    Addition,
+    AdditionMsb,
+    ModularSum,
+    ModularSumCoT,
+    Multiplication,
+    MultiplicationByDigit,
+    Parity,
+    ParityCoT,
+)
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.complexity import search_src, src_curve, src_declared, src_searched
 from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift
-from lengthlens.tasks.counting import ModularSum, ModularSumCoT, Parity, ParityCoT
 from lengthlens.tasks.fields import CopyField, RunningAddition, UnpaddedAddition
 from lengthlens.tasks.retrieval import AntiInduction, Count, Induction, Majority, Mode, Sort
 from lengthlens.tasks.task import Batch, Task

@@ -24,7 +24,7 @@ REMEMBERED = 1024  # results of a function of a task, such as circuits; that of 
 
 
 class Operator(NamedTuple):
-    """A fixed finite function from `arity` tokens to one token. The name is its identity across scales."""
+    """A fixed finite function from `arity` tokens to one token. The name is its identity at all sizes."""
 
     name: str
     arity: int
@@ -39,14 +39,14 @@ class Operator(NamedTuple):
         """
         try:
             named = list(inspect.signature(self.function).parameters.values())
-        except ValueError:  # one of Python's own functions
+        except ValueError:  # a built-in function
             named = []
         alike = len(named) != self.arity or any(each.kind is each.VAR_POSITIONAL for each in named)
         return ("argument",) * self.arity if alike else tuple(each.name for each in named)
 
     @property
     def slot_words(self) -> tuple[str, ...]:
-        """How messages call its slots: by name, or, where they have none of their own, by number.
+        """How messages call its slots: by name, or by number where names do not tell them apart.
 
         >>> Operator("add", 2, lambda symbol, so_far: symbol).slot_words, Operator("sum", 2, max).slot_words
         (("'symbol'", "'so far'"), ('1', '2'))
@@ -65,7 +65,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Circuit:
-    """All steps at one scale, kept as arrays so that a scale of ten thousand is as easy as one of four.
+    """All steps at one size, as arrays, so that n = 10,000 is as easy as n = 4.
 
     Example: copying ``^ 7 3 = 7 3 $`` takes three steps of one operator.
 
@@ -126,7 +126,7 @@ class Circuit:
         return {operator.name: operator for operator in self.operators}
 
     def run(self, tokens: list[str]) -> list[str]:
-        """The answer that the circuit writes behind the prompt in `tokens`; it reads back what it wrote itself."""
+        """The answer that the circuit writes after the prompt in `tokens`; later steps read what earlier ones wrote."""
         start, functions = int(self.query[0]) + 1, self.functions
         written = tokens[:start]
         for step in self:
@@ -162,7 +162,7 @@ def remembered(make: Callable[Concatenate[Any, Arguments], Made]) -> Callable[Co
 
 
 class Line(NamedTuple):
-    """The position query·i + scale·n + constant.
+    """The position query·i + scale·n + constant, for a query at i and size n.
 
     >>> Line(1, -1).at(9, 4), Line(scale=2, constant=1).at(9, 4)
     (5, 9)
@@ -192,7 +192,7 @@ class StepRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Marks, answer and steps of all instances of scale `since` or more. All tokens but marks and ``$`` are symbols.
+    """Marks, answer and steps of all instances of size `since` or more. All tokens but marks and ``$`` are symbols.
 
     Example: ``^ 7 3 = 7 3 $`` has its marks at 0 and n+1, and the step at i reads i−n.
 
@@ -206,7 +206,7 @@ class Layout:
     answer: Line  # the position of the first answer token
     length: Line  # the number of tokens
     steps: tuple[StepRange, ...]  # one for each answer query
-    since: int = 1  # the least scale of which all this is true
+    since: int = 1  # the least n of which all this is true
 
     @property
     def first(self) -> Line:
@@ -234,7 +234,7 @@ class Layout:
 
 
 def along(*marks: str, gap: int | None = None) -> tuple[tuple[str, Line], ...]:
-    """``^`` at 0, the first mark behind n symbols, and a second one behind `gap` more, or n more if that is None.
+    """``^`` at 0, the first mark after n symbols, and a second one after `gap` more, or n more if that is None.
 
     >>> [line.at(0, 5) for _, line in along("+", "=")], [line.at(0, 5) for _, line in along("*", "=", gap=1)]
     ([0, 6, 12], [0, 6, 8])

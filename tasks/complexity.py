@@ -1,9 +1,8 @@
-"""Sequential Representation Complexity (SRC) of a task: how many operators its answers take, up to a scale.
+"""Sequential Representation Complexity (SRC) of a task: how many operators its answers take, up to a size n.
 
 The paper (arXiv 2510.04130) conjectures that length generalization is possible exactly when SRC does not grow with
-the scale. Its formal definition was not at hand; the two counts here are this project's operational versions:
-*declared*, the operators of the task's own circuits, and *searched*, the fewest lookup tables that write every answer
-token.
+n. Its formal definition was not at hand; the two counts here are this project's operational versions: *declared*, the
+operators of the circuits that the task gives, and *searched*, the fewest lookup tables that write every answer token.
 
 The search: a *step* must produce one column of the instances from earlier columns. A *candidate* is an ordered choice
 of `arity` earlier columns (repeats allowed) that determines it: a partial table from tokens to a token. Two candidates
@@ -19,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.tasks.scale import Ints
@@ -27,13 +25,13 @@ from lengthlens.tasks.task import Task
 
 UNSET = -1
 MAX_TABLE = 20_000_000  # entries of one dense operator table: beyond this the search would not end anyway
-MAX_CANDIDATES = 20_000  # per step; more are cut, which can only make the found number too large
+MAX_CANDIDATES = 20_000  # per step; leaving more out can only make the result too large
 
 Row = dict[str, Any]
 
 
 def src_declared(task: Task, n: int) -> int:
-    """The number of distinct operators in the task's own circuits at all scales up to n: an upper bound on SRC.
+    """The number of distinct operators in the task's circuits at all sizes up to n: an upper bound on SRC.
 
     >>> from lengthlens.tasks import TASKS
     >>> [src_declared(TASKS[name], 4) for name in ("parity-cot", "parity")]
@@ -43,7 +41,7 @@ def src_declared(task: Task, n: int) -> int:
 
 
 def src_curve(task: Task, n: int) -> list[int]:
-    """`src_declared` at the task's smallest scale, the next one, … and n, in one pass.
+    """`src_declared` at the task's smallest size, the next one, … and n, in one pass.
 
     >>> from lengthlens.tasks import TASKS
     >>> src_curve(TASKS["parity"], 4)
@@ -61,10 +59,9 @@ def src_curve(task: Task, n: int) -> list[int]:
 
 
 class Search(NamedTuple):
-    """What a search found.
+    """The result of a search: `value` operators suffice, fewer than `at_least` do not.
 
-    `value` operators suffice; fewer than `at_least` do not. `exact` when the two meet and every instance was looked
-    at; `note` says what stands in the way otherwise.
+    `exact` when the two meet and every instance was looked at; `note` says why not otherwise.
     """
 
     value: float
@@ -74,9 +71,9 @@ class Search(NamedTuple):
 
 
 def src_searched(task: Task, n: int, arity: int) -> int | float:
-    """The least number of operators of at most this arity that compute the task up to scale n; no declaration used.
+    """The least number of operators of at most this arity that compute the task up to size n; no circuit is used.
 
-    Sources are the same positions for every instance of a scale. Infinite where no `arity` positions determine some
+    Sources are the same positions for every instance of a size. Infinite where no `arity` positions determine some
     answer token. See `search_src` for whether the number is exact.
 
     >>> from lengthlens.tasks import TASKS
@@ -90,7 +87,7 @@ def src_searched(task: Task, n: int, arity: int) -> int | float:
 def search_src(task: Task, n: int, arity: int, max_instances: int = 20_000, max_nodes: int = 2_000) -> Search:
     """`src_searched` with its certainty.
 
-    Every instance of a scale is looked at where there are at most `max_instances`, else a sample of a tenth of that.
+    Every instance of a size is looked at where there are at most `max_instances`, else a sample of a tenth of that.
     A sample can prove that positions do *not* determine a token, so "infinite" is exact even then. `max_nodes` bounds
     the search for each number of operators.
     """
@@ -101,25 +98,25 @@ def search_src(task: Task, n: int, arity: int, max_instances: int = 20_000, max_
         if batch is None:
             sampled.append(str(scale))
             batch = task.sample(scale, max_instances // 10, torch.Generator().manual_seed(scale))
-        if not problem.add((batch.tokens, task.prompt_length(scale) - 1)):
+        if not problem.add(batch.tokens.numpy(), task.prompt_length(scale) - 1):
             note = f"no choice of {arity} sources determines every answer token at n = {scale}"
             return Search(math.inf, math.inf, True, note)
-    found = cover(problem, max_nodes)
+    result = cover(problem, max_nodes)
     if not sampled:
-        return found
-    note = f"scales {', '.join(sampled)} sampled"
-    return found._replace(exact=False, note=f"{note}; {found.note}" if found.note else note)
+        return result
+    note = f"sampled at n = {', '.join(sampled)}"
+    return result._replace(exact=False, note=f"{note}; {result.note}" if result.note else note)
 
 
 class Candidates(NamedTuple):
-    """The possible tables of one step: for each candidate its distinct inputs, as one number each, and outputs."""
+    """The possible tables of one step: the distinct inputs of each candidate, as one number each, and its outputs."""
 
     codes: Ints  # [candidate, row]; rows are padded by repeating the last
     outputs: Ints  # [candidate, row]
 
 
 class Problem:
-    """The steps of all scales, each with its candidates."""
+    """The steps at all sizes, each with its candidates."""
 
     def __init__(self, arity: int, vocab: int) -> None:
         if arity < 1:
@@ -131,9 +128,11 @@ class Problem:
         self.steps: list[Candidates] = []
         self.cut = False
 
-    def add(self, instances: tuple[Tensor, int]) -> bool:
-        """Add every answer step of one scale; False if some step has no candidate at all."""
-        tokens, first_query = instances[0].numpy(), instances[1]  # first_query writes the first token of the answer
+    def add(self, tokens: Ints, first_query: int) -> bool:
+        """Add every step of instances [row, pos] of one size; False if some step has no candidate at all.
+
+        The first step is at `first_query` and writes the first token of the answer.
+        """
         for query in range(first_query, tokens.shape[1] - 1):
             candidates = self._candidates(tokens[:, : query + 1], tokens[:, query + 1])
             if candidates is None:
@@ -216,24 +215,19 @@ class _DepthFirst:
         fits = [self._fits(step) for step in steps]  # each [operator, candidate]
         hardest = min(range(len(steps)), key=lambda k: int(fits[k].sum()))
         step, rest = steps[hardest], steps[:hardest] + steps[hardest + 1 :]
-        return any(
-            self._place(int(operator), step.codes[candidate], step.outputs[candidate], rest)
-            for operator, candidate in zip(*fits[hardest].nonzero())
-        )
+        for operator, candidate in zip(*fits[hardest].nonzero()):
+            codes, used = step.codes[candidate], self.used
+            before = self.tables[operator, codes].copy()
+            self.tables[operator, codes], self.used = step.outputs[candidate], max(used, int(operator) + 1)
+            if self.solve(rest):
+                return True
+            self.tables[operator, codes], self.used = before, used
+        return False
 
     def _fits(self, step: Candidates) -> NDArray[np.bool_]:
-        """Which candidates agree with which tables; of the empty tables, all alike, only the first counts."""
-        held = self.tables[: self.used + 1, step.codes]  # [operator, candidate, row]
-        return np.asarray(((held == UNSET) | (held == step.outputs)).all(-1))
-
-    def _place(self, operator: int, codes: Ints, outputs: Ints, rest: list[Candidates]) -> bool:
-        before, used = self.tables[operator, codes].copy(), self.used
-        self.tables[operator, codes] = outputs
-        self.used = max(self.used, operator + 1)
-        if self.solve(rest):
-            return True
-        self.tables[operator, codes], self.used = before, used
-        return False
+        """Which candidates agree with which tables, of which the first empty one stands for all empty ones."""
+        entries = self.tables[: self.used + 1, step.codes]  # [operator, candidate, row]
+        return np.asarray(((entries == UNSET) | (entries == step.outputs)).all(-1))
 
 
 def task_rows(tasks: Iterable[Task]) -> list[Row]:
@@ -261,13 +255,13 @@ def task_rows(tasks: Iterable[Task]) -> list[Row]:
 def src_rows(
     task: Task, max_scale: int, arity: int | None, report: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
-    """One row for each scale: declared SRC and, if an arity is given, searched SRC and how sure it is."""
+    """One row for each size: declared SRC and, if an arity is given, searched SRC and how sure it is."""
     rows: list[Row] = []
     for scale, count in enumerate(src_curve(task, max_scale), task.min_scale):
         row: Row = {"task": task.name, "scale": scale, "declared": count}
         if arity is not None:
             report(f"n = {scale} of {max_scale}")
-            found = search_src(task, scale, arity)
-            row |= {"arity": arity, "searched": found.value, "exact": found.exact, "note": found.note}
+            search = search_src(task, scale, arity)
+            row |= {"arity": arity, "searched": search.value, "exact": search.exact, "note": search.note}
         rows.append(row)
     return rows

@@ -32,7 +32,7 @@ class _Copying(Task):
         return inputs[:, torch.from_numpy(self.sources(scale)[:-1] - 1)]
 
     def reading(self) -> Sequence[tuple[Line, Line]]:
-        """The same at all scales at once: the source of queries up to a line, one behind the other."""
+        """The same at all sizes at once, in parts: a source, and the last query that reads it."""
         return []
 
     def layout(self) -> Layout | None:
@@ -55,7 +55,7 @@ class _Copying(Task):
 
 
 class Copy(_Copying):
-    """The string again. ``^ 7 3 = 7 3 $``: token k+n is read n back, and n behind the last symbol stands ``=``."""
+    """The string again. ``^ 7 3 = 7 3 $``: each token is read n back, and n back from the last query stands ``=``."""
 
     name, summary = "copy", "the string again"
 

@@ -1,6 +1,6 @@
-"""Tasks on several fields of symbols, each of a length of its own: the scale is the tuple of these lengths.
+"""Tasks on several fields of symbols with different lengths: the size of an instance is the tuple of these lengths.
 
-Marks open and close the fields of a prompt, ``^ 3 5 6 + 9 4 = …``, and tell all lengths. Where a scale has to be one
+Marks open and close the fields of a prompt, ``^ 3 5 6 + 9 4 = …``, and so show all lengths. Where a size has to be one
 number, a tuple has a number that stands for it (`lengthlens.tasks.scale`).
 """
 
@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.arithmetic import add
+from lengthlens.tasks.arithmetic import add, value
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import DIGITS
-from lengthlens.tasks.counting import value
 from lengthlens.tasks.scale import SHAPES, Ints, Lengths, Tuples
 from lengthlens.tasks.task import BEGIN, END, Batch, Task
 
@@ -25,10 +24,10 @@ MOST_FIELDS = 10_000
 
 
 class FieldsTask(Task):
-    """A task whose prompt has several fields. A scale is a tuple of lengths, or n for `usual` fields of n symbols.
+    """A task whose prompt has several fields. Its size is a tuple of lengths, or n for `usual` fields of n symbols.
 
-    Of size n (`drawn_scale`) are all tuples whose largest length is n. Training and evaluation draw among them: one
-    field has n symbols, the others from 1 to n, and there are from two to `most_fields(n)` of them. A subclass says
+    Where training or evaluation ask for size n, they draw among all tuples whose largest length is n (`drawn_scale`):
+    one field has n symbols, the others from 1 to n, and there are from two to `most_fields(n)` fields. A subclass says
     which marks stand between the fields, and where the steps of the answer read.
 
     >>> from lengthlens.tasks import TASKS
@@ -40,18 +39,18 @@ class FieldsTask(Task):
     family = "position-addressed"
     one_number = False
     usual: ClassVar[int] = 2
-    tail: ClassVar[tuple[str, ...]] = ("=",)  # what stands behind the last field
+    tail: ClassVar[tuple[str, ...]] = ("=",)  # what follows the last field
     symbols: tuple[str, ...] = DIGITS
 
     def most_fields(self, size: int) -> int:
-        """The largest number of fields that is drawn at a size."""
+        """The largest number of fields that is drawn at size n."""
         return self.usual
 
     def separators(self, fields: int) -> list[str]:
         """The marks between the fields of the prompt."""
         return [self.marks[0]] * (fields - 1)
 
-    # -- scales ---------------------------------------------------------------------------------------------------
+    # -- sizes ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def tuples(self) -> Tuples:
@@ -91,9 +90,9 @@ class FieldsTask(Task):
         return torch.tensor([self._scale_in(row) for row in tokens.tolist()], device=tokens.device)
 
     def _scale_in(self, row: list[int]) -> int:
-        """The scale of one row of ids, by the marks of its prompt."""
+        """The size of one row of ids, by the marks of its prompt."""
         if self.ids["="] not in row:
-            raise UserError(f"no '=' in the tokens, so task '{self.name}' cannot tell their scale")
+            raise UserError(f"no '=' in the tokens, so task '{self.name}' cannot tell their size n")
         prompt = row[: row.index(self.ids["="]) + 1]
         end = len(prompt) - len(self.tail)  # of the last field
         marks = [at for at, token in enumerate(prompt[:end]) if token >= len(self.symbols)]
@@ -116,7 +115,7 @@ class FieldsTask(Task):
         generator: torch.Generator | None = None,
         device: str | torch.device = "cpu",
     ) -> Batch:
-        """Random instances: of a scale, a tuple or a number; or, if `scale` is a list, of one for each row."""
+        """Random instances: of one size, a tuple or a number; or, if `scale` is a list, of one size for each row."""
         if isinstance(scale, tuple):
             scale = self.number_of(scale)
         elif isinstance(scale, list):
@@ -134,7 +133,7 @@ class FieldsTask(Task):
         return [*pieces, *self.tail]
 
     def starts(self, scale: int) -> Ints:
-        """The place of the mark that opens each field of the prompt, and of what is behind the last. [field + 1]"""
+        """The position of the mark that opens each field of the prompt, and of what follows the last. [field + 1]"""
         return np.cumsum([0, *(1 + np.array(self.parts(scale)))])
 
 
@@ -187,13 +186,13 @@ class UnpaddedAddition(FieldsTask):
 
 
 def add_operand(operand: str, so_far: str, operand_before: str, so_far_before: str, sum_before: str) -> str:
-    """`add_fields` where one running sum follows another: ``,`` behind each of them, ``$`` behind the last operand's.
+    """`add_fields` where one running sum follows another: ``,`` after each sum, ``$`` after the last.
 
     >>> add_operand("+", ",", "+", ",", "0"), add_operand(";", ",", ";", ",", "0")
     (',', '$')
     """
-    found = add_fields(operand, so_far, operand_before, so_far_before, sum_before)
-    return "," if found == END and operand_before != ";" else found
+    digit = add_fields(operand, so_far, operand_before, so_far_before, sum_before)
+    return "," if digit == END and operand_before != ";" else digit
 
 
 ADD_OPERAND = Operator("add an operand's digits", 5, add_operand)
@@ -203,7 +202,7 @@ ADD_OPERAND = Operator("add an operand's digits", 5, add_operand)
 class RunningAddition(FieldsTask):
     """Several numbers of any lengths, added one by one to 0: ``^ 3 2 + 9 ; 0 = 3 2 0 , 2 3 0 0 $``.
 
-    Lowest digit first, every end carry written. The zero behind ``;`` is the sum so far of the first step.
+    Lowest digit first, every end carry written. The zero after ``;`` is the sum so far of the first step.
     """
 
     name, summary = ("addition-operands", "all running sums of several numbers of any lengths, lowest digit first")
@@ -234,7 +233,7 @@ class RunningAddition(FieldsTask):
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         operands, digits = self.starts(scale), self.sums(scale)
-        sums = operands[-1] + np.cumsum([0, *(1 + digits)])  # the mark that opens 0 and each sum, and that behind all
+        sums = operands[-1] + np.cumsum([0, *(1 + digits)])  # the mark that opens 0 and each sum, and that after all
         sources = []
         for number, length in enumerate(digits[1:]):
             k = np.arange(1, length + 2)

@@ -1,4 +1,4 @@
-"""Content-addressed tasks: the sources of a step depend on the tokens, so the circuit is given per instance.
+"""Content-addressed tasks: the sources of a step depend on the tokens, so every instance has its circuit.
 
 Finding the sources is the hard part of these tasks, and SRC does not count it; that is why they are a family apart.
 """
@@ -39,7 +39,7 @@ class _ContentAddressed(Task):
 
 @dataclass(frozen=True)
 class Sort(_ContentAddressed):
-    """Distinct numbers in increasing order. ``^ 7 3 5 = 3 5 7 $``. No scale above the number of symbols."""
+    """Distinct numbers in increasing order. ``^ 7 3 5 = 3 5 7 $``. n is at most the number of symbols."""
 
     name, summary = "sort", "distinct numbers in increasing order"
     symbols: tuple[str, ...] = tuple(map(str, range(128)))
@@ -76,13 +76,13 @@ class Count(_ContentAddressed):
         return scale + 1
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
-        found = (inputs[:, :scale] == inputs[:, scale:]).sum(1, keepdim=True)
+        count = (inputs[:, :scale] == inputs[:, scale:]).sum(1, keepdim=True)
         slots = torch.arange(scale, device=inputs.device)
-        return torch.where(slots < found, self.ids["1"], self.ids["."])
+        return torch.where(slots < count, self.ids["1"], self.ids["."])
 
     def sources(self, scale: int, tokens: list[str]) -> list[int]:
-        found = [k for k in range(1, scale + 1) if tokens[k] == tokens[scale + 2]]
-        return [*found, *[scale + 3] * (scale - len(found)), 0]  # "=" for an empty slot, "^" to stop
+        equal = [k for k in range(1, scale + 1) if tokens[k] == tokens[scale + 2]]
+        return [*equal, *[scale + 3] * (scale - len(equal)), 0]  # "=" for an empty slot, "^" to stop
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ class Induction(_ContentAddressed):
         return torch.cat([string.scatter(1, place + max(0, -self.offset), queried), queried], 1)
 
     def valid(self, inputs: Tensor, scale: int) -> Tensor:
-        found = inputs[:, :scale] == inputs[:, scale:]
-        has_neighbour = found[:, :-1] if self.offset > 0 else found[:, 1:]
-        return super().valid(inputs, scale) & (found.sum(1) == 1) & has_neighbour.any(1)
+        equal = inputs[:, :scale] == inputs[:, scale:]
+        has_neighbour = equal[:, :-1] if self.offset > 0 else equal[:, 1:]
+        return super().valid(inputs, scale) & (equal.sum(1) == 1) & has_neighbour.any(1)
 
     def answer_length(self, scale: int) -> int:
         return 2

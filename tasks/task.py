@@ -1,4 +1,4 @@
-"""The contract of a task: instances of any scale, drawn in bulk, and the circuit that computes their answers."""
+"""The contract of a task: instances of any size n, drawn in bulk, and the circuit that computes their answers."""
 
 import bisect
 import itertools
@@ -22,8 +22,8 @@ from lengthlens.tasks.scale import SHAPES, Ints, Lengths
 
 Family = Literal["position-addressed", "growing", "content-addressed"]
 BEGIN, END, PAD = "^", "$", "_"
-PAIR_BLOCK = 64  # candidates looked at together: all would take memory that grows with the square of the length
-PAIR_TRIES = 8  # draws of instances among which a minimal pair is looked for
+PAIR_BLOCK = 64  # candidates compared together: all would take memory that grows with the square of the length
+PAIR_TRIES = 8  # draws of instances among which a minimal pair is sought
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Batch:
     """Instances as token ids.
 
     `tokens` [row, pos], `answer_mask` [row, pos] true at the answer's tokens (end token included, padding never),
-    `scale` [row].
+    `scale` [row], the size n of each.
     """
 
     tokens: Int[Tensor, "row pos"]
@@ -48,11 +48,11 @@ class Batch:
 
 
 class Task(ABC):
-    """A function from strings to strings, at every scale n.
+    """A function from strings to strings, at every size n, which is the argument `scale` of its methods.
 
-    An instance is ``^ prompt … = answer … $``. Token ids: the payload's symbols first (so the digit d has id d), then
-    the task's marks, then ``^ $ _`` for begin, end and padding. The scale is read off the tokens by where the marks of
-    the prompt stand, whatever the prompt is (`scale_of`).
+    An instance is ``^ prompt … = answer … $``. Token ids: the symbols first (so the digit d has id d), then the task's
+    marks, then ``^ $ _`` for begin, end and padding. The size is read off the tokens by where the marks of the prompt
+    stand, whatever the prompt is (`scale_of`).
 
     A subclass sets `name`, `family`, `summary` and `symbols`, and writes `answer` and `circuit`; the rest has
     defaults that fit a task on one string of n symbols. `lengthlens.tasks.copying.Copy` is the smallest example.
@@ -63,10 +63,10 @@ class Task(ABC):
     summary: ClassVar[str]
     symbols: tuple[str, ...]
     marks: ClassVar[tuple[str, ...]] = ("=",)
-    one_number: ClassVar[bool] = True  # whether its scales are plain numbers, and not tuples (`FieldsTask`)
+    one_number: ClassVar[bool] = True  # whether its sizes are numbers, and not tuples of lengths (`FieldsTask`)
     min_scale: int = 1
     max_scale: int | None = None
-    coupled_from: ClassVar[int | None] = None  # where answer tokens belong with symbols in order: the first's index
+    coupled_from: ClassVar[int | None] = None  # of the first answer token in `coupled_answer`, if they count up
 
     @abstractmethod
     def answer(self, inputs: Int[Tensor, "row input"], scale: int) -> Int[Tensor, "row answer"]:
@@ -76,7 +76,7 @@ class Task(ABC):
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         """The steps that write the answer. A content-addressed task needs the `tokens` of the instance."""
 
-    # -- what a task may say otherwise ---------------------------------------------------------------------------
+    # -- what a subclass may override -----------------------------------------------------------------------------
 
     def input_length(self, scale: int) -> int:
         """The number of free symbols of an instance."""
@@ -87,7 +87,7 @@ class Task(ABC):
         return scale + 1
 
     def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
-        """The prompt behind ``^``, in pieces: columns of ids [row, *], or the text of a mark.
+        """The prompt after ``^``, in pieces: columns of ids [row, *], or the text of a mark.
 
         n symbols, the first mark, then the rest, and ``=`` if that is not the first: ``3 =``, ``3 + 4 =``, ``c a = a``.
         """
@@ -99,7 +99,7 @@ class Task(ABC):
     def draw(
         self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device
     ) -> Int[Tensor, "row input"]:
-        """The free symbols of random instances, [row, input]: all that the rest follows from."""
+        """The free symbols of random instances, from which the rest follows. [row, input]"""
         shape = (batch, self.input_length(scale))
         return torch.randint(len(self.symbols), shape, generator=generator, device=device)
 
@@ -108,14 +108,16 @@ class Task(ABC):
         return (inputs < len(self.symbols)).all(1)
 
     def layout(self) -> Layout | None:
-        """What `prompt`, `answer_length` and `circuit` give, at all scales at once; None if it cannot be said."""
+        """What `prompt`, `answer_length` and `circuit` give, at all sizes at once; None if no lines say it."""
         return None
 
     def coupled_answer(self, scale: int) -> Ints:
         """For each answer token the index, in its run of the prompt, of the symbol it belongs with. [answer]"""
         if self.coupled_from is not None:
             return self.coupled_from + np.arange(self.answer_length(scale))
-        raise UserError(f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each")
+        raise UserError(
+            f"task '{self.name}' couples no positions: its answer tokens do not belong with one symbol each"
+        )
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ class Task(ABC):
     # -- instances -----------------------------------------------------------------------------------------------
 
     def length(self, scale: int) -> int:
-        """The number of tokens of an instance of this scale, begin and end included."""
+        """The number of tokens of an instance, begin and end included."""
         return self.prompt_length(scale) + self.answer_length(scale)
 
     def prompt_length(self, scale: int) -> int:
@@ -146,7 +148,7 @@ class Task(ABC):
         return self._prompt_of(torch.empty(0, self.input_length(scale), dtype=torch.long), scale).shape[1]
 
     def prompt_form(self, scale: int) -> Int[Tensor, "pos"]:
-        """The prompt with the free symbols left open: the ids of its marks, and −1−k where input k stands. [pos]"""
+        """The prompt without its free symbols: the ids of its marks, and −1−k where free symbol k stands. [pos]"""
         return self._prompt_of(-1 - torch.arange(self.input_length(scale))[None], scale)[0]
 
     def _prompt_of(self, inputs: Tensor, scale: int) -> Tensor:
@@ -161,7 +163,7 @@ class Task(ABC):
         generator: torch.Generator | None = None,
         device: str | torch.device = "cpu",
     ) -> Batch:
-        """Random instances: of one scale, or, if `scale` lists one per row, of mixed scales, padded at the end.
+        """Random instances: of one size, or, if `scale` lists one per row, of mixed sizes, padded at the end.
 
         >>> from lengthlens.tasks import TASKS
         >>> batch = TASKS["copy"].sample([1, 3], generator=torch.Generator().manual_seed(0))
@@ -175,7 +177,7 @@ class Task(ABC):
             return self.assemble(self.draw(self.checked_scale(scale), batch, generator, device), scale)
         listed = scale.tolist() if isinstance(scale, Tensor) else list(scale)
         if not listed or (batch is not None and batch != len(listed)):
-            raise UserError(f"{len(listed)} scales were given for a batch of {batch}: one for each row is needed")
+            raise UserError(f"{len(listed)} sizes n were given for a batch of {batch}: one for each row is needed")
         scales = torch.tensor(listed, device=device)
         shape = (len(listed), max(self.length(self.checked_scale(each)) for each in set(listed)))
         tokens = torch.full(shape, self.pad_id, device=device)
@@ -197,65 +199,65 @@ class Task(ABC):
         return Batch(tokens, answer_mask, torch.full((rows,), scale, device=device))
 
     def parts(self, scale: int) -> Lengths:
-        """The numbers that a scale consists of: itself alone, unless the task has tuples."""
+        """The lengths of the tuple that a number stands for; of a plain size, n alone."""
         return (scale,)
 
     def number_of(self, scale: int | Lengths) -> int:
-        """A scale as a number, which for a tuple of a task that has them is one that stands for it."""
+        """A size as a number. A tuple, of a task that has them, gets one that stands for it."""
         if not isinstance(scale, int):
-            raise UserError(f"the scales of task '{self.name}' are single numbers, not tuples such as {scale}")
+            raise UserError(f"the sizes of task '{self.name}' are single numbers, not tuples such as {scale}")
         return scale
 
     def scale_in_words(self, scale: int) -> str:
-        """A scale as it is printed: n, or a tuple of lengths."""
+        """A size as it is printed: n, or a tuple of lengths."""
         return str(scale if scale < SHAPES else self.parts(scale))
 
     def longest(self, size: int) -> int:
-        """The number of tokens of the longest instance of a size."""
+        """The number of tokens of the longest instance of a size n."""
         return self.length(size)
 
     def drawn_scale(self, size: int, generator: torch.Generator | None) -> int:
-        """A random scale of this size: itself, unless the task has tuples."""
+        """n itself; of a task with tuples, the number of a random tuple whose largest length is n."""
         return size
 
     def scales_up_to(self, size: int, tuples: int, generator: torch.Generator | None) -> Iterator[int]:
-        """All scales up to a size; of a task with tuples, so many random ones of each size."""
+        """All sizes up to n; of a task with tuples, so many random tuples for each n."""
         for n in self._scales(size + 1 - self.min_scale):
             yield from [n] if self.one_number else (self.drawn_scale(n, generator) for _ in range(tuples))
 
     def checked_scale(self, scale: int) -> int:
-        """The scale itself, if the task has instances of it."""
+        """The size itself, if the task has instances of it."""
         if scale < self.min_scale:
-            raise UserError(f"task '{self.name}' has no scale {scale}: the smallest is {self.min_scale}")
+            raise UserError(f"task '{self.name}' has no size n = {scale}: the smallest is {self.min_scale}")
         if self.max_scale is not None and scale > self.max_scale:
-            raise UserError(f"task '{self.name}' has no scale {scale}: the largest is {self.max_scale}")
+            raise UserError(f"task '{self.name}' has no size n = {scale}: the largest is {self.max_scale}")
         return scale
 
     def scale_of(self, tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row"]:
-        """The scale of each row of ids [row, pos], read off where the marks of its prompt stand. [row]
+        """The size of each row of ids [row, pos], read off where the marks of its prompt stand. [row]
 
-        If the first place of some mark grows with the scale, that place decides; else the whole form of the prompt.
+        If the first position of some mark grows with n, that position decides; else the whole form of the prompt.
         """
         mark = self._telling_mark
         if mark is None:
             return torch.tensor([self._scale_by_form(row) for row in tokens.cpu()], device=tokens.device)
-        found = tokens == self.ids[mark]
-        place = found.to(torch.uint8).argmax(1)
+        marked = tokens == self.ids[mark]
+        place = marked.to(torch.uint8).argmax(1)
         if tokens.device.type == "meta":
             return place
-        if not bool(found.any(1).all()):
-            raise UserError(f"no '{mark}' in the tokens, so task '{self.name}' cannot tell their scale")
+        if not bool(marked.any(1).all()):
+            raise UserError(f"no '{mark}' in the tokens, so task '{self.name}' cannot tell their size n")
         places, of_row = torch.unique(place, return_inverse=True)
         return torch.tensor([self._scale_at(p) for p in places.tolist()], device=tokens.device)[of_row]
 
     def _scales(self, most: int) -> range:
-        """The first scales, at most so many."""
+        """The smallest sizes, at most so many."""
         end = self.min_scale + most
         return range(self.min_scale, end if self.max_scale is None else min(end, self.max_scale + 1))
 
     @cached_property
     def _telling_mark(self) -> str | None:
-        """A mark whose first place in the prompt grows with the scale, if there is one."""
+        """A mark whose first position in the prompt grows with n, if there is one."""
         for mark in self.marks:
             places = [self._first_place(mark, n) for n in self._scales(6)]
             if places[0] >= 0 and all(one < other for one, other in itertools.pairwise(places)):
@@ -264,12 +266,12 @@ class Task(ABC):
 
     def _first_place(self, mark: str, scale: int) -> int:
         """Where a mark first stands in the prompt; −1 if nowhere."""
-        found = self.prompt_form(scale) == self.ids[mark]
-        return int(found.to(torch.uint8).argmax()) if bool(found.any()) else -1
+        marked = self.prompt_form(scale) == self.ids[mark]
+        return int(marked.to(torch.uint8).argmax()) if bool(marked.any()) else -1
 
     @remembered
     def _scale_at(self, place: int) -> int:
-        """The scale at which the telling mark first stands at a place."""
+        """The size at which the telling mark first stands at a position."""
         mark, scales = str(self._telling_mark), self._scales(place + 1)
         usual = place - 1  # n symbols and then the mark, as in most tasks
         if self._first_place(mark, usual) != place:
@@ -280,7 +282,7 @@ class Task(ABC):
         return usual
 
     def _scale_by_form(self, row: Tensor) -> int:
-        """The one scale whose prompt a row of ids begins with."""
+        """The one size whose prompt a row of ids begins with."""
         matching = []
         for n in self._scales(len(row)):
             form = self.prompt_form(n)
@@ -289,9 +291,8 @@ class Task(ABC):
                 if bool(torch.where(free, head < len(self.symbols), head == form).all()):
                     matching.append(n)
         if len(matching) != 1:
-            fits = f"of scales {matching[0]} and {matching[1]}" if matching else "of any scale"
-            what = "fits prompts" if matching else "fits no prompt"
-            raise UserError(f"'{self.render(row)}' {what} {fits} of task '{self.name}': it needs a scale_of of its own")
+            fits = f"prompts of n = {matching[0]} and {matching[1]}" if matching else "no prompt of any size"
+            raise UserError(f"'{self.render(row)}' fits {fits} of task '{self.name}': it must override scale_of")
         return matching[0]
 
     def run_index(self, tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row pos"]:
@@ -309,7 +310,7 @@ class Task(ABC):
         return torch.where(symbol, places - last_other, 0)
 
     def coupling(self, scale: int) -> Int[Tensor, "pos"]:
-        """Position ids in which positions that play the same part share an id: those of scheme ``coupled``. [pos]
+        """Position ids that positions with the same part in the task share: those of scheme ``coupled``. [pos]
 
         In the prompt, the place in the run of symbols; in the answer, the place of the symbol it belongs with.
         """
@@ -346,7 +347,7 @@ class Task(ABC):
         lengths = self.length(scale), self.prompt_length(scale)
         if len(words) not in lengths:
             raise UserError(
-                f"an instance of task '{self.name}' at scale {scale} has {lengths[0]} tokens "
+                f"an instance of task '{self.name}' with n = {scale} has {lengths[0]} tokens "
                 f"({lengths[1]} without its answer), not {len(words)}"
             )
         inputs = tokens[:, self._input_places(scale)]
@@ -365,7 +366,7 @@ class Task(ABC):
             return [form.index(-1 - k) for k in range(self.input_length(scale))]
         except ValueError:
             why = "does not show every free symbol as it is"
-            raise UserError(f"the prompt of task '{self.name}' {why}: it needs a parse of its own") from None
+            raise UserError(f"the prompt of task '{self.name}' {why}: it must override parse") from None
 
     def minimal_pair(
         self, scale: int, step: int, slot: str | None = None, rows: int = 1, generator: torch.Generator | None = None
@@ -373,7 +374,7 @@ class Task(ABC):
         """Pairs of instances that are as alike as can be and differ in the answer token number `step`.
 
         They differ in one free symbol, or in two that change places, and in what follows from it. With a `slot`, by its
-        name, it is the token read in that slot which differs; those in the other slots, and at the query, are the same.
+        name, the token read in that slot differs; those in the other slots, and at the query, are the same.
 
         >>> from lengthlens.tasks import TASKS
         >>> clean, other = TASKS["parity-cot"].minimal_pair(3, 1, "symbol", generator=torch.Generator().manual_seed(0))
@@ -382,9 +383,9 @@ class Task(ABC):
         """
         if not 0 <= step < self.answer_length(self.checked_scale(scale)):
             last = self.answer_length(scale) - 1
-            raise UserError(f"task '{self.name}' has no step {step} at scale {scale}: the steps are 0 to {last}")
+            raise UserError(f"task '{self.name}' has no step {step} at n = {scale}: the steps are 0 to {last}")
         generator = generator or torch.Generator().manual_seed(0)
-        found: list[tuple[Tensor, Tensor]] = []
+        pairs: list[tuple[Tensor, Tensor]] = []
         for _ in range(PAIR_TRIES):
             inputs = self.draw(scale, rows, generator, torch.device("cpu"))
             near, one = _Near(inputs, len(self.symbols), generator), self.assemble(inputs, scale).tokens
@@ -398,27 +399,27 @@ class Task(ABC):
             chosen = fits.nonzero()[torch.randperm(int(fits.sum()), generator=generator)]
             order = torch.cat(unlike, 1)[chosen[:, 0], chosen[:, 1]].argsort(stable=True)
             for row, candidate in chosen[order].tolist():  # the most alike first
-                if len(found) == rows:
+                if len(pairs) == rows:
                     break
                 pair = one[row], self._made(near, torch.tensor([candidate]), scale)[0][row, 0]
                 if slot is None or self._differ_in(slot, scale, step, *pair):
-                    found.append(pair)
-        if not found:
+                    pairs.append(pair)
+        if not pairs:
             where = "" if slot is None else f" in slot '{slot}'"
-            raise UserError(f"no two instances of '{self.name}' at scale {scale} differ in step {step}{where} alone")
-        clean, corrupted = (torch.stack(part) for part in zip(*found))
+            raise UserError(f"no two instances of '{self.name}' at n = {scale} differ in step {step}{where} alone")
+        clean, corrupted = (torch.stack(part) for part in zip(*pairs))
         mask = torch.arange(clean.shape[1]).ge(self.prompt_length(scale)).expand(len(clean), -1)
         return tuple(Batch(part, mask, torch.full((len(part),), scale)) for part in (clean, corrupted))  # type: ignore[return-value]
 
     def _made(self, near: "_Near", candidates: Tensor, scale: int) -> tuple[Tensor, Tensor]:
-        """Candidates as tokens [row, candidate, pos], and which of them are instances; the others are as the row is."""
+        """Candidates as tokens [row, candidate, pos], and which are instances; the others repeat the row."""
         inputs = near.inputs_of(candidates)
         valid = self.valid(inputs.flatten(0, 1), scale).view(inputs.shape[:2])
         inputs = torch.where(valid[..., None], inputs, near.inputs[:, None])
         return self.assemble(inputs.flatten(0, 1), scale).tokens.view(*valid.shape, -1), valid
 
     def _differ_in(self, slot: str, scale: int, step: int, one: Tensor, other: Tensor) -> bool:
-        """Whether what a step reads differs in one slot alone, and the token at its query does not but for that."""
+        """Whether what a step reads differs in one slot alone, and the token at its query only if the slot reads it."""
         steps = [list(self.circuit(scale, self.words(tokens)))[step] for tokens in (one, other)]
         names = self.circuit(scale, self.words(one)).functions[steps[0].operator].slots
         if slot not in names:
@@ -431,7 +432,7 @@ class Task(ABC):
         return same_query and {names[k] for k, unlike in enumerate(differs) if unlike} == {slot}
 
     def every_instance(self, scale: int, at_most: int) -> Batch | None:
-        """All instances of a scale, or None if there are more than `at_most` strings of free symbols to look at."""
+        """All instances of a size, or None if there are more than `at_most` strings of free symbols."""
         base, digits = len(self.symbols), self.input_length(self.checked_scale(scale))
         if base**digits > at_most:
             return None
@@ -441,7 +442,7 @@ class Task(ABC):
 
 
 class _Near:
-    """Inputs [row, input] with each symbol replaced, or exchanged with another: so many candidates of each row."""
+    """Inputs [row, input] with one symbol replaced, or exchanged with another: `number` candidates of each row."""
 
     def __init__(self, inputs: Tensor, symbols: int, generator: torch.Generator) -> None:
         self.inputs, self.number = inputs, 2 * inputs.shape[1]
@@ -456,8 +457,8 @@ class _Near:
         here, there = place.expand(len(self.inputs), -1), torch.where(swaps, self.whom[:, place], place)
         new = torch.where(swaps, self.swapped[:, place], self.replaced[:, place])
         back = torch.where(swaps, self.inputs[:, place], new)
-        found = self.inputs[:, None].repeat(1, len(candidates), 1)
-        return found.scatter_(2, here[..., None], new[..., None]).scatter_(2, there[..., None], back[..., None])
+        near = self.inputs[:, None].repeat(1, len(candidates), 1)
+        return near.scatter_(2, here[..., None], new[..., None]).scatter_(2, there[..., None], back[..., None])
 
 
 @remembered
@@ -474,7 +475,7 @@ def example_of(task: Task, scale: int) -> Int[Tensor, "pos"]:
 
 
 def step_rows(task: Task, text: str) -> list[dict[str, Any]]:
-    """One row for each answer token of the instance that `text` spells: who writes it, from which positions.
+    """One row for each answer token of the instance that `text` spells: what writes it, from which positions.
 
     >>> from lengthlens.tasks import TASKS
     >>> step_rows(TASKS["parity-cot"], "^ 1 1 =")[1]

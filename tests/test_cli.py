@@ -82,7 +82,7 @@ def test_src_with_search(tmp_path: Path) -> None:
         (["src", "coppy"], "did you mean 'copy'?"),
         (["taks"], "did you mean 'tasks'?"),
         (["src", "copy", "--max-scal", "3"], "--max-scale"),
-        (["src", "copy", "--max-scale", "0"], "no scale 0: the smallest is 1"),
+        (["src", "copy", "--max-scale", "0"], "no size n = 0: the smallest is 1"),
         (["src", "copy", "--search", "--arity", "0"], "at least 1, not 0"),
         (["src", "copy", "--plot", "figure.xyz"], "figure.xyz"),
         (["sample", "copy", "--batch", "0"], "at least 1, not 0"),

@@ -110,7 +110,7 @@ def test_numbers_of_tuples() -> None:
         TASKS["copy"].number_of((3, 5))
     with pytest.raises(UserError, match="task 'addition-unpadded' has 2 fields, not 3"):
         task_of("addition-unpadded").number_of((3, 5, 1))
-    with pytest.raises(UserError, match="task 'copy-field' has no scale 0"):
+    with pytest.raises(UserError, match="task 'copy-field' has no size n = 0"):
         task_of("copy-field").number_of((3, 0, 1))
 
 

@@ -37,7 +37,7 @@ def test_minimal_pairs_are_instances_that_differ_in_one_slot(name: str) -> None:
 
 
 def test_a_pair_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UserError, match="no step 9 at scale 3: the steps are 0 to 3"):
+    with pytest.raises(UserError, match="no step 9 at n = 3: the steps are 0 to 3"):
         TASKS["copy"].minimal_pair(3, 9)
     with pytest.raises(UserError, match="no slot 'symbl'"):
         TASKS["parity-cot"].minimal_pair(3, 1, "symbl")

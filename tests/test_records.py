@@ -16,7 +16,7 @@ from lengthlens.analyses import theme
 from lengthlens.analyses.findings import FINDINGS
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, read_study
-from lengthlens.plugins.registry import _forget, load_plugin
+from lengthlens.plugins.registry import forget, load_plugin
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.sweep import Planned
 from lengthlens.studies.presets import PRESETS, Preset, grid, preset_of, read_preset
@@ -38,7 +38,7 @@ def the_plugin() -> Iterator[None]:
     analysis = sys.modules[type(FINDINGS["records"]).__module__]
     yield
     FINDINGS.remove("records")
-    _forget([PLUGIN])
+    forget([PLUGIN])
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def drawn_tasks() -> Iterator[None]:
     yield
     for name in set(TASKS) - before:
         TASKS.remove(name)
-    _forget([plugin])
+    forget([plugin])
 
 
 def rows(scores: dict[int, list[float | str | None]], **about: Any) -> list[dict[str, Any]]:
@@ -310,7 +310,7 @@ def test_committed_tables_are_what_the_plugin_makes(name: str) -> None:
 def test_a_preset_whose_figures_are_in_a_plugin_is_still_found_by_its_name() -> None:
     """Its runs are those that they were when the finding was part of the package."""
     FINDINGS.remove("records")
-    _forget([PLUGIN])
+    forget([PLUGIN])
     kept, preset = json.loads((ROOT / "tests/fixtures/plans.json").read_text())["records"], PRESETS["records"]
     assert "records" not in FINDINGS
     assert preset_of("records") is preset and "records" in FINDINGS and preset.checked() is preset

@@ -536,7 +536,7 @@ def test_no_message_is_endless() -> None:
         ("train --task copy --scheme rope --set batch=2147483647", "batches of 2147483647 would take"),
         ("train --task copy --scheme rope --set d_model=65536", "d_model 65536 and batches of 32 would take"),
         ("verdict --task copy --scheme relative --test-max 20000", "up to n = 20000 would take 32 GiB"),
-        ("verdict --all --test-max 20000", "task 'sort' has no scale 20000: the largest is 128"),
+        ("verdict --all --test-max 20000", "task 'sort' has no size n = 20000: the largest is 128"),
         ("inspect copy_relative_s0 --lengths 10000000", "32 inputs of n = 10000000 would take"),
         ("pola --target prefix-sum --scheme relative --test-max 20000", "more than the 20,000,000 this can hold"),
     ],

@@ -235,21 +235,21 @@ def test_malformed_text_is_named(name: str, text: str, named: str) -> None:
 
 
 def test_bad_requests_are_named() -> None:
-    with pytest.raises(UserError, match="no scale 0: the smallest is 1"):
+    with pytest.raises(UserError, match="no size n = 0: the smallest is 1"):
         TASKS["copy"].sample(0, 4)
-    with pytest.raises(UserError, match="no scale 129: the largest is 128"):
+    with pytest.raises(UserError, match="no size n = 129: the largest is 128"):
         TASKS["sort"].sample(129, 4)
     with pytest.raises(UserError, match="at least 1, not 0"):
         TASKS["copy"].sample(3, 0)
-    with pytest.raises(UserError, match="no scale 0"):
+    with pytest.raises(UserError, match="no size n = 0"):
         TASKS["copy"].sample([3, 0], generator=seeded())
-    with pytest.raises(UserError, match="2 scales were given for a batch of 3"):
+    with pytest.raises(UserError, match="2 sizes n were given for a batch of 3"):
         TASKS["copy"].sample([3, 4], 3)
     with pytest.raises(UserError, match="did you mean 'copy'"):
         TASKS["coppy"]
     with pytest.raises(UserError, match="needs the tokens of the instance"):
         TASKS["sort"].circuit(4)
-    with pytest.raises(UserError, match="cannot tell their scale"):
+    with pytest.raises(UserError, match="cannot tell their size"):
         TASKS["copy"].scale_of(torch.zeros(1, 4, dtype=torch.long))
     assert TASKS.get("coppy") is None
 

@@ -323,8 +323,8 @@ def test_grid_and_picture():
         (lambda: verdict("parity", "relative", 10, 40, {"clip": 3}), "unknown option .*'clip'.*max_distance"),
         (lambda: verdict("sort", "relative", 10, 40, {"max_distance": "far"}), "whole number"),
         (lambda: verdict("copy", Previous, 10, 40, {"clip": 3}), "unknown option .*'clip'"),
-        (lambda: verdict("induction", "relative", 1, 40), "no scale 1: the smallest is 2"),
-        (lambda: verdict("sort", "relative", 10, 1000), "no scale 1000: the largest is 128"),
+        (lambda: verdict("induction", "relative", 1, 40), "no size n = 1: the smallest is 2"),
+        (lambda: verdict("sort", "relative", 10, 1000), "no size n = 1000: the largest is 128"),
     ],
 )
 def test_impossible_requests_get_one_sentence(ask, sentence):

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthlens.tasks.arithmetic import Addition
+from lengthlens.tasks.arithmetic import Addition, value
 from lengthlens.tasks.circuit import Circuit, Layout, Line, Operator, StepRange, along
 from lengthlens.tasks.copying import COPY, DIGITS, _Copying
-from lengthlens.tasks.counting import value
 from lengthlens.tasks.scale import Ints
 from lengthlens.tasks.task import END, Task
 
