@@ -16,6 +16,7 @@ from common import options, show, timed
 from torch import Tensor
 from torch.nn import functional as F
 
+from lengthlens.models.attention import per_head
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.layers import affine
 from lengthlens.models.schemes import Positions
@@ -44,7 +45,8 @@ class Cached:
             residual = residual + position[:, start:]
         for layer, block in enumerate(model.blocks):
             attn = block.attn
-            q, k, v = attn._joint(block.ln1(residual))
+            read = block.ln1(residual)
+            q, k, v = (per_head(read, getattr(attn, f"W_{x}"), getattr(attn, f"b_{x}")) for x in "QKV")
             if "rotate" in model.pos_embed.acts():
                 new = Positions(tokens[:, start:], positions.position[:, start:], positions.scale, positions.limit)
                 q, k = model.pos_embed.rotate(q, new), model.pos_embed.rotate(k, new)

@@ -17,7 +17,7 @@ from transformer_lens.hook_points import HookPoint
 
 from lengthlens.models.config import LensConfig
 from lengthlens.models.layers import MLP, affine, make_norm, watched
-from lengthlens.models.named import attend, attend_to_mean, names_of
+from lengthlens.models.named import attend_to_named, names_of
 from lengthlens.models.schemes import NamedKeys, Positions, PositionScheme
 
 # Elements of one block of scores. Large enough that the work per block outweighs its overhead, small enough that a
@@ -140,7 +140,7 @@ class Attention(nn.Module):
         return [self.hook_pos_score] if hasattr(self, "hook_pos_score") else []
 
     def _to_named(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, wanted: slice) -> Tensor | None:
-        """What heads give where the scheme names few keys of a long input; None where that way is closed or inexact."""
+        """What heads give where the scheme names few keys of a long input; None where that way is closed."""
         known = q.dtype == v.dtype == torch.float32 and q.device.type == "cpu" and not torch.is_grad_enabled()
         named = names_of(context.scheme, context.positions) if known else None
         if named is None:
@@ -148,9 +148,7 @@ class Attention(nn.Module):
         own = NamedKeys(named.key[wanted], named.bias[:, :, wanted], named.valued[:, :, wanted])
         times = torch.ones(wanted.stop) if context.temperature is None else context.temperature
         keys, values = k[:, : wanted.stop], v[:, : wanted.stop]
-        given = q[:, wanted] / self.cfg.attn_scale, keys, values, own, self.layer, times[wanted]
-        scheme = context.scheme
-        return attend_to_mean(*given) if scheme.means_others else attend(*given, scheme.pools_others)
+        return attend_to_named(q[:, wanted] / self.cfg.attn_scale, keys, values, own, self.layer, times[wanted])
 
     def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, wanted: slice) -> Tensor:
         first, end = wanted.start, wanted.stop
