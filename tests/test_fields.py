@@ -13,7 +13,7 @@ from torch import Tensor
 import lengthlens as ll
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import make_scheme
-from lengthlens.models.schemes.marks import FieldForm, LearnedFields, field_forms, fields_in, keys_in
+from lengthlens.models.schemes.lbpe import FieldForm, LearnedFields, field_forms, fields_in, keys_in
 from lengthlens.runs.evaluation import evaluate, exact_match, instance_seed
 from lengthlens.tasks import TASKS
 from lengthlens.tasks.fields import FieldsTask

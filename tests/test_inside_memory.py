@@ -109,8 +109,7 @@ def growth(model: HookedModel, method: Callable[[HookedModel, int], Any]) -> flo
 def test_memory_grows_with_the_length_and_not_with_its_square(small_model, scheme: str, monkeypatch) -> None:
     """Twice the length takes at most twice the memory. What is bounded by a number has a smaller one here, so that it
     shows at lengths that are tested quickly."""
-    for bound in (schemes.scheme, schemes.distance):
-        monkeypatch.setattr(bound, "KEPT_LENGTH", 8)
+    monkeypatch.setattr(schemes.scheme, "KEPT_LENGTH", 8)
     monkeypatch.setattr(heads, "BINS", 8)
     monkeypatch.setattr(task, "PAIR_BLOCK", 8)
     model = with_blocks(small_model(scheme, n_ctx=128), 600)

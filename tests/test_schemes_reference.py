@@ -381,9 +381,9 @@ def test_coupling_of_the_reference():
     task = TASKS["addition"]
     scheme = make_scheme("coupled", None, task, SIZES).eval()
     start = 1
-    assert scheme.ids.at(3)[1:-1].tolist() == [start + k for k in lowest_first]
+    assert scheme.ids(3)[1:-1].tolist() == [start + k for k in lowest_first]
     tokens = task.parse("^ 3 5 6 + 9 4 0 =").tokens
-    close(scheme.embed(scheme.positions(tokens))[0], scheme.W_pos[scheme.ids.at(3)])
+    close(scheme.embed(scheme.positions(tokens))[0], scheme.W_pos[scheme.ids(3)])
 
 
 def test_coupled_start_is_random_in_training_only():

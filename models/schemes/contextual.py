@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lengthlens.models.schemes.absolute import pairs_of_ids, place_in_run
 from lengthlens.models.schemes.relation import BACK, Code
 from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Sizes, option
-from lengthlens.models.schemes.taskgiven import PositionIds, place_in_run
 from lengthlens.tasks import Task
 
 SHORT = 64  # tokens up to which a square of the length is no matter
@@ -103,13 +103,12 @@ class RpeSquare(PositionScheme):
         self.table = nn.Parameter(torch.zeros(*heads, 2 * options.max_distance + 1))
         self.W_query = nn.Parameter(torch.randn(*heads, sizes.d_head, sizes.d_head) / sizes.d_head**0.5)
         self.W_key = nn.Parameter(torch.randn(*heads, sizes.d_head, sizes.d_head) / sizes.d_head**0.5)
-        self.places = None if task is None else PositionIds(task, place_in_run)
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         last = self.options.max_distance
-        if self.places is None:
+        if self.task is None:
             return (query_pos - key_pos + 0 * scale).clamp(-last, last)[..., None]
-        places = self.places.of_pairs(query_pos, key_pos, scale)
+        places = pairs_of_ids(partial(place_in_run, self.task), query_pos, key_pos, scale)
         return (places[..., :1] - places[..., 1:]).clamp(-last, last)
 
     def describe(self, code: Code) -> str:

@@ -17,7 +17,7 @@ from torch.nn.functional import softplus
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.absolute import sinusoid
 from lengthlens.models.schemes.relation import BACK, Code, CodeTable
-from lengthlens.models.schemes.scheme import KEPT_LENGTH, LARGEST, Anchorable, Positions, Scope, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, Scope, Sizes, option
 from lengthlens.tasks import Task
 
 Values = Callable[[slice, Tensor], Tensor]  # of some layers, at distances [*]: [layer, head, *]
@@ -66,13 +66,6 @@ class Distanced(Anchorable):
         assert positions.scale is not None
         return positions.distance(queries) - positions.scale[:, None, None]
 
-    def in_layer(self, layer: int, make: Callable[[slice], Tensor], positions: Positions, queries: slice) -> Tensor:
-        """Of what `make` gives for some layers, [layer, …], that of one. Of short sequences all are made in one go."""
-        if positions.tokens.shape[1] > KEPT_LENGTH:
-            return make(slice(layer, layer + 1))[0]
-        key = (self, queries.start, queries.stop)
-        return positions.memo(key, lambda: make(slice(None)).unbind(), "pass")[layer]
-
     def by_distance(self, values: Values, layer: int, positions: Positions, queries: slice) -> Tensor:
         """A function of distance in a layer, for a block of queries. [1|row, head, query, key]
 
@@ -83,17 +76,18 @@ class Distanced(Anchorable):
         def line() -> Tensor:
             return torch.arange(queries.stop - 1, queries.start - queries.stop, -1, device=device)
 
-        def spread(layers: slice) -> Tensor:
+        def spread(layers: slice) -> tuple[Tensor, ...]:
             if positions.limit is not None:
-                return values(layers, self.distances(positions, queries)).transpose(1, 2)
+                return values(layers, self.distances(positions, queries)).transpose(1, 2).unbind()
             own = positions.memo(("line", queries.start, queries.stop), line, "length")
             if not self.anchored:
-                return along_diagonals(values(layers, own), size)[:, None]
-            return positions.per_scale(
+                return along_diagonals(values(layers, own), size)[:, None].unbind()
+            of_size = positions.per_scale(
                 lambda n: along_diagonals(values(layers, own - n[:, None]), size).movedim(2, 0)
-            ).transpose(0, 1)
+            )
+            return of_size.transpose(0, 1).unbind()
 
-        return self.in_layer(layer, spread, positions, queries)
+        return positions.of_layer((self, queries.start, queries.stop), layer, spread)
 
 
 class DistanceBias(Distanced):
@@ -376,16 +370,16 @@ class Fire(Distanced):
             ("query", *key), lambda: positions.position[:, queries, None].to(dtype), positions.scope, square=True
         )
 
-        def bias(layers: slice) -> Tensor:
+        def bias(layers: slice) -> tuple[Tensor, ...]:
             c, threshold = (of_layers(part, layers).view(-1, 1, 1, 1) for part in (self.raw_c.abs(), self.threshold))
             above = torch.maximum(query, threshold)
             ratio = torch.log1p(c * distance) / (torch.log1p(c * above) + 1e-6)  # 1e-6: c may become 0
             W_in, b_in = (of_layers(part, layers)[:, None, None, None] for part in (self.W_in, self.b_in))
             hidden = torch.relu(torch.addcmul(b_in, ratio[..., None], W_in))  # [layer, 1|row, query, key, hidden]
             out = hidden.flatten(1, -2) @ of_layers(self.W_out, layers)
-            return out.view(*ratio.shape, -1).movedim(-1, 2)
+            return out.view(*ratio.shape, -1).movedim(-1, 2).unbind()
 
-        return self.in_layer(layer, bias, positions, queries)
+        return positions.of_layer((self, *key), layer, bias)
 
 
 def pick(products: Tensor, place: Tensor) -> Tensor:

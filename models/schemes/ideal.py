@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
+from lengthlens.models.schemes.protocols import NamedKeys, pooled_keys, seen_keys
 from lengthlens.models.schemes.relation import Code, Ints, Relation
-from lengthlens.models.schemes.scheme import NamedKeys, Positions, PositionScheme, Sizes, option, pooled_keys, seen_keys
+from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED, Layout, Line, remembered
 from lengthlens.tasks.task import circuit_of
@@ -264,7 +265,7 @@ class Ideal(PositionScheme):
         return torch.tensor([self.catalogue.get(role, 0) - 1 for role in reads.roles], device="cpu")[reads.role]
 
     @property
-    def pools_others(self) -> bool:  # type: ignore[override]
+    def pools_others(self) -> bool:
         return self.options.other == "one"
 
     def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys:

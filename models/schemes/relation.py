@@ -153,6 +153,20 @@ NOWHERE = -1  # in place of a key that is not there
 TERM = re.compile(r"([+\-−]?)(\d*)([ijn]?)")
 
 
+def summed(*terms: tuple[int, str]) -> str:
+    """A sum in words.
+
+    >>> summed((1, "f"), (-1, "P"), (2, "")), summed((0, "f"), (0, ""))
+    ('f−P+2', '0')
+    """
+    text = ""
+    for factor, letter in terms:
+        if factor:
+            sign = "−" if factor < 0 else "+" if text else ""
+            text += f"{sign}{letter if abs(factor) == 1 and letter else f'{abs(factor)}{letter}'}"
+    return text or "0"
+
+
 class Form(NamedTuple):
     """u = query·i + key·j + scale·n + constant, with key ±1 or ±2, so that each value of u marks one key at a query.
 
@@ -170,13 +184,7 @@ class Form(NamedTuple):
         >>> str(Form(1, 1, -2))
         'i+j−2n'
         """
-        text = ""
-        for factor, letter in zip(self, ("i", "j", "n", "")):
-            if factor:
-                sign = "−" if factor < 0 else "+" if text else ""
-                size = "" if abs(factor) == 1 and letter else str(abs(factor))
-                text += f"{sign}{size}{letter}"
-        return text
+        return summed(*zip(self, ("i", "j", "n", "")))
 
     def says(self, value: int) -> str:
         """That the form has a value, as an equation with i and j on the left.
@@ -185,7 +193,7 @@ class Form(NamedTuple):
         ('i−j = n', 'i−j = n+2', 'j = 0')
         """
         right = Form(0, 0, -self.scale, value - self.constant)
-        return f"{Form(self.query, self.key, 0)} = {right if any(right) else 0}"
+        return f"{Form(self.query, self.key, 0)} = {right}"
 
 
 def key_with(form: tuple[Any, Any, Any, Any], value: Any, query: Any, scale: Any) -> Any:

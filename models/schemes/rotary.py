@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.models.schemes.protocols import RotaryPair
 from lengthlens.models.schemes.relation import BACK, Code
-from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, RotaryPair, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
 

@@ -3,7 +3,7 @@
 import operator
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
@@ -13,9 +13,16 @@ from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
-from lengthlens.models.schemes.relation import Code, CodeTable, LearnedEntry, Pointer, Relation, code_in_words, pruned
+from lengthlens.models.schemes.protocols import (
+    ChangesInTraining,
+    DrawsPositions,
+    ExplainsCodes,
+    LearnsRelation,
+    NamesFewKeys,
+    TurnsPairs,
+)
+from lengthlens.models.schemes.relation import Code, Relation, code_in_words
 from lengthlens.tasks import Task
-from lengthlens.tasks.circuit import Layout, Line
 from lengthlens.tasks.scale import size_of
 
 Made = TypeVar("Made")
@@ -106,6 +113,12 @@ class Positions:
         made: Made = memo[key]
         return made
 
+    def of_layer(self, key: Hashable, layer: int, make: Callable[[slice], Sequence[Made]]) -> Made:
+        """Of what `make` gives for a slice of layers, that of one. Of short sequences all are made in one go."""
+        if self.tokens.shape[1] > KEPT_LENGTH:
+            return make(slice(layer, layer + 1))[0]
+        return self.memo(key, lambda: make(slice(None)), "pass")[layer]
+
     @property
     def scope(self) -> Scope:
         """The `memo` of what follows from where tokens stand: 0 1 2 … is the same in all passes with as many tokens."""
@@ -179,22 +192,9 @@ class PassKey(NamedTuple):
         return torch.arange(self.length, device=self.device)[None], scale, {}
 
 
-class NamedKeys(NamedTuple):
-    """The keys whose code has a bias of its own, query by query; all others are treated alike at every length."""
-
-    key: Tensor  # [query, name]; below 0 or behind the query where there is none
-    bias: Tensor  # [layer, head, query, name], what the scheme adds there
-    valued: Tensor  # [layer, head, query, name], whether the head has a value there, even if that is 0
-
-
-class RotaryPair(NamedTuple):
-    """Two dimensions of a head that turn together."""
-
-    dims: list[int]
-    frequency: float  # the angle, in radians, by which they turn from one position to the next
-
-
-class PositionScheme(nn.Module, ABC):
+class PositionScheme(
+    ExplainsCodes, LearnsRelation, NamesFewKeys, ChangesInTraining, DrawsPositions, TurnsPairs, nn.Module, ABC
+):
     """A position embedding (PE).
 
     A scheme may act in five places; each does nothing unless the subclass overrides it:
@@ -208,34 +208,24 @@ class PositionScheme(nn.Module, ABC):
     ==============  ==========================================================  ===============================
 
     and it always says its position relation, `phi`: pairs with the same code are treated alike, whatever is learned.
-    One scheme object serves all layers; tables that differ by layer have a layer dimension.
+    One scheme object serves all layers; tables that differ by layer have a layer dimension. Every place is given the
+    `Positions` of the pass; what is made for the pass alone, for all its layers or for one, is kept in their `memo`.
 
     `score` and `factor` are asked for one block of `queries` at a time, so that no T×T tensor is ever kept; keys run
     from 0 to ``queries.stop - 1`` and causality is the caller's business.
 
     A subclass sets the class variables, keeps what it needs in ``__init__``, and is one line in ``SCHEMES``, or has
-    ``@lengthlens.register`` above it from outside. What theory and probes can do with it beyond its relation, it offers
-    by further methods, each of which says "cannot" here: `tables` or `prune`, `candidates` and `pointers`, `entries`,
-    `named_keys` with `named_lines`.
+    ``@lengthlens.register`` above it from outside. What theory, probes and trainers can do with it beyond that, it
+    offers by the methods in models/schemes/protocols.py, each of which says "cannot" unless it is overridden.
     """
 
     name: str
     family: Family
     summary: str
     relation_in_words: str
-    uses_scale: bool = False  # whether `positions` has to know the scale
-    whole_scale: bool = False  # whether a scale that is a tuple reaches it as one, and not as its largest length
-    learns_relation: bool = False  # whether φ itself is learned, so that it is only known once it has been pruned
+    uses_scale: bool = False  # whether `positions` has to know the input size n
+    whole_scale: bool = False  # whether a size that is a tuple of lengths reaches it whole, and not as the largest
     weighs_content: bool = False  # whether `score` looks at queries and keys, and not at positions alone
-    pools_others: bool = False  # whether all keys without a value weigh together as one, however many they are
-    means_others: bool = False  # whether these have score 0, so that only their mean value counts
-    by_formula: bool = False  # whether few numbers say what it adds at every distance, so that none is left untrained
-    hinges_on: str | None = None  # what decides how pairs are treated, where codes that positions give do not
-    phi_name: str | None = None  # what φ is called where other schemes have the same; see `kind`
-    remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
-    no_random: str | None = None  # why `randomized:` makes no sense on it, if it does not
-    no_hint: str | None = None  # why `hinted:` makes no sense on it, if it does not
-    placement: int = 0  # which of its random placements a pass in evaluation uses, for a scheme that has several
     Options: ClassVar[type] = NoOptions  # a frozen dataclass; its fields are the scheme's options
 
     def __init__(self, sizes: Sizes, options: object, task: Task | None) -> None:
@@ -258,104 +248,9 @@ class PositionScheme(nn.Module, ABC):
         about = self.phi, self.relation_in_words, self.describe
         return Relation(*about, uses_scale=self.uses_scale, whole_scale=self.whole_scale, kind=self.kind)
 
-    @property
-    def kind(self) -> Hashable:
-        """Schemes with the same have the same φ for a task, which saves a verdict on each; None promises nothing."""
-        about = getattr(self, "anchored", False), getattr(self, "last", None)
-        return self.phi_name and (self.phi_name, *about) if any(about) else self.phi_name
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if ("phi" in vars(cls) or "codes" in vars(cls)) and "phi_name" not in vars(cls):
-            cls.phi_name = None  # it has a φ of its own
-
-    def shared_relation(self) -> Relation | None:
-        """Pairs that it may come to treat alike although their codes differ, as with positions drawn at random."""
-        return None
-
-    def trained_as(self) -> Relation:
-        """By whose codes pairs count as trained: its own φ, or a coarser one where training draws random positions."""
-        return self.relation()
-
-    def candidates(self) -> dict[str, Relation]:
-        """The relations among which training chooses, by name; empty if the relation is fixed."""
-        return {}
-
-    def pointers(self) -> list[list[Pointer]]:
-        """The pointers to which a head may give weights, a list for each kind of head, beside `candidates`."""
-        return []
-
-    def tables(self) -> list[CodeTable]:
-        """Its biases as tables, one for each component of its code; none if it does not work by tables."""
-        return []
-
-    def prune(self, unchanged: Callable[[], bool]) -> Relation | None:
-        """Switch off, in place, what can go while `unchanged()` stays true: the relation left, None if nothing can go.
-
-        A scheme with `tables` need not override it: entries that need not differ become alike.
-        """
-        tables = self.tables()
-        return pruned(self.phi, tables, unchanged) if tables else None
-
-    def entries(self) -> list[LearnedEntry]:
-        """What a learned relation consists of, strongest first; none if the relation is fixed."""
-        return []
-
-    def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys | None:
-        """The keys that queries [query] name at a scale, or each at its own, [query]; None if it does not treat all but
-        a few keys alike."""
-        return None
-
-    def names_in(self, positions: Positions, queries: slice) -> NamedKeys | None:
-        """The keys that the queries of a pass name, the same in all its rows; None where they are not, or not few."""
-        scales = positions.scales
-        if not scales or len(set(scales)) > 1:
-            return None
-        return self.named_keys(torch.arange(queries.start, queries.stop), scales[0])
-
-    def named_lines(self, layout: Layout) -> list[Line] | None:
-        """Lines on which all keys of `named_keys` lie at every scale, for a task of this layout; None if it cannot say.
-
-        Which of its keys have which bias may depend on the order of these lines and those of the layout, and on nothing
-        else.
-        """
-        return None
-
-    @property
-    def parts(self) -> list["PositionScheme"]:
-        """The schemes that it is the sum of, each with a code of its own; itself if there is only one."""
-        return [self]
-
-    def rotary_pairs(self, length: int) -> list[RotaryPair] | None:
-        """The dimensions of a head that `rotate` turns together, in a sequence of this length; None if none."""
-        return None
-
-    @property
-    def placements(self) -> int:
-        """Over how many random placements exact match is averaged; `placement` says which one is meant."""
-        return 1
-
     def option_values(self) -> dict[str, Any]:
         """The options by name, defaults included: what `SchemeSpec.of` needs to make the same scheme again."""
         return asdict(self.options)  # type: ignore[call-overload, no-any-return]
-
-    def anneal(self, progress: float) -> None:
-        """Told by a trainer how much of the training is done, from 0 to 1."""
-
-    @classmethod
-    def condenses(cls, options: Mapping[str, Any]) -> bool:
-        """Whether there is a `penalty`, and something to `condense`, under these options."""
-        return False
-
-    def penalty(self) -> Tensor | None:
-        """What a trainer adds to the loss until the learning rate begins to fall, as a price of what is not needed."""
-        return None
-
-    def condense(self, unchanged: Callable[[], bool]) -> None:
-        """Told by a trainer, once, that the learning rate begins to fall: what can go while `unchanged()` holds may go.
-
-        Training goes on with what is left.
-        """
 
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         """Where `tokens` [row, pos] stand; the scale is inferred by the task's own rule where it is not given.
@@ -382,10 +277,6 @@ class PositionScheme(nn.Module, ABC):
         [1|row, …] each, of sizes that do not depend on n.
         """
         return {}
-
-    def offset(self, length: int) -> int:
-        """A number to draw for a pass over so many tokens, which `embed` finds in its positions; 0 if none is."""
-        return 0
 
     def known_scale(self, tokens: Tensor, scale: Tensor | None) -> Tensor:
         """The scale of each row, [row]; [1] if all rows have the same, which makes one bias do for all of them."""
@@ -453,30 +344,6 @@ class Anchorable(PositionScheme):
     def anchor(self, scale: Tensor) -> Tensor:
         """Where positions are counted from."""
         return scale if self.anchored else 0 * scale
-
-
-def pooled_keys(other: Tensor) -> Tensor:
-    """At keys without a value, the log of how many of them a query sees; 0 elsewhere. [*, query, key]
-
-    Taken off the scores, it makes them weigh as one key with their average, however many there are: at every length,
-    attention is then the same function of the keys that have a value. `other` says which they are, of `seen_keys`.
-
-    The first key stands apart, value or not. Heads that have nothing to attend to rest on a mark such as ``^``, by its
-    token; pooled, its weight would fade as the keys beside it grow in number.
-
-    >>> valued = torch.tensor([[[False, False, True, False]]])
-    >>> pooled_keys(~valued & seen_keys(slice(3, 4), valued.device)).exp().round().tolist()
-    [[[1.0, 2.0, 1.0, 2.0]]]
-    """
-    number = other.sum(-1, keepdim=True, dtype=torch.get_default_dtype()).clamp(min=1)
-    return torch.where(other, number.log(), 0)
-
-
-def seen_keys(queries: slice, device: torch.device) -> Tensor:
-    """The keys that each query of a block sees, without the first. [query, key]"""
-    query = torch.arange(queries.start, queries.stop, device=device)[:, None]
-    key = torch.arange(queries.stop, device=device)
-    return (key <= query) & (key > 0)
 
 
 def joined(parts: Iterable[Tensor | None], join: Callable[[Tensor, Tensor], Tensor] = operator.add) -> Tensor | None:

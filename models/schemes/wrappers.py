@@ -10,17 +10,9 @@ from torch import Tensor
 
 from lengthlens.errors import TooLongError, UserError
 from lengthlens.models.devices import sent
+from lengthlens.models.schemes.protocols import RotaryPair
 from lengthlens.models.schemes.relation import BACK, DISTANCE, Code, CodeTable, Relation
-from lengthlens.models.schemes.scheme import (
-    LARGEST,
-    Anchorable,
-    Positions,
-    PositionScheme,
-    RotaryPair,
-    Sizes,
-    joined,
-    option,
-)
+from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, PositionScheme, Sizes, joined, option
 from lengthlens.tasks import Task
 
 Inner: TypeAlias = type[PositionScheme]  # the class of the scheme inside
