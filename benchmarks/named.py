@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from common import options, show, timed
 
-from lengthlens.models import named
+from lengthlens.models import attention
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks import TASKS
@@ -40,7 +40,7 @@ def main() -> None:
             tokens = TASKS["copy"].sample(given.length, rows, torch.Generator().manual_seed(0)).tokens
             seconds = []
             for least in (1, tokens.shape[1] + 1):
-                named.LONG = least
+                attention.NAMED_LENGTH = least
                 one_pass = partial(model, tokens, given.length)
                 seconds.append(min(timed(one_pass, time.process_time)[0] for _ in range(4)))
             print(f"n = {given.length}, {rows} rows, {number} names")

@@ -244,9 +244,9 @@ def test_long_inputs_give_the_same_by_their_few_named_keys(monkeypatch: pytest.M
     tokens = task_of("addition-operands").sample((60, 70, 40), 2, seeded(10)).tokens
     with torch.no_grad():
         quick = model(tokens)
-        monkeypatch.setattr("lengthlens.models.named.LONG", tokens.shape[1] + 1)
+        monkeypatch.setattr("lengthlens.models.attention.NAMED_LENGTH", tokens.shape[1] + 1)
         assert torch.allclose(quick, model(tokens), atol=1e-4)
-        monkeypatch.setattr("lengthlens.models.named.LONG", 1)
+        monkeypatch.setattr("lengthlens.models.attention.NAMED_LENGTH", 1)
         mixed = task_of("addition-operands").sample([(6, 7), (4, 4, 1)], None, seeded(10)).tokens
         assert torch.isfinite(model(mixed)).all()  # rows that differ take the other way
 

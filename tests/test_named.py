@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import lengthlens as ll
-from lengthlens.models import attention, named
+from lengthlens.models import attention
 from lengthlens.models.transformer import HookedModel
 
 N = 12
@@ -13,9 +13,9 @@ N = 12
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """What attention to named keys gave, short inputs counting as long, in several blocks of queries."""
-    monkeypatch.setattr(named, "LONG", 1)
-    monkeypatch.setattr(named, "BLOCK", 2000)
-    plain, found = named.attend_to_named, []
+    monkeypatch.setattr(attention, "NAMED_LENGTH", 1)
+    monkeypatch.setattr(attention, "NAMED_BLOCK", 2000)
+    plain, found = attention.attend_to_named, []
     monkeypatch.setattr(attention, "attend_to_named", lambda *given: found.append(plain(*given)) or found[-1])
     return found
 
@@ -41,7 +41,7 @@ def test_the_same_as_scores_in_blocks(
     some = slice(9, tokens.shape[1] - 2)
     with torch.no_grad():
         fast, of_some = model(tokens, scale=N), model(tokens, scale=N, queries=some)
-        monkeypatch.setattr(named, "LONG", 1000)
+        monkeypatch.setattr(attention, "NAMED_LENGTH", 1000)
         slow = model(tokens, scale=N)
     assert len(calls) == 4, "both layers, twice"
     torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-4)
