@@ -45,7 +45,7 @@ def import_command(
     GPT-2, Llama, Mistral, Qwen2, GPT-NeoX or BLOOM as save_pretrained writes them, or a HookedTransformer or
     TransformerBridge of TransformerLens. What has no equivalent is refused by name.
     """
-    from lengthlens.models.pretrained import download, is_local
+    from lengthlens.models.saved import download, is_local
     from lengthlens.runs.importing import import_checkpoint
     from lengthlens.studies.sharing import is_export
 

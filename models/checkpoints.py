@@ -21,7 +21,7 @@ from lengthlens.files import read_whole, regular
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.huggingface import ARCHITECTURES, read_huggingface
 from lengthlens.models.interop import is_hooked_config, read_hooked
-from lengthlens.models.pretrained import CONFIG, WEIGHTS, check_weights
+from lengthlens.models.saved import CONFIG, WEIGHTS, check_weights
 from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import Task
 from lengthlens.tasks.task import BEGIN, END, PAD

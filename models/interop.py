@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.huggingface import ACTIVATIONS, written_out
-from lengthlens.models.pretrained import check_weights
+from lengthlens.models.saved import check_weights
 from lengthlens.models.transformer import HookedModel
 from lengthlens.values import anything, map_of, real, shown, text
 

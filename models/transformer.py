@@ -491,20 +491,20 @@ class HookedModel(HookedRootModule):
 
     def save_pretrained(self, path: str) -> None:
         """Write config.json and model.safetensors into a directory."""
-        from lengthlens.models.pretrained import save  # it builds models, so it imports this file
+        from lengthlens.models.saved import save  # it builds models, so it imports this file
 
         save(self, path)
 
     @classmethod
     def from_pretrained(cls, path: str, task: Task | None = None) -> "HookedModel":
         """A saved model: a local directory (never touches the network), or a repository ``owner/name`` on the Hub."""
-        from lengthlens.models.pretrained import download, is_local, load_saved
+        from lengthlens.models.saved import download, is_local, load_saved
 
         return load_saved(path if is_local(path) else download(path), task)
 
     def push_to_hub(self, repo: str, private: bool = False, token: str | None = None) -> str:
         """Upload the saved form to the repository `repo` of the Hugging Face Hub; the address of the commit."""
-        from lengthlens.models.pretrained import upload
+        from lengthlens.models.saved import upload
 
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)

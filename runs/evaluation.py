@@ -24,7 +24,7 @@ from lengthlens.errors import TooLongError, UserError
 from lengthlens.files import StorageError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.devices import present_device
-from lengthlens.models.pretrained import refuse_not_finite
+from lengthlens.models.saved import refuse_not_finite
 from lengthlens.models.schemes.scheme import schemes_in
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import EVALUATION, Run

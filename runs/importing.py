@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.checkpoints import Checkpoint, read_checkpoint, read_json, token_ids
-from lengthlens.models.pretrained import check_weights, weights_of
+from lengthlens.models.saved import check_weights, weights_of
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.config import RunConfig

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lengthlens.errors import UserError
-from lengthlens.models.pretrained import load_saved
+from lengthlens.models.saved import load_saved
 from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.run import MANIFEST, Run
 from lengthlens.runs.shipped import is_shipped_name, shipped_run

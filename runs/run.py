@@ -328,7 +328,7 @@ class Run:
 
     def model(self, device: str = "cpu", step: int | None = None) -> "HookedModel":
         """The trained model, ready for evaluation; with `step` as it was after that training step, if that was kept."""
-        from lengthlens.models.pretrained import refuse_not_finite, with_weights
+        from lengthlens.models.saved import refuse_not_finite, with_weights
 
         if step is not None and step not in self.checkpoints:
             kept = ", ".join(map(str, self.checkpoints)) or "none"

@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
 from lengthlens.models.devices import arithmetic, device_facts
-from lengthlens.models.pretrained import weights_of
+from lengthlens.models.saved import weights_of
 from lengthlens.models.schemes.contract import require_sound
 from lengthlens.models.transformer import HookedModel
 from lengthlens.notebook import card

@@ -16,7 +16,7 @@ import pandas as pd
 from lengthlens.analyses.table import read_study
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, plain_name, read_whole, sha256, write_whole
-from lengthlens.models.pretrained import CONFIG, WEIGHTS, download, is_local, render, upload
+from lengthlens.models.saved import CONFIG, WEIGHTS, download, is_local, render, upload
 from lengthlens.probes.certificate.certify import Certificate
 from lengthlens.probes.table import FILE as PROBES
 from lengthlens.probes.table import stored

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from lengthlens.errors import UserError
-from lengthlens.models.pretrained import load_saved, save
+from lengthlens.models.saved import load_saved, save
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.table import FILE, probe_run
 from lengthlens.runs.run import Run

@@ -19,7 +19,7 @@ from lengthlens.analyses.table import read_study, write_study
 from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.by_hand import copy_by_hand
-from lengthlens.models.pretrained import weights_of
+from lengthlens.models.saved import weights_of
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.table import probe_run, stored
 from lengthlens.runs.run import LOG, MODEL, Status

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from lengthlens.errors import UserError
-from lengthlens.models.pretrained import refuse_not_finite
+from lengthlens.models.saved import refuse_not_finite
 from lengthlens.models.transformer import HookedModel
 from lengthlens.notebook import card
 from lengthlens.probes.certificate.kinds import Cuts, named_places

@@ -15,7 +15,7 @@ from safetensors.torch import save as save_tensors
 
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.pretrained import CONFIG, WEIGHTS, digest, is_local, load_saved, render
+from lengthlens.models.saved import CONFIG, WEIGHTS, digest, is_local, load_saved, render
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks.copying import Copy
