@@ -10,6 +10,7 @@ letters in its own fonts.
 import io
 import math
 import shutil
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -80,20 +81,24 @@ class Canvas:
 
     def panels(
         self, names: Sequence[str], width: float, panel: float, *, across: int, least: float = 1.5, more: float = 0.0,
-        most: float = theme.PAGE_HEIGHT, ratios: Sequence[float] | None = None, **share: Any,
+        most: float = theme.PAGE_HEIGHT, ratios: Sequence[float] | None = None, legend: Sequence[Artist] = (),
+        **share: Any,
     ) -> dict[str, Axes]:  # fmt: skip
         """An axes for each name: those given, or new ones, at most `across` beside each other, each `least` inches.
 
-        `width` is the usual one and `panel` the height of a panel, of which a figure has so many; `more` is the height
-        of all else, and `most` that of the figure at most. `ratios` are of the widths of panels side by side, if so
-        many are, and `share` is as in `Figure.subplots`.
+        `width` is the usual one and `panel` the height of a panel, of which a figure has so many; `legend` are its
+        handles, `more` is the height of all else, and `most` that of the figure at most. `ratios` are of the widths of
+        panels side by side, if so many are, and `share` is as in `Figure.subplots`.
         """
         if self.given is not None:
-            return self._take(names)
+            self._take(names)
+            self._legend(legend)
+            return self._axes
         wide = self.width(width)
         across = max(1, min(across, len(names), int(wide / least)))
         down = math.ceil(len(names) / across)
-        size = (wide, self.height or min(panel * down + more, most))
+        lines = math.ceil(len(legend) / legend_columns(legend, wide)) + 1 if legend else 0
+        size = (wide, self.height or min(panel * down + more + ROW * lines, most))
         self._figure = Figure(figsize=size, layout="constrained")
         ratios = ratios if ratios and across == len(ratios) else None
         grid = self._figure.subplots(down, across, squeeze=False, width_ratios=ratios, **share)
@@ -103,13 +108,14 @@ class Canvas:
         self._axes = dict(zip(names, grid.flat))
         for name in self.last_row:  # of shared axes only the lowest row has numbers, and a spare one may be below
             self._axes[name].tick_params(labelbottom=True)
+        self._legend(legend)
         return self._axes
 
-    def panel(self, width: float, height: float, name: str = "figure") -> Axes:
+    def panel(self, width: float, height: float, name: str = "figure", legend: Sequence[Artist] = ()) -> Axes:
         """The axes of a figure that has only one."""
-        return self.panels([name], width, height, across=1)[name]
+        return self.panels([name], width, height, across=1, legend=legend)[name]
 
-    def _take(self, names: Sequence[str]) -> dict[str, Axes]:
+    def _take(self, names: Sequence[str]) -> None:
         given = {names[0]: self.given} if isinstance(self.given, Axes) else dict(self.given or {})
         if isinstance(self.given, Axes) and len(names) > 1:
             raise UserError(f"this figure has the panels {', '.join(names)}: give axes by these names, or select one")
@@ -119,19 +125,16 @@ class Canvas:
         self._axes = {name: given[name] for name in names if name in given}
         self.first_column = self.last_row = list(self._axes)
         self._figure = cast(Figure, next(iter(self._axes.values())).get_figure(root=True))
-        return self._axes
-
-    def take_whole(self, figure: Figure, name: str) -> None:
-        """Take a figure that was drawn as a whole, at the size asked for."""
-        if self.given is not None:
-            raise UserError(f"figure '{name}' is drawn as a whole and takes no axes, only a width and a height")
-        wide, high = figure.get_size_inches()
-        figure.set_size_inches(self.width(wide), self.height or high * self.width(wide) / wide)
-        self._figure = figure
 
     def say(self, sentence: str) -> None:
         """In place of a figure: why there is none."""
-        self._figure = theme.saying(sentence, self.width(theme.COLUMN))
+        wide = self.width(theme.COLUMN)
+        with theme.style():
+            self._figure = Figure(figsize=(wide, 1.1), layout="constrained")
+            axes = self._figure.add_subplot()
+            axes.set_axis_off()
+            text = theme.literal(textwrap.fill(sentence, int(wide * 16)))
+            axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, color="#555555")
 
     def label(self, x: str, y: str) -> None:
         """What the axes are, said once for each row and column of panels."""
@@ -139,17 +142,17 @@ class Canvas:
             axes.set_xlabel(x if name in self.last_row else "")
             axes.set_ylabel(y if name in self.first_column else "")
 
-    def legend(self, handles: Sequence[Artist], handlelength: float = 2.0) -> None:
-        """All handles, below a figure of its own in as many columns as fit, or inside the first of the axes given."""
+    def _legend(self, handles: Sequence[Artist]) -> None:
+        """All handles, below a new figure in as many columns as fit, or inside the first of the axes given."""
         if not (self.shows_legend and handles and self._axes):
             return
         if self.own:
-            columns = legend_columns([str(each.get_label()) for each in handles], self.figure.get_figwidth())
+            columns = legend_columns(handles, self.figure.get_figwidth())
             where: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "columnspacing": 1.2}
-            self.figure.legend(handles=list(handles), handlelength=handlelength, **where)
+            self.figure.legend(handles=list(handles), handlelength=2.6, **where)
         else:
-            first = self.given if isinstance(self.given, Axes) else next(iter((self.given or self._axes).values()))
-            first.legend(handles=list(handles), handlelength=handlelength)
+            first = self.given if isinstance(self.given, Axes) else next(iter((self.given or {}).values()))
+            first.legend(handles=list(handles), handlelength=2.6)
 
 
 def drawn(draw: Callable[Concatenate[Canvas, Arguments], None]) -> Callable[..., Figure]:
@@ -176,20 +179,16 @@ def drawn(draw: Callable[Concatenate[Canvas, Arguments], None]) -> Callable[...,
     return plot
 
 
-def legend_columns(labels: Sequence[str], width: float) -> int:
+def legend_columns(handles: Sequence[Artist], width: float) -> int:
     """In how many columns the entries of a legend fit into a width.
 
-    >>> labels = ["ideal", "lbpe", "hinted:relative, K=12"]
-    >>> legend_columns(labels, 7.0), legend_columns(labels, 3.3), legend_columns(labels, 2.0)
+    >>> from matplotlib.lines import Line2D
+    >>> handles = [Line2D([], [], label=name) for name in ("ideal", "lbpe", "hinted:relative, K=12")]
+    >>> legend_columns(handles, 7.0), legend_columns(handles, 3.3), legend_columns(handles, 2.0)
     (3, 2, 1)
     """
-    longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
-    return max(1, min(len(labels), int(width / (HANDLE + LETTER * longest))))
-
-
-def legend_height(labels: Sequence[str], width: float) -> float:
-    """Inches that a legend of these labels takes below a figure of this width."""
-    return ROW * (1 + math.ceil(len(labels) / legend_columns(labels, width)))
+    longest = max(len(line) for each in handles for line in str(each.get_label()).splitlines() or [""])
+    return max(1, min(len(handles), int(width / (HANDLE + LETTER * longest))))
 
 
 # Letters of figures that LaTeX does not know as they are; PGF is set in the document's own font, by pdflatex.

@@ -18,11 +18,12 @@ from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.canvas import Canvas, drawn, legend_height
+from lengthlens.analyses.canvas import Canvas, drawn
 from lengthlens.analyses.statistics import over_seeds
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import FACTORS, Index, MissingError, measured
+from lengthlens.analyses.table import FACTORS, MissingError, declared, measured
 from lengthlens.analyses.tables import Table, of_frame
+from lengthlens.probes.probe import Probe
 
 Curve: TypeAlias = "dict[str, NDArray[np.float64]]"  # of one scheme: scale, mean, low, high, …
 DECLARED: dict[str, Any] = {"color": "black", "linewidth": 3.2, "alpha": 0.25}
@@ -98,8 +99,10 @@ def multiples(
         raise MissingError("the table has no value of an accurate run with its task, scheme and scale")
     legend = [*legend, *theme.thicker(found["label"])]
     wide = canvas.width(theme.PAGE if len(names) > 1 else theme.COLUMN * 1.2)
-    room = legend_height([str(each.get_label()) for each in legend], wide) + 0.25
-    axes_of = canvas.panels(names, wide, theme.PANEL_HEIGHT, across=theme.ACROSS, more=room, sharex=True, sharey=True)
+    axes_of = canvas.panels(
+        names, wide, theme.PANEL_HEIGHT, across=theme.ACROSS, more=0.25, legend=legend,
+        sharex=True, sharey=True,
+    )  # fmt: skip
     looks = theme.drawing_order(theme.lines(found["label"]), top, marks=2.2 if canvas.narrow else 3.0)
     for task, axes in axes_of.items():
         axes.set_title(theme.literal(task))
@@ -114,7 +117,6 @@ def multiples(
         axes.add_collection(PolyCollection(bands, facecolors=colours, alpha=alpha, linewidth=0))
     canvas.label(x, y)
     canvas.data |= {"": found.rename(columns={"row": "task", "label": "scheme"})}
-    canvas.legend(legend, handlelength=2.8)
     return axes_of
 
 
@@ -192,10 +194,10 @@ def length_axis(axes: Axes, first: float, last: float, train_max: float | None) 
 class Growth(Finding):
     """How a measured complexity grows with the scale inside the training range; there is one for each probe."""
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
-        self.name, self.title = f"growth-{index.curve}", f"Growth of {index.growth} in the training range"
-        self.shows = f"Growth of {index.growth} with scale."
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.name, self.title = f"growth-{probe.curve}", f"Growth of {probe.growth} in the training range"
+        self.shows = f"Growth of {probe.growth} with scale."
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         """A panel for each task, a line for each scheme, a band from the lowest to the highest seed.
@@ -203,11 +205,11 @@ class Growth(Finding):
         On the logarithmic axes ι is the slope of the right half of a line: flat is invariant, the diagonal grows as n
         does. The count that the task's own circuit declares is drawn behind.
         """
-        found, circuits = growth_curves(study, self.index.curve), declared(study, self.index)
+        found, circuits = growth_curves(study, self.probe.curve), declared_curves(study, self.probe)
         legend: list[Artist] = [*theme.handles(found["label"], marks=False)]
         legend += [Line2D([], [], **DECLARED, label="declared by the task")] if len(circuits) else []
         legend += [Patch(color=BAND, label="lowest to highest seed")] if (found["high"] > found["low"]).any() else []
-        words = "scales up to n", str(self.index.growth)
+        words = "scales up to n", str(self.probe.growth)
         axes_of = multiples(found, _growth_line, canvas, *words, legend, alpha=0.1, least=1.0)
         for task, axes in axes_of.items():
             own = circuits[circuits["row"] == task]
@@ -222,9 +224,9 @@ def growth_curves(study: Study, curve: str) -> pd.DataFrame:
     return mean_curves(rows[rows["head"].isna() & rows["accurate"].fillna(True)])
 
 
-def declared(study: Study, index: Index) -> pd.DataFrame:
+def declared_curves(study: Study, probe: Probe) -> pd.DataFrame:
     """What each task's own circuit says inside the training range, if it says something: row, scale, value."""
-    rows = study.table[study.table["measure"] == index.declared]
+    rows = study.table[study.table["measure"] == declared(probe)]
     rows = rows[(rows["scale"] <= rows["train_max"]).fillna(False)]
     return rows[["row", "scale", "value"]].drop_duplicates(["row", "scale"]).sort_values(["row", "scale"])
 

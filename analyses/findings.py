@@ -9,18 +9,16 @@ To add one from outside::
         def draw(self, study, canvas):
             axes = canvas.panel(3.4, 2.2)  # the usual width and height, in inches
             axes.plot(study.runs["steps"], study.runs["label"], "o")
-
-A finding that makes a whole figure by itself has `figure(study)` in place of `draw`; it cannot be drawn on axes.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthlens.analyses.canvas import Given
+from lengthlens.analyses import theme
+from lengthlens.analyses.canvas import Canvas, Given
 from lengthlens.analyses.curves import Extrapolation, Growth
 from lengthlens.analyses.forecast import ForecastOfRuns
 from lengthlens.analyses.learned import LearnedRelations
@@ -47,7 +45,7 @@ def findings(study: Study | None = None) -> dict[str, Finding]:
 
     A finding that the study has nothing of is among them if it is registered: it says what is missing.
     """
-    grown = [Growth(index) for index in (study.indices if study else indices()) if index.growth]
+    grown = [Growth(probe) for probe in (study.indices if study else indices()) if probe.growth]
     return {**FINDINGS, **{finding.name: finding for finding in grown}}
 
 
@@ -79,8 +77,10 @@ def plot(
     known = findings()
     if name not in known:
         raise unknown("figure", name, known)
-    size: dict[str, Any] = {"width": width, "height": height, "legend": legend}
-    return known[name].plot(study, ax, **size, tasks=tasks, schemes=schemes, seeds=seeds)
+    part, canvas = Study.of(study).select(tasks, schemes, seeds), Canvas(ax, width, height, legend)
+    with theme.style():
+        known[name].draw(part, canvas)
+    return canvas.figure
 
 
 def all_tables(study: Study) -> dict[str, Table]:

@@ -22,8 +22,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.canvas import Canvas, legend_height
-from lengthlens.analyses.prediction import others_mean, usable, with_kind
+from lengthlens.analyses.canvas import Canvas
+from lengthlens.analyses.prediction import others_mean, usable
 from lengthlens.analyses.statistics import auc, difference, estimate
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import MissingError
@@ -76,16 +76,14 @@ class ForecastOfRuns(Finding):
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         """The panel `match`: exact match at twice the training range; `length`: that of failure; predicted across."""
-        runs = with_kind(study.once(forecast).runs)
+        runs = study.once(forecast).runs
         legend = theme.family_handles(runs)
-        room = legend_height([str(each.get_label()) for each in legend], canvas.width(theme.PAGE))
-        axes = canvas.panels(["match", "length"], theme.PAGE, 2.7, across=2, least=2.5, more=room)
+        axes = canvas.panels(["match", "length"], theme.PAGE, 2.7, across=2, least=2.5, legend=legend)
         drawings = {"match": _matches, "length": _lengths}
         for name, own in axes.items():
             drawings[name](own, runs)
         columns = "run task label seed predicted flat called extrapolates right exact fails_at failed_at cause".split()
         canvas.data |= {"": runs[columns]}
-        canvas.legend(legend)
 
     def tables(self, study: Study) -> dict[str, Table]:
         found = study.once(forecast)
@@ -228,11 +226,11 @@ def _both_ways(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _matches(axes: Axes, runs: pd.DataFrame) -> None:
-    axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="predicted from the training range", ylabel="measured")
+    axes.set(xlim=(-0.06, 1.06), ylim=(-0.06, 1.06), xlabel="predicted from the training range", ylabel="measured")
     axes.plot([0, 1], [0, 1], color="0.85", linewidth=0.7, linestyle="--")
     for line in (axes.axhline, axes.axvline):
         line(EXTRAPOLATES, color="0.8", linewidth=0.7)
-    theme.points(axes, runs, "shown", "exact", ((0.0, 1.0), (0.0, 1.0)))
+    theme.points(axes, runs, "shown", "exact")
     axes.set_title("exact match at twice the training range\n(predicted 0 where operators grow, ι > 0.3)")
 
 

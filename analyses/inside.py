@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.canvas import LETTER, Canvas, drawn, legend_height
+from lengthlens.analyses.canvas import LETTER, Canvas, drawn
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.errors import UserError
 from lengthlens.inside.attribution import Relevance
@@ -91,9 +91,9 @@ def plot_roles(canvas: Canvas, table: pd.DataFrame, train_max: int | None = None
     looks |= {OTHER: {"color": theme.GREY, "linestyle": "--", "marker": "."}}
     groups = {label(head): part for head, part in by_head(table)}
     wide = max(theme.PAGE * min(ACROSS, len(groups)) / ACROSS, theme.COLUMN)
-    below = legend_height(list(looks), canvas.width(wide))
+    legend = [Line2D([], [], **look, label=theme.literal(role)) for role, look in looks.items()]
     panels = canvas.panels(
-        list(groups), wide, 1.15, across=ACROSS, least=1.2, more=below + 0.2, sharex=True, sharey=True
+        list(groups), wide, 1.15, across=ACROSS, least=1.2, more=0.2, legend=legend, sharex=True, sharey=True
     )
     for name, axes in panels.items():
         axes.set_title(name)
@@ -102,7 +102,6 @@ def plot_roles(canvas: Canvas, table: pd.DataFrame, train_max: int | None = None
         _scales(axes, groups[name]["scale"], train_max)
         axes.set_ylim(0, 1)
     canvas.label("scale n", "weight")
-    canvas.legend([Line2D([], [], **look, label=theme.literal(role)) for role, look in looks.items()], 2.8)
 
 
 @drawn
@@ -112,9 +111,9 @@ def plot_measures(canvas: Canvas, table: pd.DataFrame, train_max: int | None = N
     Panels: entropy, first_key, position_share.
     """
     _needs(table, ("layer", "head", "scale", "measure", "value"))
-    handles, many = _head_handles(table)
-    below = legend_height([str(each.get_label()) for each in handles], canvas.width(theme.PAGE))
-    for measure, axes in canvas.panels(list(SHOWN), theme.PAGE, 1.8, across=3, least=1.5, more=below + 0.2).items():
+    legend, many = _head_handles(table)
+    panels = canvas.panels(list(SHOWN), theme.PAGE, 1.8, across=3, least=1.5, more=0.2, legend=legend)
+    for measure, axes in panels.items():
         part = table[table["measure"] == measure]
         for (layer, head), line in by_head(part):
             axes.plot(line["scale"], line["value"], **_head_look(layer, head, many), clip_on=False)
@@ -122,7 +121,6 @@ def plot_measures(canvas: Canvas, table: pd.DataFrame, train_max: int | None = N
         axes.set_title(SHOWN[measure])
         axes.set_ylim(0, None if measure == "entropy" else 1)
         axes.set_xlabel("scale n")
-    canvas.legend(handles, 2.4)
 
 
 @drawn
@@ -139,17 +137,16 @@ def plot_plane(canvas: Canvas, table: pd.DataFrame, train_max: int | None = None
     if seen.empty:
         canvas.say("No head attends to the keys that were permuted.")
         return
-    handles, many = _head_handles(table)
+    legend, many = _head_handles(table)
     known = [n for n in seen["scale"] if train_max is None or n <= train_max]
     first = max(known, default=int(seen["scale"].min()))
     wide = theme.COLUMN + 0.4
-    below = legend_height([str(each.get_label()) for each in handles], canvas.width(wide))
-    axes = canvas.panel(wide, canvas.width(wide) - 0.1 + below)
+    axes = canvas.panel(wide, canvas.width(wide) - 0.1, legend=legend)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="symbolic: the pattern follows permuted contents")
+    axes.set_ylabel("positional: the pattern stays where it was")
     axes.plot([0, 1], [0, 1], color="0.85", linewidth=0.8, zorder=0)
     marks = seen[seen["scale"] == first]
-    x, y = theme.spread_out(marks["symbolic"], marks["positional"], ((0.0, 1.0), (0.0, 1.0)))
-    dx, dy = x - marks["symbolic"], y - marks["positional"]
-    aside = dict(zip(zip(marks["layer"], marks["head"]), zip(dx, dy)))  # heads at one place beside each other
+    aside = dict(zip(zip(marks["layer"], marks["head"]), zip(*theme.jitter(axes, len(marks)))))
     for (layer, head), line in by_head(seen[seen["scale"] >= first].sort_values("scale")):
         right, up = aside.get((layer, head), (0.0, 0.0))
         look = _head_look(layer, head, many)
@@ -157,11 +154,8 @@ def plot_plane(canvas: Canvas, table: pd.DataFrame, train_max: int | None = None
         hollow = {} if line["weight"].iloc[0] >= 0.05 else {"markerfacecolor": "white"}
         x, y = line["symbolic"].iloc[0] + right, line["positional"].iloc[0] + up
         axes.plot(x, y, **(look | {"linestyle": "none"} | hollow), markersize=6, clip_on=False, zorder=3)
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="symbolic: the pattern follows permuted contents")
-    axes.set_ylabel("positional: the pattern stays where it was")
     axes.text(0.98, 0.93, "spreads evenly", ha="right", color="0.5", fontsize=6)
     axes.text(0.02, 0.03, "needs a content at a position", color="0.5", fontsize=6)
-    canvas.legend(handles, 2.4)
 
 
 @drawn
@@ -173,9 +167,10 @@ def plot_scores(canvas: Canvas, table: pd.DataFrame, train_max: int | None = Non
     shares = at.pivot_table(index=["layer", "head"], columns="part", values="share", sort=False, dropna=False)
     shares = shares[list(dict.fromkeys(at["part"]))]
     names, wide = [label(head) for head in shares.index], theme.PAGE * 0.75
-    below = legend_height([str(part) for part in shares], canvas.width(wide))
-    axes = canvas.panel(wide, min(0.24 * len(shares) + 0.5 + below, 8))
-    if len(shares.columns) > len(COLOURS):  # many rotary pairs: a picture rather than a heap of bars
+    many = len(shares.columns) > len(COLOURS)
+    legend = [] if many else [Patch(color=colour, label=str(part)) for colour, part in zip(COLOURS, shares)]
+    axes = canvas.panel(wide, min(0.24 * len(shares) + 0.5, 8), legend=legend)
+    if many:  # many rotary pairs: a picture rather than a heap of bars
         shown = axes.imshow(shares.to_numpy(float), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
         axes.set_xlabel("rotary pair, fastest first")
         canvas.figure.colorbar(shown, ax=axes, label="share of the score's variance")
@@ -188,7 +183,6 @@ def plot_scores(canvas: Canvas, table: pd.DataFrame, train_max: int | None = Non
             low, high = low + np.minimum(values, 0), high + np.maximum(values, 0)
         axes.axvline(0, color="0.3", linewidth=0.6)
         axes.set_xlabel(f"share of what tells keys apart, n = {int(at['scale'].iloc[0])}")
-        canvas.legend([Patch(color=colour, label=str(part)) for colour, part in zip(COLOURS, shares)])
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
 
@@ -206,9 +200,8 @@ def plot_residual(canvas: Canvas, table: pd.DataFrame, train_max: int | None = N
     handles: list[Any] = [Patch(color=PART_COLOURS[name], label=name) for name in PARTS]
     handles += [Line2D([], [], **_look(k), label=CONTINUED[name]) for k, name in enumerate(lines)]
     wide = max(min(theme.PAGE, 1.5 * len(sites) + 1.2), theme.COLUMN)
-    below = legend_height([str(each.get_label()) for each in handles], canvas.width(wide))
     names = [*sites, *(f"{site}, continued" for site in sites)]
-    panels = canvas.panels(names, wide, 1.35, across=len(sites), least=0.8, more=below + 0.2)
+    panels = canvas.panels(names, wide, 1.35, across=len(sites), least=0.8, more=0.2, legend=handles)
     for name, axes in panels.items():
         part = table[table["hook"] == sites[name.partition(",")[0]]].set_index("scale")
         begins = name in canvas.first_column
@@ -234,7 +227,6 @@ def plot_residual(canvas: Canvas, table: pd.DataFrame, train_max: int | None = N
             axes.set_xlabel("scale n")
         if not begins:
             axes.tick_params(labelleft=False)
-    canvas.legend(handles)
 
 
 def by_head(table: pd.DataFrame) -> list[tuple[Head, pd.DataFrame]]:
@@ -319,13 +311,11 @@ def plot_healing(canvas: Canvas, table: pd.DataFrame) -> None:
     runs = healed_runs(table)
     failing = runs[runs["own"] < HEALED]
     longest = int(runs["scale"].iloc[0])
-    groups = failing["scheme"].map(theme.group)
-    marks = {"label": failing["scheme"], "group": groups, "colour": groups.map(theme.colours(failing["scheme"]))}
-    shown = failing.assign(**marks, task_family="position-addressed")
-    handles = theme.family_handles(shown)
-    below = legend_height([str(each.get_label()) for each in handles], canvas.width(theme.PAGE))
+    colour_of = theme.colours(failing["scheme"])
+    shown = failing.assign(label=failing["scheme"], colour=failing["scheme"].map(theme.group).map(colour_of))
+    legend, ratios = theme.family_handles(shown), [1.25, 1]
     panels = canvas.panels(
-        ["tasks", "control"], theme.PAGE, 2.55, across=2, least=2.5, more=below + 0.1, ratios=[1.25, 1]
+        ["tasks", "control"], theme.PAGE, 2.55, across=2, least=2.5, more=0.1, legend=legend, ratios=ratios
     )
     if "tasks" in panels:
         _by_task(panels["tasks"], shown, longest, canvas.narrow)
@@ -335,11 +325,10 @@ def plot_healing(canvas: Canvas, table: pd.DataFrame) -> None:
         axes.set_ylim(-0.1, 1.1)
         axes.axhline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
         axes.axvline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
-        theme.points(axes, shown, "in_range", "ideal", ((0.0, 1.0), (0.0, 1.0)))
+        theme.points(axes, shown, "in_range", "ideal")
         axes.set_xlabel("control in range:\nexact match at n = 10 with codes of n = 7")
         axes.set_ylabel(f"with the ideal relation, n = {longest}")
         axes.set_title("runs that fail", fontsize=7)
-    canvas.legend(handles)
 
 
 def _by_task(axes: Axes, shown: pd.DataFrame, longest: int, narrow: bool) -> None:

@@ -133,7 +133,8 @@ def plot_verdicts(canvas: Canvas, table: pd.DataFrame) -> None:
     schemes = theme.schemes_in_order(table["scheme"])
     family = dict(zip(table["task"], table["task_family"]))
     tasks = sorted(family, key=lambda task: FAMILIES.index(family[task]))  # within each, in the order of the table
-    axes = canvas.panel(1.75 + CELL_WIDTH * len(tasks), 1.7 + CELL_HEIGHT * len(schemes))
+    legend = _verdict_legend(table)
+    axes = canvas.panel(1.75 + CELL_WIDTH * len(tasks), 1.1 + CELL_HEIGHT * len(schemes), legend=legend)
     for row in records(table):
         x, y = tasks.index(row["task"]), schemes.index(row["scheme"])
         fill, ink, sign = theme.VERDICTS[row["verdict"]]
@@ -147,7 +148,6 @@ def plot_verdicts(canvas: Canvas, table: pd.DataFrame) -> None:
         axes.axhline(at, color="black", linewidth=0.5)
     first = table.iloc[0]
     axes.set_xlabel(f"trained up to n={first.train_max}, judged up to n={first.test_max}", labelpad=6)
-    canvas.legend(_verdict_legend(table), handlelength=1.4)
 
 
 def _verdict_frame(axes: Axes, tasks: list[str], schemes: list[str], possible: set[str]) -> None:

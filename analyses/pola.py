@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.canvas import Canvas, drawn, legend_height
+from lengthlens.analyses.canvas import Canvas, drawn
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import MissingError
 from lengthlens.analyses.tables import Table, of_frame
@@ -26,7 +26,8 @@ def plot_pola(canvas: Canvas, table: pd.DataFrame) -> None:
     scores. Lines are predictions; marks, where there was real training, are what gradient descent reached. The panels
     are `LRC` and `error`.
     """
-    axes_of = canvas.panels(["LRC", "error"], theme.PAGE, 2.4, across=2, least=2.5, more=0.8 if canvas.narrow else 0.1)
+    legend = _legend(table)
+    axes_of = canvas.panels(["LRC", "error"], theme.PAGE, 2.2, across=2, least=2.5, more=0.2, legend=legend)
     scales = _scales(table)
     for name, axes in axes_of.items():
         (_complexity if name == "LRC" else _error)(axes, table, scales)
@@ -34,11 +35,7 @@ def plot_pola(canvas: Canvas, table: pd.DataFrame) -> None:
         middle, top = int(table["train_max"].iloc[0]) / 2, axes.get_xaxis_transform()
         axes.text(middle, 1.02, "training", ha="center", va="bottom", transform=top, fontsize=6)
     if canvas.own:
-        where = {"loc": "outside lower center", "ncols": 2} if canvas.narrow else {"loc": "outside right upper"}
-        canvas.figure.legend(handles=_legend(table), handlelength=2.6, **where)
         canvas.figure.suptitle(f"Target: {table['target'].iloc[0]}", fontsize=8)
-    else:
-        canvas.legend(_legend(table), handlelength=2.6)
 
 
 class LinearAttention(Finding):
@@ -62,9 +59,10 @@ class LinearAttention(Finding):
         names = {f"{kind} of {target}": (kind, target) for kind, target in panels}
         legend, across = _legend(wide, True), 2 if canvas.narrow else len(targets)
         usual = theme.PAGE if len(targets) > 2 else theme.COLUMN * 1.4
-        room = legend_height([str(each.get_label()) for each in legend], canvas.width(usual)) + 0.2
         height = 1.25 if canvas.narrow else 1.4
-        axes_of = canvas.panels(list(names), usual, height, across=across, least=1.2, more=room, sharex=True)
+        axes_of = canvas.panels(
+            list(names), usual, height, across=across, least=1.2, more=0.2, legend=legend, sharex=True
+        )
         scales = _scales(wide)
         for name, axes in axes_of.items():
             kind, target = names[name]
@@ -76,7 +74,6 @@ class LinearAttention(Finding):
             if not first:
                 axes.tick_params(labelleft=False)
         canvas.data |= {"": wide}
-        canvas.legend(legend, handlelength=2.6)
 
     def tables(self, study: Study) -> dict[str, Table]:
         caption = (

@@ -25,14 +25,14 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from lengthlens.analyses import statistics, theme
-from lengthlens.analyses.canvas import Canvas, legend_height
+from lengthlens.analyses.canvas import Canvas
 from lengthlens.analyses.statistics import Estimate, Statistic, auc, estimate, spearman, why_undefined
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import FACTORS, Index, MissingError, chosen_readout, indices, records
+from lengthlens.analyses.table import FACTORS, MissingError, chosen_readout, indices, records
 from lengthlens.analyses.tables import Table, interval, of_frame, several
+from lengthlens.probes.probe import Probe
 from lengthlens.probes.schema import THRESHOLDS
 from lengthlens.runs.evaluation import ACCURATE, EXTRAPOLATES
-from lengthlens.tasks import TASKS
 
 Frame = pd.DataFrame
 Row = dict[str, Any]
@@ -491,12 +491,10 @@ class Front(Finding):
         A mark stands for all runs of its kind at one place. Bars are 95 % intervals over resampled cells; with tasks
         held out, hollow marks below are the AUC on those alone.
         """
-        found, wide = study.once(prediction), canvas.width(theme.PAGE)
-        runs = with_kind(found.runs)
+        found = study.once(prediction)
+        runs, high = found.runs, 2.9 if canvas.narrow else 2.45
         legend = theme.family_handles(runs)
-        room = legend_height([str(each.get_label()) for each in legend], wide)
-        high = 2.9 if canvas.narrow else 2.45
-        axes = canvas.panels(["runs", "auc"], theme.PAGE, high, across=2, least=2.5, more=room + 0.1)
+        axes = canvas.panels(["runs", "auc"], theme.PAGE, high, across=2, least=2.5, more=0.1, legend=legend)
         if "runs" in axes:
             counted = scatter(axes["runs"], runs, study.indices[0])
             networks = "network,\naccurate" if counted == 1 else "networks,\nall accurate"
@@ -505,7 +503,6 @@ class Front(Finding):
             forest(axes["auc"], found, canvas.narrow)
         kept = ["run", "task", "label", "seed", study.indices[0].index, f"exact_{FACTORS[0]}"]
         canvas.data |= {"runs": runs[kept], "auc": found.predictors[found.predictors["factor"] == FACTORS[0]]}
-        canvas.legend(legend)
 
     def tables(self, study: Study) -> dict[str, Table]:
         """Measures and baselines side by side, then what could explain the measures away."""
@@ -533,19 +530,19 @@ class Indices(Finding):
     def draw(self, study: Study, canvas: Canvas) -> None:
         """A panel for each index, by its measure: `iota_src`, …"""
         found = study.once(prediction)
-        runs, names = with_kind(found.runs), [each.index for each in study.indices]
+        runs, names = found.runs, [each.index for each in study.indices]
         legend = theme.family_handles(runs)
-        room = legend_height([str(each.get_label()) for each in legend], canvas.width(theme.PAGE))
-        axes_of = canvas.panels(names, theme.PAGE, 2.05, across=len(names), least=1.9, more=room + 0.1, sharey=True)
-        for index in study.indices:
-            if (axes := axes_of.get(index.index)) is not None:
-                scatter(axes, runs, index)
-                axes.set_ylabel(axes.get_ylabel() if index.index in canvas.first_column else "")
-                own = found.predictors[found.predictors["predictor"] == index.index].iloc[0]
+        axes_of = canvas.panels(
+            names, theme.PAGE, 2.05, across=len(names), least=1.9, more=0.1, legend=legend, sharey=True
+        )
+        for probe in study.indices:
+            if (axes := axes_of.get(probe.index)) is not None:
+                scatter(axes, runs, probe)
+                axes.set_ylabel(axes.get_ylabel() if probe.index in canvas.first_column else "")
+                own = found.predictors[found.predictors["predictor"] == probe.index].iloc[0]
                 auc = "not stated" if np.isnan(own["auc"]) else f"{own['auc']:.3f}"
                 axes.set_title(f"AUC {auc}, {own['runs']} networks", fontsize=7)
         canvas.data |= {"": runs[["run", "task", "label", "seed", *names, f"exact_{FACTORS[0]}"]]}
-        canvas.legend(legend)
 
 
 class Sensitivity(Finding):
@@ -587,30 +584,23 @@ def shown(frame: pd.DataFrame, columns: str, title: str, caption: str, **more: A
     return Table(caption, **given, title=title, strong="strong", **more)
 
 
-def with_kind(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs with what decides how they are marked: family of the task, group and colour of the scheme."""
-    kinds = [TASKS[task].family if task in TASKS else "" for task in runs["task"]]
-    groups, colours = runs["label"].map(theme.group), theme.colours(runs["label"])
-    return runs.assign(task_family=kinds, group=groups, colour=groups.map(colours))
-
-
-def scatter(axes: Axes, runs: pd.DataFrame, index: Index) -> int:
-    """Every run that has it, `with_kind`: an index against exact match at twice the training range; how many."""
-    own = runs[np.isfinite(runs[index.index].astype(float))]
-    axes.set(xlabel=f"{index.label} (in range)", ylabel=f"exact match at\n{FACTORS[0]} × training range")
+def scatter(axes: Axes, runs: pd.DataFrame, probe: Probe) -> int:
+    """Every run that has it: its index against exact match at twice the training range; how many."""
+    own = runs[np.isfinite(runs[probe.index].astype(float))]
+    axes.set(xlabel=f"{probe.label} (in range)", ylabel=f"exact match at\n{FACTORS[0]} × training range")
     axes.set_ylim(-0.06, 1.06)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     if own.empty:
-        axes.text(0.5, 0.5, f"no run has\n{index.label}", ha="center", va="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, f"no run has\n{probe.label}", ha="center", va="center", transform=axes.transAxes)
     else:
-        low, high = min(0.0, float(own[index.index].min())), max(1.0, float(own[index.index].max()))
+        low, high = min(0.0, float(own[probe.index].min())), max(1.0, float(own[probe.index].max()))
         edge = 0.05 * (high - low)
         axes.set_xlim(low - edge, high + edge)
         axes.axhline(EXTRAPOLATES, **CHANCE)
         small: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 5.5, "color": "0.45"}
         axes.text(high + edge, EXTRAPOLATES - 0.015, "extrapolates above", **small)
-        theme.points(axes, own, index.index, f"exact_{FACTORS[0]}", ((low, high), (0.0, 1.0)))
-    return int(runs[index.index].notna().sum())
+        theme.points(axes, own, probe.index, f"exact_{FACTORS[0]}")
+    return int(runs[probe.index].notna().sum())
 
 
 def forest(axes: Axes, found: Prediction, narrow: bool = False) -> None:

@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.canvas import Canvas, legend_height
+from lengthlens.analyses.canvas import Canvas
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import FACTORS, MissingError, indices, records
+from lengthlens.analyses.table import FACTORS, MissingError, indices
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.runs.evaluation import EXTRAPOLATES, wilson
 
@@ -81,16 +81,16 @@ class PrunedRuns(Finding):
         grey: dict[str, Any] = {**EDGE, "color": "0.4"}
         legend.append(Line2D([], [], **grey, markerfacecolor="white", label="as trained"))
         legend.append(Line2D([], [], **grey, label="pruned in range"))
-        legend.append(Line2D([], [], **EDGE | {"markersize": 7, "color": "0.7"}, label="larger: more runs"))
+        legend.append(Line2D([], [], linestyle="none", label="marks are slightly moved"))
         names = {f"{factor}x": factor for factor in FACTORS}
-        room = legend_height([str(each.get_label()) for each in legend], canvas.width(theme.PAGE))
-        axes_of = canvas.panels(list(names), theme.PAGE, 2.3, across=2, least=2.5, more=room, sharex=True, sharey=True)
+        axes_of = canvas.panels(
+            list(names), theme.PAGE, 2.3, across=2, least=2.5, legend=legend, sharex=True, sharey=True
+        )
         for name, axes in axes_of.items():
             _arrows(axes, found, names[name], theme.lines(found["label"]))
             axes.set_title(f"at {names[name]} × the training range")
         canvas.label("growth of SRC inside the training range, ι", "exact match")
         canvas.data |= {"": found}
-        canvas.legend(legend)
 
     def tables(self, study: Study) -> dict[str, Table]:
         found = study.once(pruning)
@@ -139,30 +139,18 @@ def cells(found: Pruning) -> pd.DataFrame:
 
 
 def _arrows(axes: Axes, found: pd.DataFrame, factor: int, looks: dict[str, dict[str, Any]]) -> None:
-    """An arrow from where runs of a scheme were to where they are pruned; runs at one place share a larger mark."""
+    """For each run a mark as it was trained, one as it is pruned, and an arrow between; see `theme.jitter`."""
     top = max(1.0, float(np.nanmax(found[["iota_before", "iota_after"]].to_numpy(float))))
     axes.set_xlim(-0.05 * top, 1.05 * top)
     axes.set_ylim(-0.06, 1.06)
-    columns = {side: (f"iota_{side}", f"exact_{factor}_{side}") for side in ("before", "after")}
-    known = found.dropna(subset=[name for pair in columns.values() for name in pair])
-    ends: dict[str, pd.DataFrame] = {side: _places(known, *pair, top) for side, pair in columns.items()}
-    for label, *places in zip(known["label"], *(ends[side][["at_x", "at_y"]].to_numpy() for side in ends)):
-        start, end = places
-        if abs(start[0] - end[0]) / top + abs(start[1] - end[1]) > 0.08:
-            line = {"arrowstyle": "-|>", "color": looks[label]["color"], "alpha": 0.35, "linewidth": 0.7}
+    columns = [f"{name}_{side}" for side in ("before", "after") for name in ("iota", f"exact_{factor}")]
+    known = found.dropna(subset=columns)
+    moved = np.column_stack(theme.jitter(axes, len(known)))
+    before, after = (known[pair].to_numpy(float) + moved for pair in (columns[:2], columns[2:]))
+    for label, start, end in zip(known["label"], before, after):
+        look = {name: looks[label][name] for name in ("color", "marker")} | {"clip_on": False, "zorder": 3}
+        if np.abs((start - end) / (top, 1)).sum() > 0.08:
+            line = {"arrowstyle": "-|>", "color": look["color"], "alpha": 0.35, "linewidth": 0.7}
             axes.annotate("", end, start, arrowprops={**line, "shrinkA": 2, "shrinkB": 2})
-    for side, faces in (("before", {"markerfacecolor": "white"}), ("after", {"markeredgecolor": "white"})):
-        for row in records(ends[side].drop_duplicates(["label", "at_x", "at_y"])):
-            look, size = looks[row["label"]], 3.6 * np.sqrt(theme.area(row["count"]) / theme.MARK)
-            mark: dict[str, Any] = {"marker": look["marker"], "markersize": size, "color": look["color"], **faces}
-            edge = 0.9 if side == "before" else 0.3
-            axes.plot(row["at_x"], row["at_y"], **mark, markeredgewidth=edge, clip_on=False, zorder=3)
-
-
-def _places(known: pd.DataFrame, x: str, y: str, top: float) -> pd.DataFrame:
-    """Where the mark of each run is, and of how many runs it is: label, at_x, at_y, count, in the order given."""
-    spans = {x: top, y: 1.0}
-    marks = theme.gathered(known.astype({x: float, y: float}), spans, ["label"])
-    marks["at_x"], marks["at_y"] = theme.spread_out(marks[x], marks[y], ((0.0, top), (0.0, 1.0)), 0.7, marks["count"])
-    bins = theme.bins(known, spans)
-    return known[["label"]].assign(**bins).merge(marks.drop(columns=list(spans)), on=["label", *bins], how="left")
+        axes.plot(*start, **look, markersize=3.6, markerfacecolor="white", markeredgewidth=0.8)
+        axes.plot(*end, **look, markersize=3.6, markeredgecolor="white", markeredgewidth=0.3)

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
-from lengthlens.analyses.canvas import Canvas, Given
-from lengthlens.analyses.table import CELL, Index, MissingError, as_study, indices, of_runs, per_run, read_study
+from lengthlens.analyses.canvas import Canvas
+from lengthlens.analyses.table import CELL, MissingError, as_study, indices, of_runs, per_run, read_study
 from lengthlens.analyses.tables import Table, several
 from lengthlens.errors import unknown
 from lengthlens.notebook import Share, card
+from lengthlens.probes.probe import Probe
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Study:
@@ -55,7 +55,7 @@ class Study:
         self._ranges = set(ranges.index[ranges])
         self.table = self.named(table)
         self.missing: dict[str, str] = {}  # by finding, why there is nothing to show
-        self._found: dict[Any, Any] = {}
+        self._computed: dict[Any, Any] = {}
         self._drawn: dict[Any, Canvas] = {}
 
     @classmethod
@@ -109,6 +109,8 @@ class Study:
         A scheme is named as in the table, with its options, or without them for all of its options. Position-only
         linear attention has no tasks and no seeds, and stays.
         """
+        if not (tasks or schemes or seeds):
+            return self
         rows, found = self.table, pd.Series(True, index=self.table.index)
         if names := list(tasks):
             known = rows["task"].where(rows["target"] == "").dropna()
@@ -134,41 +136,36 @@ class Study:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row for each run; see `lengthlens.analyses.table.per_run`."""
-        return self.named(per_run(self.table))
+        return per_run(self.table)
 
     @cached_property
-    def indices(self) -> list[Index]:
-        """The invariance indices that its runs have."""
+    def indices(self) -> list[Probe]:
+        """The probes whose invariance indices its runs have."""
         return indices(self.rows)
 
-    def once(self, compute: "Callable[[Study], Found]") -> Found:
-        """What a function finds in this study, or what it misses, computed when it is first asked for."""
-        if compute not in self._found:
+    def once(self, compute: "Callable[[Study], Result]") -> Result:
+        """What a function computes from this study, or what it misses, computed when it is first asked for."""
+        if compute not in self._computed:
             try:
-                self._found[compute] = compute(self)
+                self._computed[compute] = compute(self)
             except MissingError as missing:
-                self._found[compute] = missing
-        found: Found | MissingError = self._found[compute]
-        if isinstance(found, MissingError):
-            raise found
-        return found
-
-    def figure(self, finding: "Finding", width: float | None = None, height: float | None = None) -> Figure:
-        """The figure of a finding, drawn and laid out once; one that says what is missing if there is nothing."""
-        return self.drawing(finding, width, height).figure
+                self._computed[compute] = missing
+        result: Result | MissingError = self._computed[compute]
+        if isinstance(result, MissingError):
+            raise result
+        return result
 
     def drawing(self, finding: "Finding", width: float | None = None, height: float | None = None) -> Canvas:
-        """The same, with the numbers that were drawn."""
+        """The figure of a finding with the numbers drawn, drawn once; it says what is missing if there is nothing."""
         key = finding.name, width, height
         if key not in self._drawn:
-            canvas = Canvas(width=width, height=height)
+            canvas = self._drawn[key] = Canvas(width=width, height=height)
             try:
-                finding.paint(self, canvas)
+                with theme.style():
+                    finding.draw(self, canvas)
             except MissingError as missing:
                 self.missing[finding.name] = str(missing)
                 canvas.say(f"{finding.name}: {missing}")
-            lay_out(canvas.figure)
-            self._drawn[key] = canvas
         return self._drawn[key]
 
     def tables(self, finding: "Finding") -> dict[str, Table]:
@@ -189,69 +186,20 @@ def chosen(kind: str, names: Sequence[Any], known: Iterable[Any]) -> Sequence[An
     return names
 
 
-def lay_out(figure: Figure) -> None:
-    """Give everything in a figure its place, once: what is saved later, in however many formats, is not moved."""
-    engine = figure.get_layout_engine()
-    if engine is None:
-        return
-    with theme.style():
-        # Room for the label of a colour bar is known only once its ticks have a place.
-        for _ in range(2 if any(axes.get_label() == "<colorbar>" for axes in figure.axes) else 1):
-            engine.execute(figure)
-        figure.set_layout_engine(None)  # with an engine of whatever kind, saving would draw twice
-
-
 class Finding:
-    """A question to a study. Subclasses say what they are called and show, and draw; tables they may have.
-
-    A subclass draws in `draw`, on the panels of a `Canvas`; then it can be drawn at any width and on axes that a user
-    has. Or it makes a whole figure of its own in `figure`.
-    """
+    """A question to a study. Subclasses say what they are called and show, and draw; tables they may have."""
 
     name: str
     title: str  # the heading of its section on the page
     shows: str  # what the figure shows, in a sentence
 
     def draw(self, study: Study, canvas: Canvas) -> None:
-        """Draw on the panels of a canvas; `MissingError` with a sentence where the study lacks what it is made of."""
-        raise NotImplementedError
+        """Draw on the panels of a canvas; `MissingError` with a sentence where the study lacks what it is made of.
 
-    def figure(self, study: Study) -> Figure:
-        """A whole figure; `MissingError` with a sentence where the study lacks what it is made of."""
-        canvas = Canvas()
-        self.paint(study, canvas)
-        return canvas.figure
+        The canvas has any width, or axes that a user has.
+        """
+        raise NotImplementedError
 
     def tables(self, study: Study) -> dict[str, Table]:
         """Tables, by name of their file."""
         return {}
-
-    def paint(self, study: Study, canvas: Canvas) -> None:
-        """Draw on a canvas, whichever of the two ways the finding has."""
-        if type(self).draw is Finding.draw:
-            canvas.take_whole(self.figure(study), self.name)
-        else:
-            with theme.style():
-                self.draw(study, canvas)
-
-    def plot(
-        self,
-        study: Study | pd.DataFrame | str | Path,
-        ax: Given | None = None,
-        *,
-        width: float | None = None,
-        height: float | None = None,
-        legend: bool = True,
-        tasks: Iterable[str] = (),
-        schemes: Iterable[str] = (),
-        seeds: Iterable[int] = (),
-    ) -> Figure:
-        """The figure of a study or of a part of it, `width` inches wide, or drawn on axes; see `ll.plot`."""
-        of = Study.of(study)
-        if tasks or schemes or seeds:
-            of = of.select(tasks, schemes, seeds)
-        canvas = Canvas(ax, width, height, legend)
-        self.paint(of, canvas)
-        if canvas.own:
-            lay_out(canvas.figure)
-        return canvas.figure

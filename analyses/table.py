@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, printable, read_whole, sha256, write_whole
-from lengthlens.probes.probe import PROBES
+from lengthlens.probes.probe import PROBES, Probe
 from lengthlens.probes.schema import STUDY_COLUMNS, at_defaults
 from lengthlens.runs.evaluation import ACCURATE, EXTRAPOLATES
 from lengthlens.values import anything, list_of, map_of, parse_json, parse_parquet, parsed, record, shown, text
@@ -55,39 +54,19 @@ class MissingError(UserError):
     """The table lacks what a figure or finding is made of; the message says what, and how to get it."""
 
 
-@dataclass(frozen=True)
-class Index:
-    """An index that a probe gives: its measure, that of its growth curve (if it has one), and what both are called."""
-
-    index: str
-    curve: str
-    label: str
-    short: str
-    growth: str | None = None
-    defaults: Mapping[str, float] = field(default_factory=dict)  # the thresholds that count, by column
-
-    @property
-    def declared(self) -> str:
-        """What the task's own circuit says about the same complexity, as a measure; not all have it."""
-        return f"declared_{self.curve}"
-
-
-def indices(frame: Frame | None = None) -> list[Index]:
-    """The indices of all probes, complexities that tasks declare first; those alone that a study has, if it is given.
+def indices(frame: Frame | None = None) -> list[Probe]:
+    """The probes that give an index, complexities that tasks declare first; those alone that a study has, if given.
 
     The study is its table, or one row for each run as `per_run` has it.
     """
-    found = [
-        Index(probe.index, {index: curve for curve, index in probe.curves.items()}.get(probe.index, ""),
-              probe.label, probe.short, probe.growth, probe.defaults)
-        for probe in PROBES.values()
-        if probe.index is not None
-    ]  # fmt: skip
-    ordered = sorted(found, key=lambda each: each.declared not in OF_CELLS)
-    if frame is None:
-        return ordered
-    there = set(frame["measure"].unique() if "measure" in frame else frame)
-    return [each for each in ordered if each.index in there]
+    there = None if frame is None else set(frame["measure"].unique() if "measure" in frame else frame)
+    having = [probe for probe in PROBES.values() if probe.index and (there is None or probe.index in there)]
+    return sorted(having, key=lambda probe: declared(probe) not in OF_CELLS)
+
+
+def declared(probe: Probe) -> str:
+    """The measure by which a task's own circuit says what the probe's growth curve would be; not all tasks have it."""
+    return f"declared_{probe.curve}"
 
 
 def write_study(table: Frame, provenance: Mapping[str, Any], path: str | Path) -> None:
@@ -288,14 +267,14 @@ def exact_at(table: Frame, factor: int) -> "pd.Series[float]":
     return value.groupby(rows["run"]).mean()
 
 
-def default_index(table: Frame, index: Index) -> "pd.Series[float]":
+def default_index(table: Frame, probe: Probe) -> "pd.Series[float]":
     """ι of each run at the default thresholds.
 
     Cover numbers differ by layer and readout. The one that counts is the sequential readout one layer before the last:
     after the last layer the unembedding decodes every step alike, whatever came before.
     """
-    rows = chosen_readout(table[table["measure"] == index.index])
-    return at_defaults(rows, index.defaults).groupby("run")["value"].first()
+    rows = chosen_readout(table[table["measure"] == probe.index])
+    return at_defaults(rows, probe.defaults).groupby("run")["value"].first()
 
 
 def chosen_readout(rows: Frame) -> Frame:
@@ -311,11 +290,13 @@ def chosen_readout(rows: Frame) -> Frame:
 def per_run(table: Frame) -> Frame:
     """One row for each run: who it is, whether it is accurate in range, its indices, and what happened beyond.
 
-    Columns: run, `CELL`, seed, accurate, status, `ONCE`, those of `indices` that the table has, verdict, reason, and
-    for each factor exact_2, extrapolates_2, … (missing where that length was not evaluated).
+    Columns: run, `CELL`, seed, row and label if the table has them, accurate, status, `ONCE`, those of `indices` that
+    the table has, verdict, reason, and for each factor exact_2, extrapolates_2, … (missing where that length was not
+    evaluated).
     """
     rows = of_runs(table)
-    runs = rows[["run", *CELL, "seed"]].drop_duplicates("run").sort_values([*CELL, "seed", "run"])
+    names = ["run", *CELL, "seed", *(name for name in ("row", "label") if name in rows)]
+    runs = rows[names].drop_duplicates("run").sort_values([*CELL, "seed", "run"])
     if runs.empty:
         raise MissingError("there is no run in the table: it takes `lengthlens train` or `lengthlens sweep`")
     columns: dict[str, Any] = {"accurate": accurate(rows)}

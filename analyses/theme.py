@@ -6,7 +6,6 @@ a family of schemes; within a family, line style and marker tell them apart, so 
 
 import itertools
 import re
-import textwrap
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,13 +14,9 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 from matplotlib.colors import is_color_like
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.markers import MarkerStyle
-from matplotlib.path import Path
-from matplotlib.transforms import IdentityTransform
+from numpy.typing import NDArray
 
 from lengthlens.models.schemes.spec import SCHEMES, WRAPPERS, split_label
 from lengthlens.tasks import TASKS
@@ -48,10 +43,7 @@ FAMILY_WORDS = {
     "circuit": "ideal", "hinted": "with Scale Hint", "task-given": "given by the task", "none": "none (NoPE)"
 }  # fmt: skip
 TASK_MARKS = {"position-addressed": "o", "growing": "s", "content-addressed": "^", "": "D"}
-GOLDEN = np.pi * (3 - np.sqrt(5))  # the angle at which seeds of a sunflower follow each other
-SPREAD = 0.018  # of the width of the axes, between neighbours at one place whose marks are of one run
-PLACE = 0.025  # of the width and height: marks nearer than that hide each other
-MARK = 11.0  # area of the mark of one run, in square points; that of more grows as the root of their number
+JITTER = 0.025  # of the width and height of the axes, by which a mark may be moved so that it can be seen
 LINES = (
     *("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 3))),
     *((0, (8, 2)), (0, (1, 3)), (0, (6, 1, 1, 1)), (0, (2, 2))),
@@ -65,8 +57,6 @@ VERDICTS = {
     "possible": (BLUE, "white", "✓"), "impossible": ("#FBD9A2", BLACK, ""), "task-limited": (GREY, "white", "–"),
     "open": (PALE, "#555555", "?"), "refused": ("white", "#555555", "×"),
 }  # fmt: skip
-
-Box = tuple[tuple[float, float], tuple[float, float]]  # the ranges of x and y
 
 RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 7, "axes.titlesize": 8, "axes.labelsize": 7,
@@ -209,6 +199,11 @@ def row_name(task: str, train_max: int) -> str:
     return f"{task}{RANGE}{train_max})"
 
 
+def task_family(task: str) -> str:
+    """The family of a task; empty for one that is not registered."""
+    return TASKS[task].family if task in TASKS else ""
+
+
 def tasks_in_order(tasks: Iterable[str]) -> list[str]:
     """Tasks as they are registered: position-addressed ones, growing ones, content-addressed ones; others last.
 
@@ -223,17 +218,6 @@ def tasks_in_order(tasks: Iterable[str]) -> list[str]:
         return registered.get(task, len(registered)), task, int(number) if number.isdigit() else 0
 
     return sorted(dict.fromkeys(tasks), key=place)
-
-
-def saying(sentence: str, width: float = COLUMN) -> Figure:
-    """A figure that has nothing to show, and says why."""
-    with style():
-        figure = Figure(figsize=(width, 1.1), layout="constrained")
-        axes = figure.add_subplot()
-        axes.set_axis_off()
-        text = literal(textwrap.fill(sentence, int(width * 16)))
-        axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, color="#555555")
-    return figure
 
 
 def drawing_order(looks: dict[str, dict[str, Any]], top: str = "", marks: float = 3.0) -> dict[str, dict[str, Any]]:
@@ -262,109 +246,40 @@ def handles(labels: Iterable[str], line: bool = True, marks: bool = True) -> lis
     return [Line2D([], [], **look | without, label=shown(label)) for label, look in lines(labels).items()]
 
 
-def spread_out(
-    x: "pd.Series[float]", y: "pd.Series[float]", box: Box, aspect: float = 1.0, counts: Any = 1
-) -> tuple[Any, Any]:
-    """Points of one place laid out around it, (x, y); a lone point, and the first of many, stay where they are.
+def jitter(axes: Axes, number: int) -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
+    """Small moves (x, y) of so many marks, so that those at one place can all be seen; the same every time."""
+    random = np.random.default_rng(0)
+    angle, radius = 2 * np.pi * random.random(number), JITTER * np.sqrt(random.random(number))
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    return radius * np.cos(angle) * (right - left), radius * np.sin(angle) * (high - low)
 
-    Points at the border of what is possible are laid out inwards: no exact match above 1 is shown. `box` is the
-    possible range ((left, right), (low, high)) of both, the height of the axes is `aspect` times its width, and each
-    point stands for `counts` runs.
 
-    >>> x, y = spread_out(pd.Series([0.0, 0.0, 0.0]), pd.Series([1.0, 1.0, 0.5]), ((0, 2), (0, 1)))
-    >>> bool(x.min() >= 0), bool(y.max() <= 1), (x[0], y[0]), (x[2], y[2])
-    (True, True, (np.float64(0.0), np.float64(1.0)), (np.float64(0.0), np.float64(0.5)))
+def points(axes: Axes, runs: pd.DataFrame, x: str, y: str) -> None:
+    """A mark for each run, near its place (see `jitter`): colour by family of schemes, shape by family of tasks.
+
+    `runs` has the columns task and label; the limits of the axes are set. Marks are in random order, so that no family
+    lies above all others.
     """
-    (left, right), (low, high) = box
-    wide, tall = right - left, high - low
-    place = pd.Series(list(zip((x / wide / PLACE).round(), (y / tall / PLACE).round())), index=x.index)
-    k = place.groupby(place).cumcount().to_numpy()
-    start, end = np.zeros(len(x)), np.full(len(x), 2 * np.pi)  # the angles in which there is room
-    at_left, at_top, at_bottom = (x <= left + PLACE * wide), (y >= high - PLACE * tall), (y <= low + PLACE * tall)
-    for where, first, last in ((at_top, np.pi, 2 * np.pi), (at_bottom, 0.0, np.pi)):
-        start, end = np.where(where, first, start), np.where(where, last, end)
-    start, end = np.where(at_left & at_top, 1.5 * np.pi, start), np.where(at_left & at_bottom, 0.5 * np.pi, end)
-    edge = at_left & ~at_top & ~at_bottom
-    start, end = np.where(edge, -0.5 * np.pi, start), np.where(edge, 0.5 * np.pi, end)
-    angle = start + (end - start) * ((k * GOLDEN / (2 * np.pi)) % 1)
-    radius = SPREAD * np.sqrt(k * 2 * np.pi / (end - start)) * np.sqrt(area(counts) / MARK)
-    inside_x = np.maximum(x + radius * np.cos(angle) * wide, np.minimum(x, left))
-    inside_y = np.clip(y + radius * np.sin(angle) / aspect * tall, np.minimum(y, low), np.maximum(y, high))
-    return inside_x, inside_y
-
-
-def bins(frame: pd.DataFrame, places: dict[str, float]) -> "dict[str, pd.Series[float]]":
-    """The place of each row, by columns bin_x, …: those of one place hide each other. See `gathered`."""
-    return {f"bin_{name}": (frame[name].astype(float) / span / PLACE).round() for name, span in places.items()}
-
-
-def gathered(frame: pd.DataFrame, places: dict[str, float], by: list[str]) -> pd.DataFrame:
-    """One row for all rows that share `by` and lie at one place: the means of their coordinates, and `count`.
-
-    `places` are the columns of the coordinates, each with the span of its axis.
-    """
-    own = bins(frame, places)
-    grouped = frame.assign(**own).groupby([*by, *own], sort=False, dropna=False)
-    found = grouped.agg(**{name: (name, "mean") for name in places}, count=(by[0], "size"))
-    return found.reset_index().sort_values("count", ascending=False, kind="stable", ignore_index=True)
-
-
-def area(count: Any) -> Any:
-    """The area of the mark of so many runs."""
-    return MARK * np.sqrt(count)
-
-
-def points(axes: Axes, runs: pd.DataFrame, x: str, y: str, box: Box) -> None:
-    """One mark for all runs at a place, where they are: a sector for each family of schemes, larger for more runs.
-
-    The shape is that of the task's family. Larger marks are drawn first, so that they hide no smaller one.
-    """
-    own = bins(runs, {x: box[0][1] - box[0][0], y: box[1][1] - box[1][0]})
-    places = [place for _, place in runs.assign(**own).groupby(["task_family", *own], sort=False, dropna=False)]
-    marks: dict[str, list[Any]] = {"paths": [], "offsets": [], "sizes": [], "facecolors": []}
-    for place in sorted(places, key=len, reverse=True):
-        end, at, mark = 0.0, (place[x].mean(), place[y].mean()), TASK_MARKS[place["task_family"].iloc[0]]
-        for colour, count in place["colour"].value_counts(sort=False).items():
-            start, end = end, end + count / len(place)
-            for name, value in zip(marks, (sector(mark, start, end), at, area(len(place)), colour)):
-                marks[name].append(value)
-    look: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.3, "clip_on": False, "zorder": 3}
-    where: dict[str, Any] = {
-        "transform": IdentityTransform(),
-        "offset_transform": axes.transData,
-    }  # sizes are those of the paper
-    axes.add_collection(PathCollection(**marks, **look, **where))
-
-
-def sector(mark: str, start: float, end: float) -> Path:
-    """A convex mark, or a part of it: from `start` to `end` of a turn, clockwise from the top.
-
-    >>> sector("s", 0, 0.25).vertices[2:].tolist()  # of a square its upper right quarter
-    [[0.0, 0.0], [0.0, 0.5], [0.5, 0.5], [0.5, 0.0], [0.0, 0.0]]
-    """
-    style = MarkerStyle(mark)
-    whole = style.get_path().transformed(style.get_transform())
-    if end - start > 1 - 1e-9:
-        return whole
-    outline = np.asarray(whole.to_polygons()[0])[:-1]
-    turns = np.arctan2(outline[:, 0], outline[:, 1]) / (2 * np.pi) % 1
-    order = np.argsort(turns)
-    at = np.array([start, *(turn for turn in turns[order] if start < turn < end), end])
-    arc = np.column_stack([np.interp(at, turns[order], outline[order, axis], period=1) for axis in (0, 1)])
-    corners = np.vstack([[0, 0], arc, [0, 0]])
-    box = [(-0.5, -0.5), (0.5, 0.5)]  # moved to and not drawn, so that a part has the scale of the whole
-    return Path(np.vstack([box, corners]), [Path.MOVETO] * 3 + [Path.LINETO] * (len(corners) - 1))
+    shuffled = runs.sample(frac=1, random_state=0)
+    colour_of = colours(runs["label"])
+    right, up = jitter(axes, len(runs))
+    at_x, at_y = shuffled[x].astype(float) + right, shuffled[y].astype(float) + up
+    look: dict[str, Any] = {"s": 8, "edgecolors": "white", "linewidths": 0.25, "clip_on": False, "zorder": 3}
+    colour, kinds = shuffled["label"].map(group).map(colour_of), shuffled["task"].map(task_family)
+    for kind in kinds.unique():
+        mine = kinds == kind
+        axes.scatter(at_x[mine], at_y[mine], c=list(colour[mine]), marker=TASK_MARKS[kind], **look)
 
 
 def family_handles(runs: pd.DataFrame) -> list[Line2D]:
-    """Colours of families of schemes, shapes of families of tasks (if there are several), and sizes of marks."""
+    """What a legend says of `points`: colours of families of schemes, and shapes of families of tasks if several."""
     plain: dict[str, Any] = {"linestyle": "none", "markersize": 4}
     found = [
         Line2D([], [], **plain, marker="o", color=colour, label=literal(FAMILY_WORDS.get(each, each)))
         for each, colour in colours(runs["label"]).items()
     ]
-    kinds = [kind for kind in TASK_MARKS if (runs["task_family"] == kind).any()]
-    for kind in kinds if len(kinds) > 1 else ():
-        found.append(Line2D([], [], **plain, marker=TASK_MARKS[kind], color="0.6", label=f"{kind or 'other'} task"))
-    several: dict[str, Any] = {"linestyle": "none", "markersize": 4 * np.sqrt(area(20) / area(1))}
-    return [*found, Line2D([], [], **several, marker="o", color="0.6", label="larger: more runs")]
+    kinds = set(runs["task"].map(task_family))
+    for kind, mark in TASK_MARKS.items():
+        if kind in kinds and len(kinds) > 1:
+            found.append(Line2D([], [], **plain, marker=mark, color="0.6", label=f"{kind or 'other'} task"))
+    return [*found, Line2D([], [], linestyle="none", label="each network is one mark,\nslightly moved")]

@@ -30,13 +30,16 @@ class Probe(ABC):
     measures: tuple[str, ...]  # what its rows are called in the column `measure`
     words: str  # what it measures, for the help: a part of a sentence
     curves: Mapping[str, str] = {}  # measures that may grow with the scale, each with that of its invariance index ι
-    index: str | None = (
-        None  # the measure that is tried as a predictor of extrapolation: an ι, or what counts against it
-    )
+    index: str = ""  # the measure that is tried as a predictor of extrapolation: an ι, or what counts against it
     label: str = ""  # of the index in figures: "ι of measured SRC"
     short: str = ""  # of the index in tables: "ι of SRC"
     growth: str | None = None  # title of the figure of the (first) growth curve; None for no figure
     thresholds: tuple[Threshold, ...] = ()
+
+    @property
+    def curve(self) -> str:
+        """The growth curve of its index; empty if it has none."""
+        return next((curve for curve, index in self.curves.items() if index == self.index), "")
 
     @property
     def defaults(self) -> dict[str, float]:

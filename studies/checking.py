@@ -1,11 +1,12 @@
 """Whether tasks, schemes, probes and figures of one's own keep to what is expected of them, found out by trying."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 
+from lengthlens.analyses.canvas import Canvas
 from lengthlens.analyses.findings import FINDINGS
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study
@@ -88,17 +89,14 @@ def check_finding(name: str) -> list[Breach]:
             demand(isinstance(getattr(finding, field, None), str), field, "it must be a text")
         rows = {"run": ["a", "b"], "task": "copy", "scheme": ["rope", "ideal"], "measure": "steps", "value": [40, 16]}
         study = Study(as_study(pd.DataFrame(rows)))
-        figure = called("figure", drawn, finding, study, where="on a study of two runs")
-        demand(isinstance(figure, Figure | None), "figure", f"it must give a matplotlib Figure, not {figure!r}")
+        called("draw", drawn, finding, study, where="on a study of two runs")
 
     return breaches(look)
 
 
-def drawn(finding: Any, study: Study) -> Any:
-    try:
-        return finding.figure(study)
-    except MissingError:
-        return None
+def drawn(finding: Any, study: Study) -> None:
+    with suppress(MissingError):
+        finding.draw(study, Canvas())
 
 
 LOOKS: dict[str, Callable[[str], list[Breach]]] = {

@@ -55,9 +55,7 @@ def draw(
         ll.draw(table, ["front", "tables"], out="figures", formats=["png"]).missing
     """
     check_names(names, formats)
-    study = Study.of(table, held_out or None)
-    if tasks or schemes or seeds:
-        study = study.select(tasks, schemes, seeds)
+    study = Study.of(table, held_out or None).select(tasks, schemes, seeds)
     tell, files = report or (lambda name: None), list[Path]()
     for name, finding in findings(None if names else study).items():
         tell(name)

@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import curves, learned, pola, theme, transfer
@@ -44,7 +45,7 @@ def complete() -> Study:
 
 
 def drawn(study: Study, name: str) -> Figure:
-    return study.figure(findings()[name])
+    return study.drawing(findings()[name]).figure
 
 
 def texts(figure: Figure) -> list[str]:
@@ -90,7 +91,7 @@ def test_every_figure_is_drawn_at_the_width_of_a_paper(name):
 
 @pytest.mark.parametrize("name", few(findings(), "growth-src", "learned"))
 def test_every_figure_fits_a_column_without_cut_text(name):
-    figure = complete().figure(findings()[name], width=3.3)
+    figure = complete().drawing(findings()[name], width=3.3).figure
     figure.draw_without_rendering()
     (wide, high), box = figure.get_size_inches(), figure.get_tightbbox()
     assert wide == pytest.approx(3.3) and high <= theme.PAGE_HEIGHT
@@ -137,43 +138,18 @@ def test_one_class_leaves_a_sentence_in_the_front_figure():
     assert "AUC is not stated: none of" in said and "all accurate in range" in said
 
 
-BOX = ((0.0, 2.0), (0.0, 1.0))
-
-
-@pytest.mark.parametrize(
-    "place", [(0.0, 1.0), (0.0, 0.0), (0.0, 0.5), (1.0, 1.0), (1.0, 0.0), (1.0, 0.5), (0.01, 0.99)]
-)
-def test_coinciding_marks_are_spread_out_inside_what_is_possible_and_lone_ones_stay(place):
-    """Marks stood above an exact match of 1, and left of a growth of 0."""
-    x, y = pd.Series([place[0]] * 9 + [1.7]), pd.Series([place[1]] * 9 + [0.3])
-    at_x, at_y = theme.spread_out(x, y, BOX)
-    assert (at_x[0], at_y[0]) == place and (at_x[9], at_y[9]) == (1.7, 0.3)
-    assert len({(round(a, 6), round(b, 6)) for a, b in zip(at_x, at_y)}) == 10
-    assert at_x.min() >= 0 and at_y.min() >= 0 and at_y.max() <= 1
-    assert np.hypot((at_x - x) / 2, at_y - y).max() < 0.12
-
-
-def test_runs_of_one_kind_at_one_place_are_one_mark_with_their_number():
-    frame = pd.DataFrame(
-        {"kind": ["a"] * 4 + ["b"], "x": [0.0, 0.001, 0.0, 0.9, 0.0], "y": [1.0, 1.0, 0.999, 0.5, 1.0]}
-    )
-    found = theme.gathered(frame, {"x": 1.0, "y": 1.0}, ["kind"])
-    assert found[["kind", "count"]].to_numpy().tolist() == [["a", 3], ["a", 1], ["b", 1]]
-    assert found["x"].tolist() == pytest.approx([0.001 / 3, 0.9, 0.0])
-
-
-def test_runs_at_one_place_are_one_mark_there_with_a_sector_for_each_family():
-    """Marks stood beside their place, an exact match of 1 at 0.92."""
-    from matplotlib.figure import Figure
-
+def test_each_run_is_a_mark_near_its_place_in_the_colour_of_its_family():
     axes = Figure().add_subplot()
-    runs = {"x": [0.0] * 4 + [1.0], "y": [1.0] * 4 + [0.5], "colour": ["C0", "C0", "C0", "C1", "C1"]}
-    theme.points(axes, pd.DataFrame(runs).assign(task_family="growing"), "x", "y", BOX)
-    marks = axes.collections[0]
-    assert np.asarray(marks.get_offsets()).tolist() == [[0, 1], [0, 1], [1, 0.5]]
-    sectors = [path.to_polygons()[-1] for path in marks.get_paths()]
-    areas = [abs(np.sum(part[:-1, 0] * part[1:, 1] - part[1:, 0] * part[:-1, 1])) / 2 for part in sectors]
-    assert areas == pytest.approx([0.75, 0.25, 1.0]), "of a square of side one"
+    axes.set(xlim=(0, 2), ylim=(0, 1))
+    runs = pd.DataFrame({"task": ["copy"] * 9 + ["mine"], "label": ["rope", "lbpe"] * 5, "x": 2.0, "y": 0.5})
+    theme.points(axes, runs, "x", "y")
+    position, other = axes.collections
+    places = np.concatenate([position.get_offsets(), other.get_offsets()])
+    assert len(position.get_offsets()) == 9 and len({tuple(place) for place in places.round(6)}) == 10
+    assert np.hypot((places[:, 0] - 2) / 2, places[:, 1] - 0.5).max() <= theme.JITTER
+    assert {tuple(colour) for colour in position.get_facecolors()} == {
+        to_rgba(theme.line(scheme)["color"]) for scheme in ("rope", "lbpe")
+    }
 
 
 # -- findings behind them ----------------------------------------------------------------------------------------
@@ -201,7 +177,7 @@ def test_a_run_alone_is_drawn_with_its_training_range():
 def test_growth_is_of_whole_models_and_declared_src_stays_in_range():
     assert curves.growth_curves(study(), "lrc")["seeds"].max() == 2
     src, lrc, *_ = indices()
-    assert curves.declared(study(), src)["scale"].max() == 10 and curves.declared(study(), lrc).empty
+    assert curves.declared_curves(study(), src)["scale"].max() == 10 and curves.declared_curves(study(), lrc).empty
     with pytest.raises(MissingError, match="lengthlens probe"):
         curves.growth_curves(Study(without("src")), "src")
 
@@ -213,7 +189,7 @@ def test_transfer_has_room_for_labels_that_name_their_recipe():
     several = [rows.assign(recipe=recipe.format(steps), run=rows["run"] + str(steps)) for steps in (400, 4000)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = Study(pd.concat(several, ignore_index=True)).figure(findings()["transfer"])
+        figure = Study(pd.concat(several, ignore_index=True)).drawing(findings()["transfer"]).figure
     width, height = figure.axes[0].get_position().size * figure.get_size_inches()
     assert min(width, height / 2) > 0.3  # inches of a map
 

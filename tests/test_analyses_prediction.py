@@ -11,8 +11,9 @@ from lengthlens.analyses.outcome import outcome
 from lengthlens.analyses.prediction import Prediction, best_threshold, others_mean, scores
 from lengthlens.analyses.prediction import prediction as of_study
 from lengthlens.analyses.study import Study
-from lengthlens.analyses.table import Index, MissingError, as_study, default_index, exact_at, indices, of_runs, per_run
+from lengthlens.analyses.table import MissingError, as_study, default_index, exact_at, indices, of_runs, per_run
 from lengthlens.errors import UserError
+from lengthlens.probes.probe import Probe
 from lengthlens.probes.schema import BAR, FIDELITY, INFLUENCE
 from lengthlens.tests.synthetic import synthetic_study
 
@@ -61,7 +62,7 @@ def test_one_row_for_each_run():
     assert one["extrapolates_2"] == (one["exact_2"] >= 0.9)
 
 
-def index(name: str) -> Index:
+def index(name: str) -> Probe:
     return next(each for each in indices() if each.index == name)
 
 

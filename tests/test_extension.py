@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
+from lengthlens.analyses.canvas import Canvas
 from lengthlens.analyses.findings import FINDINGS, all_tables, findings
 from lengthlens.analyses.page import page
 from lengthlens.analyses.prediction import prediction
@@ -42,10 +42,8 @@ class Steps(Finding):
 
     name, title, shows = "my-steps", "How long did training take?", "Steps of every run."
 
-    def figure(self, study: Study) -> Figure:
-        figure = Figure(layout="constrained")
-        figure.add_subplot().plot(study.runs["steps"], study.runs["label"], "o")
-        return figure
+    def draw(self, study: Study, canvas: Canvas) -> None:
+        canvas.panel(3.4, 2.2).plot(study.runs["steps"], study.runs["label"], "o")
 
     def tables(self, study: Study) -> dict[str, Table]:
         return {"my-steps": Table("Steps of every run.", **of_frame(study.runs, ["run", "steps"]), title="All steps")}
@@ -91,7 +89,7 @@ def test_a_probe_is_a_predictor_a_column_and_a_growth_figure(study: Study) -> No
     assert row["label"] == "ι of tokens seen" and row["kind"] == "measure" and row["runs"] > 0
     assert "ι of tokens" in all_tables(study)["cells"].markdown().splitlines()[2]
     assert set(found.sensitivity["measure"]) >= {"iota_tokens"}
-    figure = study.figure(findings()["growth-tokens"])
+    figure = study.drawing(findings()["growth-tokens"]).figure
     assert "growth-tokens" not in study.missing
     assert "tokens seen" in [axes.get_ylabel() for axes in figure.axes]
 

@@ -80,7 +80,7 @@ def test_tables_and_figure() -> None:
     own, finding = study(*RUNS), ForecastOfRuns()
     tables = finding.tables(own)
     assert len(tables["forecast-wrong"].rows) == 2 and len(tables["forecast-causes"].rows) == 1
-    assert len(finding.figure(own).axes) == 2
+    assert len(own.drawing(finding).figure.axes) == 2
 
 
 def test_without_these_probes_a_sentence_says_what_is_missing() -> None:

@@ -276,7 +276,7 @@ def test_tables_carry_goals_samples_and_published_figures_apart() -> None:
 def test_the_figure_has_a_panel_a_task_and_a_star_a_goal() -> None:
     shift = table(rows({1000: [1.0]}, task="shift", train_max=10))
     both = Study(pd.concat([example().table, shift.table]))
-    figure = analysis.Records().figure(both)
+    figure = both.drawing(analysis.Records()).figure
     panels = [axes for axes in figure.axes if axes.get_title()]
     assert [axes.get_title() for axes in panels] == ["copy", "shift"]
     assert panels[0].get_xscale() == "log"
@@ -286,7 +286,7 @@ def test_the_figure_has_a_panel_a_task_and_a_star_a_goal() -> None:
 
 @pytest.mark.parametrize("width", [None, 3.3])
 def test_the_figure_fits_a_page_and_a_column(width: float | None) -> None:
-    figure = example().figure(FINDINGS["records"], width=width)
+    figure = example().drawing(FINDINGS["records"], width=width).figure
     figure.draw_without_rendering()
     wide, box = width or theme.PAGE, figure.get_tightbbox()
     assert figure.get_figwidth() <= wide + 1e-9 and box.x0 > -0.01 and box.x1 < wide + 0.01

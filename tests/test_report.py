@@ -4,6 +4,7 @@ import html
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ def text(table: pd.DataFrame) -> str:
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of the time, and these tests are not about it."""
     monkeypatch.setattr("lengthlens.analyses.page.embedded", lambda figure: "data:,")
-    monkeypatch.setattr("lengthlens.analyses.study.Study.figure", lambda study, finding: Figure())
+    nothing = SimpleNamespace(figure=Figure())
+    monkeypatch.setattr("lengthlens.analyses.study.Study.drawing", lambda study, finding: nothing)
 
 
 def embedded(text: str) -> dict[str, Any]:

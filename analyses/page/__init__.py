@@ -29,8 +29,9 @@ from lengthlens.analyses.learned import learned_equations
 from lengthlens.analyses.outcome import outcome
 from lengthlens.analyses.prediction import prediction
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import FACTORS, ONCE, Index, MissingError, records
+from lengthlens.analyses.table import FACTORS, ONCE, MissingError, declared, records
 from lengthlens.analyses.tables import Table, several
+from lengthlens.probes.probe import Probe
 
 RUNS, IN_RANGE, BEYOND = "runs", "accurate in range", "of these extrapolate to 2×"
 LEVELS = (0.1, 0.5, 0.9, 0.995)  # of exact match, between the colours of the matrix
@@ -108,7 +109,7 @@ def headline(study: Study) -> dict[str, Any]:
 
 def section(finding: Finding, study: Study) -> dict[str, Any]:
     """A finding as the page shows it: a picture inside the file itself, or why there is none, and tables as HTML."""
-    figure = study.figure(finding)
+    figure = study.drawing(finding).figure
     missing = study.missing.get(finding.name, "")
     about = {"name": finding.name, "title": finding.title, "shows": finding.shows, "missing": missing}
     about |= {"caption": marked(finding.shows)}
@@ -231,7 +232,7 @@ def all_cells(study: Study) -> list[Cell]:
     before = {(row["row"], row["label"]): row for row in records(verdicts)}
     runs, against = by_cell(study), contradictions(study)
     of_cells = trained[trained["run"] == ""]
-    declared = {i.curve: points_by(of_cells[of_cells["measure"] == i.declared], "row", "label") for i in study.indices}
+    of_task = {i.curve: points_by(of_cells[of_cells["measure"] == declared(i)], "row", "label") for i in study.indices}
     found = []
     labels = theme.schemes_in_order(sorted(trained["label"].unique()))
     for task in theme.tasks_in_order(trained["row"].unique()):
@@ -245,7 +246,7 @@ def all_cells(study: Study) -> list[Cell]:
             found.append(
                 {
                     **names, **verdict, "verdict_up_to": whole(said.get("scale")),
-                    "declared": {curve: found.get(key, []) for curve, found in declared.items()},
+                    "declared": {curve: found.get(key, []) for curve, found in of_task.items()},
                     "at": {str(k): mean([run["at"][str(k)] for run in own]) for k in FACTORS},
                     "train_max": next((run["train_max"] for run in own), None),
                     "surprise": " ".join(against.get(key, [])),
@@ -273,7 +274,7 @@ def by_cell(study: Study) -> dict[tuple[str, str], list[Cell]]:
     return found
 
 
-def how_it_ended(row: Cell, indices: Sequence[Index]) -> Cell:
+def how_it_ended(row: Cell, indices: Sequence[Probe]) -> Cell:
     """What became of a run, from its row in `Study.runs`."""
     return {name: whole(row[name]) for name in ("seed", "train_max")} | {
         **{name: row[name] for name in ("run", "status", "accurate")},
@@ -284,7 +285,7 @@ def how_it_ended(row: Cell, indices: Sequence[Index]) -> Cell:
     }
 
 
-def curves(rows: pd.DataFrame, grown: Sequence[Index]) -> dict[str, dict[str, dict[Any, Any]]]:
+def curves(rows: pd.DataFrame, grown: Sequence[Probe]) -> dict[str, dict[str, dict[Any, Any]]]:
     """By run: its curves over the scale, what it learned to attend to, and what went wrong in words."""
     exact, ended = rows[rows["measure"] == "exact_match"], rows[rows["measure"] == "converged"]
     refused = exact[exact["value"].isna() & (exact["reason"] != "")]
@@ -302,7 +303,7 @@ def curves(rows: pd.DataFrame, grown: Sequence[Index]) -> dict[str, dict[str, di
     return {"lists": {"exact": points_by(exact, "run"), "learned": learned}, "texts": texts, "growth": growth}
 
 
-def grown(study: Study) -> list[Index]:
+def grown(study: Study) -> list[Probe]:
     """The indices of complexities whose growth a cell shows."""
     return [each for each in study.indices if each.growth]
 
@@ -353,7 +354,7 @@ def mean(values: Sequence[float | None]) -> float | None:
     return number(sum(known) / len(known)) if known else None
 
 
-def runs_table(found: Sequence[Cell], indices: Sequence[Index]) -> Table:
+def runs_table(found: Sequence[Cell], indices: Sequence[Probe]) -> Table:
     """Every run of the study, as it ended and as it was measured."""
     rows = [
         {"task": cell["task"], "scheme": cell["scheme"], **run, "inaccurate": not run["accurate"]}
