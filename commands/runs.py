@@ -244,7 +244,7 @@ def runs(context: click.Context, /, store: str, as_json: bool, **only: str | Non
 
 
 def show_runs(path: Path, as_json: bool, only: dict[str, str | None]) -> None:
-    """The runs of a store; where all of them are known already, without torch, which takes seconds to import."""
+    """Print the runs of a store; where all of them are known already, without torch, which takes seconds to import."""
     from lengthlens.runs.index import listed_at_once
 
     rows = listed_at_once(path)
@@ -309,24 +309,22 @@ def table(file: Path, store: "RunStore") -> None:
 @own_store
 @as_json
 def repair(names: tuple[str, ...], dry_run: bool, store: "RunStore", as_json: bool) -> None:
-    """Heal each RUN, or all: set damaged files aside, make again what follows from sound ones, say what is lost.
+    """Set aside what is damaged in each RUN, or in all: single files, or runs that cannot be trusted any more.
 
-    Nothing is deleted: damaged files go into the folder "damaged" of their run. Exit code 1 says that something is
-    lost or left to do.
+    Nothing is deleted: files go into the folder "damaged" of their run, and runs into that of the store. Exit code 1
+    says that something is lost or left to do.
     """
     from dataclasses import asdict
 
-    from lengthlens.probes.table import FILE, probe_run
-    from lengthlens.runs.repair import repair
+    from lengthlens.runs.store import repair
 
     chosen = [store.find(name) for name in names] if names else list(store.must_exist().runs())
-    makers = {FILE: lambda run: probe_run(run, force=True)}
     done = []
     with stoppable("the repair"), terminal.leaving_out("the repair") as left_out, progress("repairing") as report:
         for run in chosen:
             report(run.id)
             try:
-                done += repair(run, store, dry_run=dry_run, makers=makers)
+                done += repair(run, dry_run=dry_run)
             except UserError as error:
                 left_out(run.id, str(error))
         rows = [asdict(each) for each in done]

@@ -13,7 +13,7 @@ from lengthlens.models.config import RULES as MODEL_RULES
 from lengthlens.models.config import JsonConfig, ModelConfig, later
 from lengthlens.models.devices import named
 from lengthlens.tasks import TASKS, Task
-from lengthlens.values import Rule, anything, map_of, one_of, parse_json, real, record, text, truth, whole
+from lengthlens.values import Rule, anything, map_of, one_of, real, record, text, truth, whole
 
 IMPORTED = {
     **dict.fromkeys(("name", "kind", "sha256"), text()),
@@ -27,7 +27,7 @@ RULES = {
     "warmup": whole(0),
     "threads": whole(1, 256),  # more than any processor here has; with 100,000 the system ends the process
     "device": DEVICE,
-    **dict.fromkeys(("deterministic", "tf32", "graphs"), truth()),
+    **dict.fromkeys(("deterministic", "tf32"), truth()),
     "precision": one_of("float32", "bfloat16"),
     "lengths": one_of("one", "mixed"),
     "compile": truth(),
@@ -38,10 +38,8 @@ RULES = {
 
 # How and where the numbers are computed, not which numbers: they do not enter a run's name. On another device or with
 # another number of threads sums are taken in another order, so results then agree up to rounding, not bit for bit.
-EXECUTION = ("device", "threads", "compile", "deterministic", "tf32", "graphs")
+EXECUTION = ("device", "threads", "compile", "deterministic", "tf32")
 
-_CHECKED: dict[str, "RunConfig"] = {}  # configs that were read, by all but their seed
-MOST_CHECKED = 1024
 MODEL_FIELDS = {f.name for f in dataclasses.fields(ModelConfig)}  # what a run says of them is passed on to its model
 
 
@@ -94,7 +92,6 @@ class RunConfig(JsonConfig):
     threads: int = 1  # of the CPU; these matrices are too small for more, and one gives the same bits everywhere
     compile: bool = False  # compiling takes longer than most runs here
     deterministic: bool = later(False)  # on CUDA, only kernels that give the same bits every time, which are slower
-    graphs: bool = later(False)  # on CUDA, a step's kernels are captured for each scale, and launched as one
     tf32: bool = later(False)  # on CUDA, products with ten bits of mantissa, which are quicker
     imported: Mapping[str, Any] = later(factory=dict)  # where the model comes from, if it was not trained here
     plugins: Mapping[str, Any] = later(factory=dict)  # filled in: where a task or scheme from outside is from
@@ -112,20 +109,6 @@ class RunConfig(JsonConfig):
         self.task_object.checked_scale(self.train_max)
         self.model  # noqa: B018 (checks all that is about the model)
 
-    @classmethod
-    def from_json(cls, data: str | bytes) -> "RunConfig":
-        """Thousands of runs differ in their seed alone: all other choices of these are checked once."""
-        values = parse_json(data, f"the {cls.KIND}")
-        if not isinstance(values, dict) or "seed" not in values or values.get("plugins"):
-            return cls.from_dict(values)
-        others = json.dumps({**values, "seed": 0})
-        if others not in _CHECKED:
-            made = cls.from_dict({**values, "seed": 0})
-            if len(_CHECKED) >= MOST_CHECKED or made.plugins:  # what a plug-in defines may change
-                return made.with_seed(values["seed"])
-            _CHECKED[others] = made
-        return _CHECKED[others].with_seed(values["seed"])
-
     @property
     def task_object(self) -> Task:
         return TASKS[self.task]
@@ -133,9 +116,9 @@ class RunConfig(JsonConfig):
     @cached_property
     def model(self) -> ModelConfig:
         """The model that is trained."""
-        own = {name: value for name, value in vars(self).items() if name in MODEL_FIELDS}
-        own["train_ctx"] = self.task_object.longest(self.train_max)
-        return ModelConfig.from_dict({**self.imported.get("model", {}), **own})
+        shared = {name: value for name, value in vars(self).items() if name in MODEL_FIELDS}
+        shared["train_ctx"] = self.task_object.longest(self.train_max)
+        return ModelConfig.from_dict({**self.imported.get("model", {}), **shared})
 
     def with_seed(self, seed: int) -> "RunConfig":
         """The same choices with another seed; the others were checked already.

@@ -17,7 +17,7 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluating, in_range_rows
 from lengthlens.runs.run import MODEL, VERSIONS, Run
 from lengthlens.runs.store import RunStore
-from lengthlens.runs.training import judged, library_versions, note_finish
+from lengthlens.runs.training import FINISH, judged, library_versions
 from lengthlens.tasks import TASKS, Task
 from lengthlens.values import anything, map_of
 
@@ -113,7 +113,7 @@ def _write(
     run.write_json(VERSIONS, library_versions())
     run.add_evaluation(rows)
     run.set_status(judged(rows, steps=0))
-    note_finish(run)
+    run.log(FINISH, step=0)
 
 
 def share_outside(model: HookedModel, source: Checkpoint, ids: Mapping[str, int], scale: int) -> float:

@@ -21,7 +21,7 @@ from lengthlens.files import cache_directory, make_directory, sha256, write_whol
 FORMAT = 1
 FILES = ("manifest.json", "config.json", "status.json", "evaluation.json")  # what the facts follow from
 MARKS = ("manifest.json", "config.json", "log.jsonl")  # one of them is in every run
-SETTLED = 2.0  # seconds after which a file that is written again has another time, whatever the file system
+TIME_RESOLUTION = 2.0  # seconds after which a file that is written again has another time, whatever the file system
 ENDED = ("converged", "not-converged", "diverged", "failed")  # of any other run the state may change without a file
 
 State = list[list[int] | None]
@@ -54,7 +54,7 @@ class RunIndex:
     def note(self, run: str, state: State, facts: Facts) -> None:
         """Keep facts that were read when, or after, the files were in this state."""
         newest = max((file[-1] for file in state if file), default=0)
-        if facts["row"]["status"] in ENDED and newest < (time.time() - SETTLED) * 1e9:
+        if facts["row"]["status"] in ENDED and newest < (time.time() - TIME_RESOLUTION) * 1e9:
             self.kept[run] = [state, facts]
             self.changed = True
 

@@ -17,20 +17,7 @@ from lengthlens import files
 from lengthlens.errors import UserError
 from lengthlens.notebook import Share, card
 from lengthlens.runs.config import RunConfig
-from lengthlens.values import (
-    LARGEST,
-    Rule,
-    list_of,
-    map_of,
-    one_of,
-    optional,
-    parse_json,
-    real,
-    record,
-    shown,
-    text,
-    whole,
-)
+from lengthlens.values import Rule, list_of, map_of, one_of, optional, parse_json, real, record, shown, text, whole
 
 if TYPE_CHECKING:
     from lengthlens.models.transformer import HookedModel
@@ -68,7 +55,7 @@ SHARES = [f"{name}{end}" for name in ("exact_match", "exact_match_no_end") for e
 SCORES_RULE = list_of(
     record(
         "score",
-        {"length": whole(), "samples": whole(-LARGEST), "seed": whole(0, 2**63 - 1)},
+        {"length": whole(), "samples": whole(1), "seed": whole(0, 2**63 - 1)},
         {
             **dict.fromkeys([*SHARES, "token_accuracy"], optional(real(0, 1))),
             "reason": WORDS,
@@ -312,7 +299,7 @@ class Run:
     def evaluation(self) -> list[dict[str, Any]]:
         """One row for each length evaluated so far."""
         rows: list[dict[str, Any]] = self.read_json(EVALUATION, SCORES_RULE) if self.has(EVALUATION) else []
-        return [row for row in rows if row["samples"] > 0]  # an earlier version kept rows of no instances
+        return rows
 
     def add_evaluation(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows, each in place of one of the same length, samples and seed if there is one. Needs the lock."""
@@ -368,25 +355,17 @@ class Run:
         return self.facts()
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with the files, a sentence each; nothing for a run that is sound."""
+        """Everything that is wrong with the run, a sentence each; nothing for a run that is sound."""
         try:
-            damage = self.damage()
+            return [f"run '{self.id}': {name} {how}" for name, how in self.damage().items()]
         except UserError as error:
             return [str(error)]
-        found = [f"run '{self.id}': {name} {how}" for name, how in damage.items()]
-        if found or not self.has(CONFIG):  # without it, killed before anything was written: as good as new
-            return found
-        try:  # the files, each sound in itself, may contradict each other
-            if self.config.id != self.id:
-                found.append(f"run '{self.id}': its config belongs to run '{self.config.id}'")
-            elif self.status().has_model and not self.has(MODEL):
-                found.append(f"run '{self.id}': it is {self.status().status} and has no model")
-        except UserError as error:
-            found.append(str(error))
-        return found
 
     def damage(self) -> dict[str, str]:
-        """What is wrong with each file that is not as it was written. A manifest that cannot be read is an error."""
+        """What is wrong with each file that is not as it was written, or contradicts the others.
+
+        A manifest that cannot be read is an error, and so is a config that is sound and cannot be understood here.
+        """
         manifest, found = self.manifest(), dict[str, str]()
         for name, entry in sorted(manifest.items()):
             if wrong := self._wrong(name, entry):
@@ -402,6 +381,12 @@ class Run:
             known = name in (*manifest, *UNLISTED, ASIDE) or name.startswith(f"{ASIDE}{os.sep}")
             if not known and not name.endswith(files.PARTIAL) and (path.is_symlink() or not path.is_dir()):
                 found[name] = NOT_LISTED
+        if not found and self.has(CONFIG):  # without it, killed before anything was written: as good as new
+            status = self.status()
+            if self.config.id != self.id:
+                found[CONFIG] = f"belongs to run '{self.config.id}'"
+            elif status.has_model and not self.has(MODEL):
+                found[MODEL] = f"is missing, and the run is {status.status}"
         return found
 
     def _wrong(self, name: str, entry: Mapping[str, Any] | None) -> str:
@@ -440,11 +425,6 @@ def written_line(event: Mapping[str, Any], number: int) -> bytes:
     return body + f', "check": "{files.sha256(body)[:16]}"}}'.encode()
 
 
-def rewritten(events: Sequence[Mapping[str, Any]]) -> bytes:
-    """A log of these events."""
-    return b"".join(written_line(event, k) + b"\n" for k, event in enumerate(events))
-
-
 def read_line(line: bytes, number: int) -> dict[str, Any] | None:
     """An event from its line in the log, if it is as it was written, and where it was written.
 
@@ -453,16 +433,14 @@ def read_line(line: bytes, number: int) -> dict[str, Any] | None:
     ({'time': '2030-01-31T00:00:00Z', 'event': 'start'}, None, None)
     """
     checked = CHECKED.fullmatch(line)
-    if checked and files.sha256(checked[1])[:16].encode() != checked[2]:
+    if checked is None or files.sha256(checked[1])[:16].encode() != checked[2]:
         return None
     try:
         event: dict[str, Any] = parse_json(line, "the line", EVENT_RULE)
     except UserError:
         return None
-    event.pop("check", None)
-    if checked and event.pop("line", None) != number:
-        return None
-    return event if checked or "line" not in event else None  # lines of an earlier version have neither
+    del event["check"]
+    return event if event.pop("line", None) == number else None
 
 
 def acceptable(entry: Mapping[str, Any] | None) -> list[str | None]:

@@ -1,9 +1,10 @@
-"""All runs in one directory: find, list, check, and put into one table."""
+"""All runs in one directory: find, list, check, repair, and put into one table."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, fields
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,13 +12,27 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.files import attempt, make_directory, printable, write_whole
+from lengthlens.files import StorageError, attempt, make_directory, printable, read_whole, set_aside, write_whole
 from lengthlens.notebook import card
 from lengthlens.plugins.registry import PluginError
 from lengthlens.runs.config import EXECUTION, RunConfig
-from lengthlens.runs.evaluation import Score, best_rows
+from lengthlens.runs.evaluation import Score, best_rows, in_range_rows
 from lengthlens.runs.index import Facts, RunIndex, names_of_runs, state_of
-from lengthlens.runs.run import CONFIG, Run, Status
+from lengthlens.runs.run import (
+    ASIDE,
+    CHECKPOINT,
+    CONFIG,
+    EVALUATION,
+    LOG,
+    MANIFEST,
+    METRICS,
+    MODEL,
+    NOT_LISTED,
+    STATUS,
+    VERSIONS,
+    Run,
+    Status,
+)
 from lengthlens.runs.shipped import copied, is_shipped_name, shipped_run
 from lengthlens.values import harmless_cell, text
 
@@ -239,3 +254,100 @@ def rows_of(run: Run) -> list[dict[str, Any]]:
     outcome = {**status, "trained_steps": status["steps"]}
     scores = [{**row, "evaluation_seed": row["seed"]} for row in best_rows(run.evaluation())] or [{}]
     return [{**outcome, **row, **about} for row in scores]
+
+
+# -- repair ------------------------------------------------------------------------------------------------------------
+
+TRUSTED = (MANIFEST, CONFIG, STATUS, MODEL)  # a run in which one of these is damaged cannot be trusted at all
+LOST = {
+    CHECKPOINT: "training starts again from its beginning",
+    METRICS: "how its loss fell is lost",
+    VERSIONS: "which versions it was made with is lost",
+    LOG: "when and where it was trained is lost",
+}  # with a file that does not follow from the model
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A damaged file, what is wrong with it, and what is done. Not `healed` if something is lost or left to do."""
+
+    run: str
+    file: str
+    wrong: str
+    remedy: str
+    healed: bool = False
+
+
+def repair(run: Run, *, dry_run: bool = False) -> list[Repair]:
+    """Set aside what is damaged in a run; a `Repair` for each damaged file, none for a sound run.
+
+    Without a sound manifest, config, status and model a run cannot be trusted: it is moved whole into the folder
+    ``damaged`` of its store, and the remedy names the command that makes it again. Of other files each is moved alone,
+    into the folder ``damaged`` of the run, and exact match in range is evaluated again. Nothing is deleted. With
+    `dry_run` nothing is done, and only said.
+
+    Errors: UserError if another process works on the run, if it was made by a newer version, or if its config is sound
+    and cannot be understood here (a plug-in is not loaded, say); it is left alone then.
+    """
+    run.has(CONFIG)  # refuses a run that is a link
+    if not run.problems():
+        return []
+    with nullcontext() if dry_run else run.locked():
+        try:
+            damage = run.damage()
+        except StorageError as error:
+            damage = {STATUS if sound_manifest(run) else MANIFEST: str(error)}
+        if broken := next((name for name in TRUSTED if name in damage), None):
+            remedy = f"the whole run is set aside: {how_to_make(run)}"
+            if not dry_run:
+                set_aside(run.path, run.path.parent / ASIDE)
+            return [Repair(run.id, broken, damage[broken], remedy)]
+        return [mended(run, name, wrong, dry_run) for name, wrong in damage.items()]
+
+
+def sound_manifest(run: Run) -> bool:
+    with suppress(StorageError):
+        return bool(run.manifest())
+    return False
+
+
+def mended(run: Run, name: str, wrong: str, dry_run: bool) -> Repair:
+    """Set one file of a run aside, whose model can be trusted."""
+    try:
+        if not dry_run:
+            run.set_aside(name)
+        if name == EVALUATION and run.has(MODEL):
+            if not dry_run:
+                run.add_evaluation(in_range_rows(run.model(), run.config))
+            return Repair(run.id, name, wrong, "set aside, and evaluated again in range", healed=True)
+    except UserError as error:
+        return Repair(run.id, name, wrong, f"could not be done: {error}")
+    if wrong == NOT_LISTED:
+        return Repair(run.id, name, wrong, "set aside", healed=True)
+    return Repair(run.id, name, wrong, f"set aside: {LOST.get(name, 'the command that made it makes it again')}")
+
+
+def how_to_make(run: Run) -> str:
+    """What makes a run again, if its config is sound: the name of a run follows from it."""
+    with suppress(UserError):
+        config = RunConfig.from_json(read_whole(run.path / CONFIG, follow=False))
+        if config.id == run.id:
+            return "import it again" if config.imported else f"train it again: {command_of(config)}"
+    return "its config is lost"
+
+
+def command_of(config: RunConfig) -> str:
+    """The command that trains a run.
+
+    >>> command_of(RunConfig("copy", "relative", {"max_distance": 3}, steps=10, seed=1))
+    'lengthlens train --task copy --scheme relative --scheme-option max_distance=3 --set steps=10 --set seed=1'
+    """
+    usual = RunConfig(config.task, config.scheme)
+    words = ["lengthlens", "train", "--task", config.task, "--scheme", config.scheme]
+    for name, value in config.scheme_options.items():
+        if usual.scheme_options[name] != value:
+            words += ["--scheme-option", f"{name}={value}"]
+    for name, value in config.to_dict().items():
+        if name != "scheme_options" and value != getattr(usual, name):
+            words += ["--set", f"{name}={value}"]
+    return shlex.join(words)

@@ -22,7 +22,7 @@ from lengthlens.tasks import Batch, Task
 from lengthlens.values import within_memory
 
 CHECK_SAMPLES = 64  # of each scale, for each evaluation of in-range exact match
-SETTLED = 0.05  # the margin has settled when it grew by less than this share over `patience` evaluations
+MARGIN_PLATEAU = 0.05  # the margin is on a plateau when it grew by less than this share over `patience` evaluations
 DIVERGED = 4.0  # times the loss of guessing: far above what any stumble of a healthy run reaches
 CHECK_TUPLES = 4  # scales of each size among which they are shared out, where scales are tuples
 CHECK_SEED = 1 << 61  # added to the seed of the instances that are evaluated, which training does not see
@@ -76,11 +76,11 @@ class Trainer:
         self.draws = torch.Generator().manual_seed(config.seed)  # of schemes that draw positions
         for scheme in schemes_in(self.model):
             scheme.generator = self.draws
-        self.compiled = compiled_loss(self.model, config, self.device) if config.compile or config.graphs else None
+        self.compiled = compiled_loss(self.model, config) if config.compile else None
         self.history: list[Metrics] = []
         self.losses: list[Tensor] = []  # since the last evaluation
         self.step = self.tokens = 0
-        self.end = config.steps  # earlier once the run has settled
+        self.end = config.steps  # earlier once the margin is on a plateau
         self.condensed = False  # whether the scheme was told to drop what it does not need
 
     @property
@@ -109,12 +109,12 @@ class Trainer:
         return min(self.end - self.step, self.config.check_every - since) if self.step < self.end else 0
 
     def evaluate(self) -> Metrics:
-        """Note how the run is doing, and whether it has settled."""
+        """Note how the run is doing, and begin the cool-down once its margin is on a plateau."""
         loss = float(torch.stack(self.losses).mean())
         self.losses = []
         right, margin = check_in_range(self.model, self.task, self.config)
         self.history.append(Metrics(self.step, loss, self.rate(), right, margin, self.tokens))
-        if settled(self.history, self.config.patience):
+        if on_plateau(self.history, self.config.patience):
             self.end = min(self.end, math.ceil(self.step / (1 - self.config.cooldown)))
         if not self.condensed and self.step >= (1 - self.config.cooldown) * self.end:
             self.condensed = True
@@ -137,7 +137,7 @@ class Trainer:
             parameter.grad = gradient
         self.optimizer.step()
         self.step += 1
-        return loss.detach().clone() if self.config.graphs else loss.detach()  # what was captured is written anew
+        return loss.detach()
 
     def _loss(self, batch: Batch) -> Tensor:
         if self.compiled is None:
@@ -183,21 +183,15 @@ class Trainer:
         self.data.set_state(tensors["generator.data"])
         self.draws.set_state(tensors["generator.draws"])
         self.step, self.end, self.tokens = facts["step"], facts["end"], facts["tokens"]
-        self.condensed = facts.get("condensed", False)  # no part of checkpoints from before there was any such scheme
+        self.condensed = facts["condensed"]
         self.history = [Metrics(*values) for values in facts["looks"]]
 
 
-def compiled_loss(model: HookedModel, config: RunConfig, device: torch.device) -> Callable[..., Tensor]:
-    """A compiled twin of `AnswerLoss`, for each scale one; with `graphs` its kernels are captured and launched as one.
-
-    It ignores hooks: evaluation and analysis use the model itself.
-    """
-    if config.graphs and device.type != "cuda":
-        raise UserError(f"graphs=true is for cuda, and this run is on {device.type}: leave it out")
-    how: dict[str, Any] = {"mode": "reduce-overhead"} if config.compile else {"backend": "cudagraphs"}
+def compiled_loss(model: HookedModel, config: RunConfig) -> Callable[..., Tensor]:
+    """A compiled twin of `AnswerLoss`, one for each n. Hooks are not seen: evaluation and analysis use the model."""
     forget_other_graphs(repr(replace(config.model, seed=0)))
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 2 * config.train_max)
-    made: Callable[..., Tensor] = torch.compile(AnswerLoss(model), dynamic=False, **how if config.graphs else {})
+    made: Callable[..., Tensor] = torch.compile(AnswerLoss(model), dynamic=False)
     return made
 
 
@@ -350,14 +344,14 @@ def leads(logits: Tensor, right: Tensor) -> Tensor:
     return logits.gather(-1, right)[..., 0] - logits.scatter(-1, right, -math.inf).amax(-1)
 
 
-def settled(history: list[Metrics], patience: int) -> bool:
-    """Whether exact match has been 1 for `patience` evaluations and the margin hardly grew meanwhile.
+def on_plateau(history: list[Metrics], patience: int) -> bool:
+    """Whether exact match has been 1 for `patience` evaluations while the margin hardly grew: a plateau.
 
     >>> history = [Metrics(100 * k, 0.1, 1e-3, 1.0, margin, 0) for k, margin in enumerate([5.0, 8.0, 8.1, 8.2])]
-    >>> settled(history, 3), settled(history, 4)
+    >>> on_plateau(history, 3), on_plateau(history, 4)
     (True, False)
     """
     last = history[-patience:]
     if len(last) < patience or any(metrics.in_range_exact_match < 1 for metrics in last):
         return False
-    return last[-1].margin <= last[0].margin * (1 + SETTLED)
+    return last[-1].margin <= last[0].margin * (1 + MARGIN_PLATEAU)

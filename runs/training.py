@@ -24,7 +24,7 @@ from lengthlens.models.transformer import HookedModel
 from lengthlens.notebook import card
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import cpu_threads, in_range_rows
-from lengthlens.runs.run import CHECKPOINT, CONFIG, METRICS, MODEL, VERSIONS, Run, Status, step_file
+from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, VERSIONS, Run, Status, step_file
 from lengthlens.runs.stack import Stack
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics, Trainer, refuse_too_large
@@ -186,7 +186,7 @@ def _trained(
         if not run.status().finished:
             Session(run, checkpoint_seconds, keep).train(config, listeners)
         elif not any(event["event"] == FINISH for event in run.events()):
-            note_finish(run)  # the last session was killed before it could
+            run.log(FINISH, step=run.status().steps)  # the last session was killed before it could
         if run.has(CHECKPOINT):
             run.remove(CHECKPOINT)
         if missing := [step for step in keep if step not in run.checkpoints and step <= run.status().steps]:
@@ -272,12 +272,6 @@ def judged(rows: list[dict[str, Any]], steps: int) -> Status:
     digits = 3 if round(mean, 3) < CONVERGED else 6  # 0.98975 is not said to be 0.990 and below 0.99
     reason = f"in-range exact match is {mean:.{digits}f}{after}, below {CONVERGED}"
     return Status("not-converged", steps, mean, 0.0, reason)
-
-
-def note_finish(run: Run) -> None:
-    """Note the end in the log, with status and checksums: from these a run can be repaired."""
-    sums = {name: run.manifest()[name]["sha256"] for name in (CONFIG, METRICS, MODEL, VERSIONS) if run.has(name)}
-    run.log(FINISH, step=run.status().steps, status=asdict(run.status()), files=sums)
 
 
 class Session:
@@ -379,7 +373,7 @@ class Session:
             self.run.add_evaluation(scores)
         self.run.set_status(replace(status, seconds=self.status().seconds))
         self.finished = True
-        note_finish(self.run)
+        self.run.log(FINISH, step=self.step)
 
 
 def encode_checkpoint(trainer: Trainer) -> bytes:

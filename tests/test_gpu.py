@@ -31,19 +31,15 @@ def test_bfloat16() -> None:
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
-@pytest.mark.parametrize("settings", [{"compile": True}, {"graphs": True}, {"compile": True, "graphs": True}], ids=str)
-def test_compiled_and_captured_steps_learn_what_plain_ones_do(
-    settings: dict[str, bool], scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So many steps that what was captured at a scale is replayed with other instances; and nothing is left out."""
+def test_compiled_steps_learn_what_plain_ones_do(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In so many steps that what was compiled for an n is used with other instances; and nothing is left out."""
     monkeypatch.setattr(Task, "run_index", inspect.unwrap(Task.run_index))  # its checks cannot be traced
     torch._dynamo.reset()
     counters.clear()
-    plain, quick = (Trainer(small(scheme, **more)) for more in ({}, settings))
+    plain, quick = (Trainer(small(scheme, **more)) for more in ({}, {"compile": True}))
     for _ in range(8):
         torch.testing.assert_close(quick._step(), plain._step(), atol=1e-4, rtol=1e-3)
     assert counters["stats"]["unique_graphs"] and not counters["graph_break"]
-    assert counters["inductor"]["cudagraph_skips"] == 0
 
 
 @pytest.mark.parametrize("scheme", scheme_names())

@@ -27,9 +27,8 @@ from lengthlens.models.transformer import build
 from lengthlens.probes.table import FILE, probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluate
-from lengthlens.runs.repair import repair
 from lengthlens.runs.run import CHECKPOINT, CONFIG, EVALUATION, LOG, MANIFEST, METRICS, MODEL, STATUS, VERSIONS, Run
-from lengthlens.runs.store import RunStore, harmless
+from lengthlens.runs.store import RunStore, harmless, repair
 from lengthlens.runs.sweep import Grid, read_grid, sweep
 from lengthlens.runs.training import train
 from lengthlens.studies.build import study
@@ -157,7 +156,7 @@ def test_a_torn_line_is_left_out_and_seen(run: Run, damage: str) -> None:
         lines[1] = lines[1].replace(b"finish", b"finisj")
     elif damage == "lost":
         lines = lines[1:]
-    elif damage == "unchecked":  # as if an earlier version had written it
+    elif damage == "unchecked":
         lines[1] = lines[1].replace(lines[1][lines[1].index(b', "step"') :], b"}\n")
     else:
         lines[1] = b"\xff\xfe}\n"
@@ -169,16 +168,9 @@ def test_a_torn_line_is_left_out_and_seen(run: Run, damage: str) -> None:
     with run.locked():
         run.log("later")
     assert run.events()[-1]["event"] == "later"
-    assert all(each.healed for each in repair(run)) and run.problems() == []
-    assert run.events()[-1]["event"] == "later"
-
-
-def test_lines_of_an_earlier_version_are_read(run: Run) -> None:
-    (run.path / LOG).write_text('{"time": "2030-01-31T00:00:00Z", "event": "start", "step": 0}\n')
-    assert run.events() == [{"time": "2030-01-31T00:00:00Z", "event": "start", "step": 0}]
-    with run.locked():
-        run.log("finish")
-    assert [event["event"] for event in run.events()] == ["start", "finish"] and run.problems() == []
+    assert [each.file for each in repair(run)] == [LOG] and run.problems() == run.events() == []
+    assert train(tiny(seed=1), RunStore(run.path.parent)).status.finished
+    assert [event["event"] for event in run.events()] == ["finish"], "noted again"
 
 
 def test_a_short_write_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,40 +279,43 @@ DAMAGE = {"flip": lambda data: data[:-3] + b"?" + data[-2:], "cut": lambda data:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", [CONFIG, STATUS, EVALUATION, MODEL, METRICS, VERSIONS, MANIFEST, FILE])
-def test_damage_is_healed(store: RunStore, run: Run, name: str, damage: str) -> None:
-    """What follows from sound parts is as before, bit for bit; the rest is set aside, and nothing is deleted."""
+@pytest.mark.parametrize("name", [CONFIG, STATUS, MODEL, MANIFEST, EVALUATION, METRICS, VERSIONS, FILE])
+def test_damage_is_repaired(store: RunStore, run: Run, name: str, damage: str) -> None:
+    """What is damaged is set aside, alone or with its run; the command that is named makes the run again."""
     path, change = run.path / name, DAMAGE[damage]
     data, before = path.read_bytes(), contents(run.path)
     path.unlink() if change is None else path.write_bytes(change(data))
     damaged = contents(run.path)
     planned = repair(run, dry_run=True)
     assert planned and contents(run.path) == damaged, "only said"
-    makers = {FILE: lambda each: probe_run(each, ["lrc"], force=True)}
-    done = repair(run, makers=makers)
-    assert done and run.problems() == [], done
-    after = contents(run.path)
-    aside = {text for each, text in after.items() if each.startswith("damaged/")}
-    assert set(damaged.values()) <= {*after.values(), *aside} | {damaged.get(MANIFEST, b"")}, "nothing is deleted"
-    if name in (CONFIG, STATUS, EVALUATION, FILE):
-        assert all(each.healed for each in done)
-        assert {k: v for k, v in after.items() if not k.startswith("damaged/")} == before
-    if name == MODEL:
-        assert not done[0].healed and "lengthlens train" in done[0].remedy
-        assert run.status().status == "new"
-        train(tiny(seed=1), store)
-        assert (run.path / MODEL).read_bytes() == data
-    if name == MANIFEST:
-        assert after[MODEL] == before[MODEL] and run.status() == Run(run.path).status() and run.status().has_model
-    assert repair(run) == []
+    done = repair(run)
+    assert done == planned and store.check() == [] and repair(run) == []
+    after = contents(store.path)
+    assert set(damaged.values()) - {damaged.get(MANIFEST)} <= set(after.values()), "nothing is deleted"
+    if name not in (CONFIG, STATUS, MODEL, MANIFEST):
+        assert {k: v for k, v in contents(run.path).items() if k in (CONFIG, STATUS, MODEL)} == {
+            k: v for k, v in before.items() if k in (CONFIG, STATUS, MODEL)
+        }
+        assert [each.healed for each in done] == [name == EVALUATION]
+        assert (run.path / name).exists() == (name == EVALUATION)
+        assert name != EVALUATION or (run.path / name).read_bytes() == data
+        return
+    assert not run.path.exists() and contents(store.path / "damaged" / run.id) == damaged
+    (each,) = done
+    if name == CONFIG:
+        assert each.remedy == "the whole run is set aside: its config is lost"
+        return
+    words = each.remedy.partition("train it again: lengthlens ")[2].split()
+    again = command(*words, "--store", str(store.path), "--quiet")
+    assert again.exit_code == 0 and contents(run.path)[MODEL] == before[MODEL]
 
 
 def test_repair_is_a_command(store: RunStore, run: Run) -> None:
     words = ("runs", "repair", "--store", str(store.path))
     assert "nothing to repair" in command(*words).stdout
-    (run.path / STATUS).write_bytes(b"")
+    (run.path / EVALUATION).write_bytes(b"")
     planned = command(*words, run.id, "--dry-run", "--json")
-    assert planned.exit_code == 1 and json.loads(planned.stdout)["repairs"][0]["file"] == STATUS
+    assert planned.exit_code == 1 and json.loads(planned.stdout)["repairs"][0]["file"] == EVALUATION
     assert store.check()
     healed = command(*words)
     assert healed.exit_code == 0 and "1 files were healed" in healed.stdout, healed.output

@@ -45,9 +45,8 @@ from lengthlens.models.checkpoints import read_checkpoint, token_ids  # noqa: E4
 from lengthlens.models.config import ModelConfig  # noqa: E402
 from lengthlens.models.interop import hooked_fields  # noqa: E402
 from lengthlens.probes.table import stored  # noqa: E402
-from lengthlens.runs.repair import repair  # noqa: E402
 from lengthlens.runs.run import CONFIG, LOG, MANIFEST, MODEL, Run  # noqa: E402
-from lengthlens.runs.store import RunStore  # noqa: E402
+from lengthlens.runs.store import RunStore, repair  # noqa: E402
 from lengthlens.runs.sweep import read_grid  # noqa: E402
 from lengthlens.runs.training import decode_checkpoint  # noqa: E402
 from lengthlens.studies.healing import read_healing  # noqa: E402
@@ -189,7 +188,7 @@ class Attack:
                 raise UserError(problems[0])
 
         def mend() -> None:
-            done = repair(run, store)
+            done = repair(run)
             assert not run.problems(), f"after {done} still {run.problems()}"
 
         def checkpoint() -> None:
@@ -198,7 +197,7 @@ class Attack:
 
         looks: list[Callable[[], object]] = [
             check, run.facts, run.verified, store.listing, store.table, checkpoint, lambda: stored(run),
-            lambda: store.table(lambda name, why: left.append(name)), lambda: repair(run, store, dry_run=True),
+            lambda: store.table(lambda name, why: left.append(name)), lambda: repair(run, dry_run=True),
         ]  # fmt: skip
         looks = [check, *self.chance.sample(looks[1:], 5)]
         if self.path.name in (MODEL, CONFIG) or self.chance.random() < 0.1:
