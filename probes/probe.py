@@ -133,6 +133,9 @@ OURS = {
     "marks": Listed(
         "lengthlens.probes.interchange.MarksProbe", "whether it knows marks by their code or by their token"
     ),
+    "surgery": Listed(
+        "lengthlens.probes.surgery.SurgeryProbe", "whether the codes of the training range repair it on longer inputs"
+    ),
 }
 
 

@@ -8,11 +8,11 @@ what it answers is owed to them. What can be put in their place:
 ``"displaced"``        a control: the same with the key beside each source taken for it
 a model or a run       the position embedding of that one
 a scheme's name        that scheme, untrained: ``"none"`` takes positions away, ``"alibi"`` gives fixed slopes
-``scale=40``           the same scheme, told another scale
+``scale=40``           the same scheme, told another input size n
 ``shift=5``            every token 5 positions later
 ``clamp=20``           no token later than position 20
-``shuffle=0``          positions permuted among the tokens behind the first, by a seed
-``stretch=40``         the codes of a long input: tokens at positions of an input of scale 40
+``shuffle=0``          positions permuted among the tokens after the first, by a seed
+``stretch=40``         the codes of a long input: tokens at positions of an input of n = 40
 ``places=[…]``         any positions
 =====================  ===================================================================================
 
@@ -24,7 +24,7 @@ for all others; in later layers, what earlier ones made of them stays.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 import torch
@@ -37,9 +37,15 @@ from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, s
 from lengthlens.models.schemes.spec import SchemeSpec
 from lengthlens.probes.codes import Borrowed, Moved, Places
 from lengthlens.probes.network import Head, all_heads, exact_by_scale, head_named, largest_within, task_of
+from lengthlens.probes.probe import OURS, Probe, Row
 from lengthlens.probes.steps import place_tokens
+from lengthlens.probes.stretch import stretched_match
+from lengthlens.runs.evaluation import EXTRAPOLATES
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
+
+if TYPE_CHECKING:
+    from lengthlens.probes.table import Context
 
 
 @contextmanager
@@ -63,12 +69,12 @@ def surgery(
     Arguments:
         model: a model of this project; it is itself again after the block.
         codes: whose codes: ``"ideal"``, a scheme's name, a model, a run, a `PositionScheme`; its own if None.
-        scale: the scale that the scheme is told.
+        scale: the input size n that the scheme is told.
         shift, clamp, shuffle, places: where tokens stand, in the order stretch, places, shift, clamp, shuffle.
-        stretch: the scale of a longer input at whose positions the tokens stand.
+        stretch: the n of a longer input at whose positions the tokens stand.
         layers: the layers in which; all if None.
         heads: the heads in which: numbers, or names such as ``L0H3`` whatever `layers` says; all if None.
-        codes_of: for ``"ideal"``, the scale whose codes are borrowed; the largest of training if None.
+        codes_of: for ``"ideal"``, the n whose codes are borrowed; the largest in training if None.
         other: for ``"ideal"``, whether keys that share a counterpart weigh each, or together as one.
 
     Result: the position embedding that acts inside the block.
@@ -336,7 +342,7 @@ def _fitting(scheme: PositionScheme, sizes: Sizes, name: str) -> PositionScheme:
 
 
 def trained_to(model: Any) -> int:
-    """The largest scale of training, by the longest training sequence that the model's config names."""
+    """The largest n in training, by the longest training sequence that the model's config names."""
     task, length = _task(model.pos_embed), model.config.train_ctx
     if task.length(task.min_scale) > length:
         raise UserError(f"no input of task '{task.name}' is as short as the {length} tokens of training")
@@ -364,7 +370,13 @@ def _moves(
     def moved(tokens: Tensor) -> Tensor:
         place = torch.arange(tokens.shape[1])
         if stretch is not None:
-            place = _stretched(task, tokens, stretch)
+            assert task is not None
+            short = torch.unique(task.scale_of(tokens))
+            if len(short) > 1:
+                raise UserError(f"inputs of one size at a time are stretched, not {short.tolist()}")
+            if stretch < int(short):
+                raise UserError(f"an input of n = {int(short)} does not fit into one of n = {stretch}")
+            place = next(iter(place_tokens(task, int(short), stretch)))[: tokens.shape[1]]
         if places is not None:
             if len(places) != len(place):
                 raise UserError(f"{len(places)} places were given for {len(place)} tokens: one for each is needed")
@@ -380,29 +392,20 @@ def _moves(
     return moved
 
 
-def _stretched(task: Task | None, tokens: Tensor, long: int) -> Tensor:
-    assert task is not None
-    short = torch.unique(task.scale_of(tokens))
-    if len(short) > 1:
-        raise UserError(f"inputs of one scale at a time are stretched, not {short.tolist()}")
-    if long < int(short):
-        raise UserError(f"an input of scale {int(short)} does not fit into one of scale {long}")
-    return next(iter(place_tokens(task, int(short), long)))[: tokens.shape[1]]
+# -- does the ideal relation repair it? ----------------------------------------------------------------------------
 
-
-# -- does the ideal relation heal? ---------------------------------------------------------------------------------
-
+AS_TRAINED, IDEAL = "own", "ideal"
 SURGERIES: dict[str, dict[str, Any]] = {
-    "own": {},
-    "ideal": {"codes": "ideal"},
+    AS_TRAINED: {},
+    IDEAL: {"codes": "ideal"},
     "ideal, others as one": {"codes": "ideal", "other": "one"},
     "displaced": {"codes": "displaced"},
     "none": {"codes": "none"},
 }
 IN_RANGE = "borrowed in range"
-SHARE = 0.7  # of the largest scale of training: whose codes are borrowed for the control in range
-ROWS = 128  # instances: a share of 0.9 is known to about 0.03
-HEALED = 0.9  # exact match from which a run counts as right
+SHARE = 0.7  # of the largest n in training: whose codes are borrowed for the control in range
+N_INSTANCES = 128  # of each input size: a share of 0.9 is known to about 0.03
+HEALED = EXTRAPOLATES
 
 
 def healing(
@@ -411,28 +414,30 @@ def healing(
     scales: Sequence[int] = (20, 40),
     *,
     train_max: int | None = None,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
 ) -> pd.DataFrame:
     """What does a model that fails on long inputs lack? Exact match there, as it is and under each kind of surgery.
 
     Each answers one question about a model that is accurate in range and fails beyond it:
 
-    - *ideal*: every pair has the code of its counterpart in range. Healed: the codes of long inputs were at fault.
-    - *ideal, others as one*: the same, and attention does not spread over more keys. Healed only now: so did that.
-    - *borrowed in range*: the ideal relation at the largest scale of training, with codes of a smaller one. Harmed: the
-      network does not do the circuit's steps by its codes alone. It carries positions on in its residual stream, where
-      surgery on codes does not reach, or goes by content; then the ideal relation cannot heal it either.
-    - *displaced*: a control that must not heal. The ideal relation, with the key beside each source taken for it.
+    - *ideal*: every pair has the code of its counterpart in range. If this repairs the answers, the codes of long
+      inputs were at fault.
+    - *ideal, others as one*: the same, and attention does not spread over more keys. If only this repairs them, the
+      spreading was at fault, too.
+    - *borrowed in range*: the ideal relation at the largest n in training, with codes of a smaller one. If this harms,
+      the network does not do the circuit's steps by its codes alone. It carries positions on in its residual stream,
+      where surgery on codes does not reach, or goes by content; then the ideal relation cannot repair it either.
+    - *displaced*: a control that must not repair. The ideal relation, with the key beside each source taken for it.
     - *none*: no position embedding at all.
 
     Arguments:
         model: a model of this project.
         task: the task; the model's own if None.
-        scales: the scales n beyond training.
-        train_max: the largest scale of training, whose codes are borrowed; by the model's config if None.
-        rows: instances of each scale.
+        scales: the input sizes n beyond training.
+        train_max: the largest n in training, whose codes are borrowed; by the model's config if None.
+        rows: instances of each input size.
 
-    Result: a row for each surgery and scale: surgery, scale, exact_match; the control in range is at `train_max`.
+    Result: a row for each surgery and n: surgery, scale, exact_match; the control in range is at `train_max`.
 
     Errors: UserError for a task or scheme that has no ideal relation, in one sentence.
 
@@ -443,20 +448,48 @@ def healing(
     """
     task = task_of(model, task)
     most = train_max or trained_to(model)
-    asked = {name: {**how, "codes_of": most} if how else {} for name, how in SURGERIES.items()}
-    found = [
-        {"surgery": name, "scale": scale, "exact_match": match}
-        for name, how in asked.items()
-        for scale, match in _exact(model, task, scales, rows, how).items()
-    ]
+    asked = {name: ({**how, "codes_of": most} if how else {}, scales) for name, how in SURGERIES.items()}
     less = max(task.min_scale, int(SHARE * most))
     if less == most:
-        raise UserError(f"train_max must be above {less}, so that codes of a smaller scale can be borrowed in range")
-    in_range = _exact(model, task, [most], rows, {"codes": "ideal", "codes_of": less})
-    found.append({"surgery": IN_RANGE, "scale": most, "exact_match": in_range[most]})
-    return pd.DataFrame(found)
+        raise UserError(f"train_max must be above {less}, so that codes of a smaller n can be borrowed in range")
+    asked[IN_RANGE] = {"codes": "ideal", "codes_of": less}, [most]
+    matches = []
+    for name, (how, sizes) in asked.items():
+        with surgery(model, **how):
+            exact = exact_by_scale(model, task, sizes, rows)
+        matches += [{"surgery": name, "scale": n, "exact_match": match} for n, match in exact.items()]
+    return pd.DataFrame(matches)
 
 
-def _exact(model: Any, task: Task, scales: Sequence[int], rows: int, how: dict[str, Any]) -> dict[int, float]:
-    with surgery(model, **how):
-        return exact_by_scale(model, task, scales, rows)
+class SurgeryProbe(Probe):
+    """Exact match beyond the training range, as trained and under each kind of surgery, which `relation` names.
+
+    The rows of the model as trained have in `reason` why it fails there, by stretching (`probes/stretch.py`).
+    """
+
+    name, measures = "surgery", ("surgery_exact_match",)
+    words = OURS["surgery"].words
+    factors = (2, 4)  # times the training range: where it is tried
+
+    def rows(self, context: "Context") -> list[Row]:
+        scales = [factor * context.train_max for factor in self.factors]
+        return self.rows_at(scales, context.subject.model, context.task, context.train_max)
+
+    def rows_at(self, scales: Sequence[int], model: Any, task: Task, train_max: int) -> list[Row]:
+        """The rows at these input sizes."""
+        measure, about = self.measures[0], {"samples": N_INSTANCES}
+        try:
+            table = healing(model, task, scales, train_max=train_max)
+            cause = stretched_match(model, task, train_max, scales).cause
+        except UserError as error:  # no ideal relation, or positions that the scheme does not have
+            return [{"measure": measure, "reason": str(error)}]
+        return [
+            {"measure": measure, "scale": n, "value": match, "relation": name, **about}
+            | ({"reason": cause} if name == AS_TRAINED else {})
+            for name, n, match in table.itertuples(index=False)
+        ]
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        ideal = [row for row in rows if row["measure"] == self.measures[0] and row["relation"] == IDEAL]
+        texts = ", ".join(f"{row['value']:.2f} at n = {row['scale']}" for row in ideal)
+        return [f"exact match with the codes of the training range: {texts}"] if ideal else []

@@ -11,7 +11,7 @@ from lengthlens.analyses.inside import healing_tables, plot_healing
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, printable, read_whole, write_whole
 from lengthlens.probes.stretch import stretched_match
-from lengthlens.probes.surgery import ROWS, healing
+from lengthlens.probes.surgery import N_INSTANCES, healing
 from lengthlens.runs.evaluation import is_accurate
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
@@ -28,7 +28,7 @@ def healing_study(
     out: str | Path,
     scales: Sequence[int] = SCALES,
     *,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     report: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
     """Every run of a store that is accurate in range, under each kind of surgery (`lengthlens.probes.surgery`).
