@@ -116,7 +116,7 @@ class Task(ABC):
         if self.coupled_from is not None:
             return self.coupled_from + np.arange(self.answer_length(scale))
         raise UserError(
-            f"task '{self.name}' couples no positions: its answer tokens do not belong with one symbol each"
+            f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each"
         )
 
     @cached_property

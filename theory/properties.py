@@ -113,11 +113,6 @@ class RowBlock:
         found[:, edge:] &= self.keys[edge:] <= self.query[:, None]
         return found
 
-    def monotone(self) -> Bools:
-        """Which components grow with the key in every row, or shrink: these tell all keys apart. [component]"""
-        each = (self.codes[..., k] for k in range(self.codes.shape[-1]))
-        return np.array([(own[:, 1:] > own[:, :-1]).all() or (own[:, 1:] < own[:, :-1]).all() for own in each])
-
     def unread_marked(self, operator: SourceCodes, steps: Ints, row: Ints) -> tuple[Counterexample | None, bool]:
         """A step at which a code of a source marks a key that is not read, though at another step it is read.
 
@@ -134,8 +129,6 @@ class RowBlock:
 
     def unread_alike(self, operator: SourceCodes, steps: Ints, row: Ints) -> Counterexample | None:
         """A step at which some other key has the code of a source."""
-        if self.monotone().any():
-            return None
         hashes = operator.hash(self.codes)
         if not self.relation.uses_scale:
             repeated = np.zeros(hashes.shape, dtype=np.bool_)  # which keys share their hash with another of the row
@@ -206,14 +199,9 @@ def examine_rows(
     scale, query = scales[number // width], number % width  # [row]
     row_of = np.split(row, np.cumsum([len(operator.steps) for operator in operators])[:-1])
     orders = [np.argsort(rows, kind="stable") for rows in row_of]
-    apart = None  # whether no two keys of a row have the same code, once that has been asked
     for start, stop in block_bounds(query):
         if isolated and stable:
             break
-        if start and stable and apart is None:
-            apart = tells_apart(relation, query[start:], scale[start:])
-            if apart:
-                break
         block = RowBlock(relation, query[start:stop], scale[start:stop])
         for operator, rows, order in zip(operators, row_of, orders):
             a, b = np.searchsorted(rows, [start, stop], sorter=order)
@@ -224,21 +212,6 @@ def examine_rows(
             if isolated is None and not all_well:
                 isolated = block.unread_alike(operator, steps, rows[steps] - start)
     return isolated, stable
-
-
-def tells_apart(relation: Relation, query: Ints, scale: Ints) -> bool:
-    """Whether some component of the codes tells all keys of every row apart, by their order. [row] each"""
-    if not relation.whole_scale:
-        scale = size_of(scale)  # which is all that it looks at
-    width = int(query.max()) + 1
-    number = np.unique(scale * width + query)
-    query, scale, there = number % width, number // width, None
-    for start, stop in block_bounds(query):
-        own = RowBlock(relation, query[start:stop], scale[start:stop]).monotone()
-        there = own if there is None else there & own
-        if not there.any():
-            return False
-    return True
 
 
 def examine_listed(
