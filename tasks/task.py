@@ -115,9 +115,7 @@ class Task(ABC):
         """For each answer token the index, in its run of the prompt, of the symbol it belongs with. [answer]"""
         if self.coupled_from is not None:
             return self.coupled_from + np.arange(self.answer_length(scale))
-        raise UserError(
-            f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each"
-        )
+        raise UserError(f"task '{self.name}' couples no positions: its answer tokens belong with no one symbol each")
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lengthlens.models.schemes.relation import Relation
 from lengthlens.tasks import TASKS, Operator
 from lengthlens.tasks.arithmetic import ADD, MULTIPLY
-from lengthlens.theory.content import BEHIND, OWN, SlotSteps, alike_slots, labels, needed, serving_code
+from lengthlens.theory.content import AFTER, OWN, SlotSteps, alike_slots, labels, serving_code, where_needed
 from lengthlens.theory.steps import Steps, program_of
 from lengthlens.theory.verdict import verdict
 
@@ -27,7 +27,7 @@ def served_slowly(task, relation, steps, slot, code, train_max):
 
         def label(key, words=words):
             marks = [k for k in range(key + 1) if words[k] not in task.symbols]
-            return (words[marks[-1]], key - marks[-1]) if key - marks[-1] <= BEHIND else None
+            return (words[marks[-1]], key - marks[-1]) if key - marks[-1] <= AFTER else None
 
         at = [j for j in range(query) if tuple(relation.codes(query, j, scale).tolist()) == code]
         if len(at) > 1:
@@ -91,10 +91,9 @@ def test_arguments_that_may_be_exchanged():
 def test_a_slot_that_makes_no_difference_is_not_needed():
     """Behind the last column of a sum comes ``$``, whatever the digits would be."""
     (steps,) = program_of(TASKS["addition"], 3, 3).operators
-    here = needed(steps, [0, 1], ADD, TASKS["addition"])
     last = np.append(np.diff(steps.scale) != 0, True)
-    assert (here == ~last).all()
-    assert needed(steps, [2, 3], ADD, TASKS["addition"]).all()
+    assert np.array_equal(where_needed(steps, [0, 1], ADD, TASKS["addition"]).sources, steps[~last].sources[:, :2])
+    assert len(where_needed(steps, [2, 3], ADD, TASKS["addition"])) == len(steps)
 
 
 def test_a_code_that_two_keys_have_serves_no_single_slot():

@@ -1,7 +1,7 @@
-"""Sources that a step finds by one code and, where that fails, by content.
+"""Sources that a step reaches by one code and, where that fails, by content.
 
-The three properties (`theory/properties.py`) ask of the codes alone that they single out every source. Networks need
-less: they know a mark (``=``, ``^``, ``+``) by its token, and the symbols right behind it by a look at their neighbour.
+The three properties (`theory/properties.py`) demand that the codes alone single out every source. Networks need less:
+they know a mark (``=``, ``^``, ``+``) by its token, and the symbols right after it by a look at their neighbour.
 
 We define the *label* of a key: the last mark before it and the distance d from it, if d ≤ 2 (0 for the mark itself);
 `INSIDE` for all others. A slot is *served by one code κ* if, at every step, the key that has the code κ is the source,
@@ -10,18 +10,18 @@ or its label (or that there is no such key) says which label the source has inst
 - at no step do two keys have the code κ;
 - steps are sorted by the label of the key at κ and that of the query; within each sort either that key is the source
   of all, or one and the same label is that of the source of all, and of no other key;
-- each sort already comes up in the training range.
+- each sort already occurs in the training range.
 
 The query itself does not count as a key: its token is known without attention. Slots in which the operator's arguments
 may be exchanged (both digits of a column that is added) may share a code: then the keys at κ together have to be the
-sources of these slots. Steps at which a slot makes no difference do not count for it: where a sum has come to its
-end, which digits would be next is all the same.
+sources of these slots. Steps at which a slot makes no difference do not count for it: once a sum has ended, the digits
+that would come next do not matter.
 
 Worked example: ``shift``, ``^ 7 3 5 = 3 5 7 $``, under clip(i−j−n, ±12). κ = −1 is the source until the key there is
-``=``, and then the source is the one right behind ``^``; and when it is the first behind ``=``, the source is ``=``.
+``=``; then the source is the key right after ``^``. When κ = −1 is the first key after ``=``, the source is ``=``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -30,15 +30,15 @@ from lengthlens.models.schemes.relation import Code, Ints, Relation, by_value, n
 from lengthlens.tasks import Operator, Task
 from lengthlens.tasks.circuit import remembered
 from lengthlens.tasks.task import example_of
-from lengthlens.theory.steps import Bools, Steps, hashed
+from lengthlens.theory.steps import Steps, block_bounds, hashed
 
-BEHIND = 2  # how far behind a mark a symbol is still known by it
-INSIDE, NOWHERE = -1, -2  # labels of a key with no mark near, and of a key that is not there
+AFTER = 2  # how far after a mark a symbol is still known by it
+INSIDE, NOWHERE = -1, -2  # labels of a key with no mark near, and of a key that does not exist
 OWN: Code = ()  # stands for a source that is the query itself, for which no code is needed
 LABELS = 1 << 20  # more than there are
 TRIALS = 200  # random arguments on which slots must be alike
 MOST_CODES = 6  # that are tried, the most frequent first
-MOST_PAIRS = 1 << 20  # of a query and a key that are looked at together
+MOST_PAIRS = 1 << 20  # pairs of query and key that are compared together
 
 
 def labels(task: Task, scale: int) -> Ints:
@@ -51,12 +51,12 @@ def labels(task: Task, scale: int) -> Ints:
     marks = _marks(task, scale)
     place = np.arange(len(marks))
     last = np.maximum.accumulate(np.where(marks == INSIDE, 0, place))
-    behind = place - last
-    return np.where(behind <= BEHIND, (1 + BEHIND) * marks[last] + behind, INSIDE)
+    after = place - last
+    return np.where(after <= AFTER, (1 + AFTER) * marks[last] + after, INSIDE)
 
 
 def alike_slots(operator: Operator, symbols: Sequence[str]) -> list[list[int]]:
-    """The slots of an operator, those that may be exchanged together.
+    """The slots of an operator, in groups whose arguments may be exchanged.
 
     >>> from lengthlens.tasks.arithmetic import ADD
     >>> alike_slots(ADD, "0123456789")
@@ -77,13 +77,14 @@ def alike_slots(operator: Operator, symbols: Sequence[str]) -> list[list[int]]:
     return groups
 
 
-def needed(steps: Steps, slots: Sequence[int], operator: Operator, task: Task) -> Bools:
-    """At which steps the tokens in these slots make a difference, by trying, with marks where they are. [step]"""
+def where_needed(steps: Steps, slots: Sequence[int], operator: Operator, task: Task) -> Steps:
+    """The steps at which the tokens in these slots make a difference, by trying, with marks where they are."""
     marks = np.empty_like(steps.sources)
     for n, here in by_value(steps.scale):
         marks[here] = _marks(task, n)[steps.sources[here]]
     patterns, which = np.unique(marks, axis=0, return_inverse=True)  # [pattern, slot]
-    return np.array([_differs(row, slots, operator, task) for row in patterns.tolist()])[which.ravel()]
+    differs = np.array([_differs(row, slots, operator, task) for row in patterns.tolist()])
+    return steps[differs[which.ravel()]].only(*slots)
 
 
 @remembered
@@ -104,16 +105,16 @@ def _differs(pattern: list[int], slots: Sequence[int], operator: Operator, task:
 
 
 class SlotSteps:
-    """The steps of some slots of an operator, by blocks of steps, those of training first, with every key they see.
+    """The steps of some slots of an operator with every key they see, in blocks, those of training first.
 
-    What does not depend on the relation is here, and serves all of them. `kept` says which of some steps count.
+    Nothing here depends on the relation, so that it serves all of them. `counting` gives the steps that count.
     """
 
     def __init__(
-        self, steps: Steps, task: Task, train_max: int, kept: Callable[[Steps], Steps] = lambda steps: steps
+        self, steps: Steps, task: Task, train_max: int, counting: Callable[[Steps], Steps] = lambda steps: steps
     ) -> None:
         beyond = int(np.searchsorted(steps.size, train_max, side="right"))
-        self._within, self._beyond, self._task, self._kept = steps[:beyond], steps[beyond:], task, kept
+        self._within, self._beyond, self._task, self._counting = steps[:beyond], steps[beyond:], task, counting
 
     @cached_property
     def trained(self) -> list["Keys"]:
@@ -121,7 +122,7 @@ class SlotSteps:
 
     @cached_property
     def others(self) -> list["Keys"]:
-        """Those beyond the training range; most codes fail within it."""
+        """The steps beyond the training range; most codes fail within it."""
         return self._keys(self._beyond)
 
     @cached_property
@@ -130,17 +131,8 @@ class SlotSteps:
         return all(each.own for each in self.trained) and all(each.own for each in self.others)
 
     def _keys(self, steps: Steps) -> list["Keys"]:
-        kept = self._kept(steps) if len(steps) else steps
-        return [Keys(kept[part], self._task) for part in _blocks(kept.query)]
-
-
-def _blocks(query: Ints) -> Iterator[slice]:
-    """Steps that are looked at together: not many keys in all, or one step."""
-    start = 0
-    while start < len(query):
-        size = max(1, MOST_PAIRS // int(query[start : start + MOST_PAIRS].max() + 1))
-        yield slice(start, start + size)
-        start += size
+        counting = self._counting(steps) if len(steps) else steps
+        return [Keys(counting[start:stop], self._task) for start, stop in block_bounds(counting.query, MOST_PAIRS)]
 
 
 def serving_code(relation: Relation, places: SlotSteps) -> Code | None:
@@ -173,8 +165,8 @@ class Keys:
         scales, at = np.unique(steps.scale, return_inverse=True)
         by_scale = np.full((len(scales), len(key)), INSIDE, dtype=np.int32)
         for row, scale in zip(by_scale, scales):
-            own = labels(task, int(scale))[: len(key)]
-            row[: len(own)] = own
+            known = labels(task, int(scale))[: len(key)]
+            row[: len(known)] = known
         label = by_scale[at]  # [step, key]
         self.seen = key < query  # and are not the query
         sources = np.zeros(label.shape, dtype=np.bool_)
@@ -199,8 +191,8 @@ class Coded:
     @property
     def of_source(self) -> Ints:
         """[source, component]"""
-        found = np.take_along_axis(self.codes, self.keys.steps.sources[..., None], 1)
-        return found.reshape(-1, found.shape[-1])
+        codes = np.take_along_axis(self.codes, self.keys.steps.sources[..., None], 1)
+        return codes.reshape(-1, codes.shape[-1])
 
     def sorts(self, code: Sequence[int]) -> Ints | None:
         """For each step the labels of the query and of a key at the code, whether those keys are its sources, and the
@@ -216,7 +208,7 @@ class Coded:
 
 
 def _serves(code: Sequence[int], trained: list[Coded], others: list[Coded]) -> bool:
-    """Whether a code serves these steps, by sorts that all come up at those of training."""
+    """Whether a code serves these steps, by sorts that all occur at the steps of training."""
     every = []
     for one in (*trained, *others):
         sorts = one.sorts(code)

@@ -2,18 +2,18 @@
 
 It is judged by the best choice, slot by slot: one relation, or several *pointers* together. A pointer is a linear form
 of i, j, n with a value: ``i−j = n``. At a query it points at one key, or at none if that key would lie before the start
-or behind the query. A head of a learned relation gives each pointer a weight, and the score of a key is the sum of the
+or after the query. A head of a learned relation gives each pointer a weight, and the score of a key is the sum of the
 weights of all that point at it. So they serve a slot if there are weights under which, at every step, the source
-outweighs every other key. Each other key says one inequality: weights of the pointers at the source minus those at the
-other key ≥ 1. There are few different ones, since all that matters of a key is what points at it, and whether all of
-them can hold is a linear program.
+outweighs every other key. Each other key gives one inequality: the weights of the pointers at the source, minus those
+at the other key, are at least 1. Few of them differ, since all that matters of a key is what points at it. Whether all
+inequalities can hold is a linear program.
 
-It has to be learned from the training range: among the pointers that have a weight, each inequality that comes up
-beyond the range must come up within it. Fewer pointers have fewer inequalities, so those that are not needed go first,
+The weights have to be learned from the training range: among the pointers that have a weight, each inequality that
+occurs beyond the range must occur within it. Fewer pointers have fewer inequalities, so needless pointers are dropped,
 and small values are tried before large ones.
 
 Worked example: ``duplicate`` reads the key n back in its first round, and the key 2n back in the second, in which the
-key n back is not in the prompt any more. So i−j = n has a weight of 1 and i−j = 2n has 2. In the last step of the first
+key n back is no longer in the prompt. So i−j = n has a weight of 1 and i−j = 2n has 2. In the last step of the first
 round i−j = 2n points at ``^``, and must not be followed: j = 0 has −2.
 """
 
@@ -26,16 +26,16 @@ from numpy.typing import NDArray
 
 from lengthlens.models.schemes.relation import NOWHERE, Ints, Pointer, numbered
 from lengthlens.models.schemes.scheme import PositionScheme
-from lengthlens.theory.properties import FIRST_LOOK, Findings, counts, examine
+from lengthlens.theory.properties import FIRST_STEPS, Findings, counts, examine
 from lengthlens.theory.steps import Steps, source_codes, up_to
 
-LOOKED_AT = 9  # relations of a family, for each slot
+LOOKED_AT = 9  # relations of a family that are examined for each slot
 SAMPLED = 256  # steps by which they are chosen
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What serves one slot of one operator best: a relation out of a family of them, or several pointers together."""
+    """What serves one slot of one operator best: one relation of a family, or several pointers together."""
 
     operator: str
     slot: str
@@ -47,7 +47,7 @@ class Family:
     """A relation that is still to be learned, and what the best choice within it makes of a program, slot by slot.
 
     A slot is served if its source is isolated, stable and covered under one relation (a head can use that relation
-    alone), or if weights on the pointers of one of the `heads` single it out. A slot is looked at when it is asked for.
+    alone), or if weights on the pointers of one of the `heads` single it out. Slots are examined one after the other.
     """
 
     def __init__(self, scheme: PositionScheme, operators: Sequence[Steps], train_max: int) -> None:
@@ -79,7 +79,7 @@ class Family:
         return replace(worst, src_train=train, src_test=test), choices
 
     def most_often(self, steps: Steps, most: int) -> list[str]:
-        """The relations under which most of the sources have a code of their own, those with most of them first."""
+        """The relations under which most sources have a code other than the background's, the best ones first."""
         every = list(self.relations.values())
         if len(every) <= most or [relation.component for relation in every] != list(range(len(every))):
             return list(self.relations)
@@ -92,7 +92,7 @@ class Family:
 def chosen_for(family: Family, steps: Steps) -> tuple[Choice, Ints]:
     """What serves the one slot of these steps, and the signature of each step under it.
 
-    Where the largest length of a tuple does not say where the source is, nothing does that knows only that length.
+    Where the largest length of a tuple does not determine the source, no relation that knows only that length does.
     """
     train_max = family.train_max
     open_ended = is_undecided(steps) and not any(relation.whole_scale for relation in family.relations.values())
@@ -113,10 +113,10 @@ def is_undecided(steps: Steps) -> bool:
 
 
 def best_of(family: Family, steps: Steps, most: int) -> Choice:
-    """The first relation that serves a slot, or else the one that comes nearest; small scales decide on most.
+    """The first relation that serves a slot, or else the one with the fewest failures; small sizes decide on most.
 
-    Of a large family at most so many are looked at as name the source most often: one that serves names it always.
-    Where more of them do, one that is not looked at still serves as one of the pointers (`weighted_pointers`).
+    Of a large family only the `most` relations that name the source most often are examined: one that serves names it
+    always. Where more of them do, the others still serve as pointers (`weighted_pointers`).
     """
     few, tried = up_to(steps, 2 * family.train_max), {}
     for name in family.most_often(few, most):
@@ -151,10 +151,10 @@ class WeightedPointers:
 
 
 def weighted_pointers(pointers: Sequence[Pointer], steps: Steps, train_max: int) -> WeightedPointers | None:
-    """Weights that serve the one slot of these steps, learnable from scales up to `train_max`; None if none were found.
+    """Weights that serve the one slot of these steps, learnable from n up to `train_max`; None if there are none.
 
-    They are looked for on scales up to twice that, and what they rest on is then checked on all. Where some never point
-    at another key and serve all steps between them, no weights need be weighed against each other.
+    They are sought on n up to twice that, and the inequalities are then checked on all n. Pointers that never point at
+    another key, and serve all steps between them, need no weights against each other.
     """
     if (alone := unfailing(pointers, steps)) and all_covered(alone, steps, train_max):
         return WeightedPointers(tuple(alone), np.ones(len(alone)), numbered(at_source(alone, steps))[1])
@@ -166,11 +166,11 @@ def weighted_pointers(pointers: Sequence[Pointer], steps: Steps, train_max: int)
 
 
 def unfailing(pointers: Sequence[Pointer], steps: Steps) -> list[Pointer]:
-    """Few pointers that point at the source or at nothing, and of which one does at every step; [] if there are none.
+    """A few pointers that point at the source or at nothing, one of them at every step; [] if there are none.
 
-    Each time the one that serves most of the steps that are left.
+    Each is the one that serves most of the steps that are left.
     """
-    never, start, size = list(pointers), 0, FIRST_LOOK  # those that never point at another key
+    never, start, size = list(pointers), 0, FIRST_STEPS  # those that never point at another key
     while never and start < len(steps):
         part = steps[start : start + size]
         points = pointed_at(never, part)
@@ -188,13 +188,13 @@ def unfailing(pointers: Sequence[Pointer], steps: Steps) -> list[Pointer]:
 
 
 def all_covered(pointers: Sequence[Pointer], steps: Steps, train_max: int) -> bool:
-    """Whether every inequality already comes up at scales up to `train_max`."""
+    """Whether every inequality already occurs at n up to `train_max`."""
     known, every = (set(map(tuple, comparisons(pointers, part).tolist())) for part in (up_to(steps, train_max), steps))
     return every <= known
 
 
 def fewest(pointers: Sequence[Pointer], steps: Steps) -> tuple[list[Pointer], Floats] | None:
-    """Pointers none of which can go, and their weights; None if no weights will do."""
+    """Pointers all of which are needed, and their weights; None if no weights will do."""
     rows = comparisons(pointers, steps)
     weights = lightest(rows)
     if weights is None or not weights.any():
@@ -221,8 +221,8 @@ def lightest(rows: Ints) -> Floats | None:
     from scipy.optimize import linprog  # slow to import
 
     both = np.concatenate([rows, -rows], 1)  # weights as differences of two that are not negative
-    found = linprog(np.ones(both.shape[1]), A_ub=-both, b_ub=-np.ones(len(rows)), method="highs")
-    return np.subtract(*np.split(found.x, 2)) if found.success else None
+    solved = linprog(np.ones(both.shape[1]), A_ub=-both, b_ub=-np.ones(len(rows)), method="highs")
+    return np.subtract(*np.split(solved.x, 2)) if solved.success else None
 
 
 def comparisons(pointers: Sequence[Pointer], steps: Steps) -> Ints:
@@ -252,7 +252,7 @@ def pointed_at(pointers: Sequence[Pointer], steps: Steps) -> Ints:
 
 
 def at_source(pointers: Sequence[Pointer], steps: Steps) -> Ints:
-    """Which of them point at the source of each step. [step, pointer]"""
+    """Which pointers point at the source of each step. [step, pointer]"""
     return np.asarray(pointed_at(pointers, steps) == steps.sources[:, :1], dtype=np.int64)
 
 

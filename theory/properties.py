@@ -1,13 +1,12 @@
 """The three properties that the verdict rests on: isolated, stable, covered.
 
-Everything here is exhaustive and exact up to the largest scale: every step of the circuit, every key that its query
-sees. What makes a scale of a thousand quick: codes are compared by a hash (a hit is confirmed on the codes
-themselves), a relation that does not look at the scale is evaluated once for all scales, one that gives a single
-code to all but a few listed pairs is evaluated on those, and a property that has its counterexample is not looked at
-any further.
+Everything here is exhaustive and exact up to the largest n: every step of the circuit, every key that its query sees.
+What makes n = 1,000 quick: codes are compared by a hash (a hit is confirmed on the codes themselves); a relation that
+does not depend on n is evaluated once for all n; a relation that gives a single code to all but a few listed pairs is
+evaluated on those; and a property is left alone once it has its counterexample.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TypeAlias
@@ -15,13 +14,12 @@ from typing import TypeAlias
 import numpy as np
 
 from lengthlens.models.schemes.relation import Ints, Relation, by_value, numbered
-from lengthlens.tasks.scale import by_size, size_of
-from lengthlens.theory.steps import Bools, Counterexample, SourceCodes, Steps, codes_of, source_codes
+from lengthlens.tasks.scale import by_size
+from lengthlens.theory.steps import Bools, Counterexample, SourceCodes, Steps, block_bounds, codes_of, source_codes
 
 Found: TypeAlias = tuple[int, Counterexample | None] | None  # at a place among all steps
-BLOCK = 1 << 16  # pairs looked at together: few enough to stay in the processor's cache
-MOST_ROWS = 1 << 12
-FIRST_LOOK = 1 << 9  # steps that are looked at first, where most relations fail
+BLOCK = 1 << 16  # pairs compared together: few enough to stay in the processor's cache
+FIRST_STEPS = 1 << 9  # steps that are tried first: most relations fail there
 
 
 @dataclass(frozen=True)
@@ -46,28 +44,29 @@ class Findings:
     def worded(self, relation: Relation) -> "Findings":
         """The same with its counterexamples in the words of a relation, which has these codes."""
 
-        def told(found: Counterexample | None) -> Counterexample | None:
-            return found and replace(
-                found, words=tuple(map(relation.describe, found.codes)), component=relation.component
-            )
+        def said(example: Counterexample | None) -> Counterexample | None:
+            if example is None:
+                return None
+            words = tuple(map(relation.describe, example.codes))
+            return replace(example, words=words, component=relation.component)
 
-        return replace(self, isolated=told(self.isolated), stable=told(self.stable), covered=told(self.covered))
+        return replace(self, isolated=said(self.isolated), stable=said(self.stable), covered=said(self.covered))
 
 
 def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> Findings:
-    """Everything that the definitions ask about a relation, with a counterexample for what does not hold."""
+    """What the definitions say of a relation, with a counterexample for each property that does not hold."""
     sources = source_codes(relation, operators)
-    covered = next(filter(None, (own.uncovered(train_max) for own in sources)), None)
-    isolated = next(filter(None, (own.sources_alike() for own in sources)), None)
-    stable = next(filter(None, (own.sources_swapped() for own in sources)), None)
-    if any(own.steps.arity for own in sources):
+    covered = next(filter(None, (each.uncovered(train_max) for each in sources)), None)
+    isolated = next(filter(None, (each.sources_alike() for each in sources)), None)
+    stable = next(filter(None, (each.sources_swapped() for each in sources)), None)
+    if any(each.steps.arity for each in sources):
         sparse = relation.listed is not None and not any(
-            (own.codes == np.array(relation.background)).all(1).any() for own in sources
+            (each.codes == np.array(relation.background)).all(1).any() for each in sources
         )
         examine_keys = examine_listed if sparse else examine_rows
         isolated, stable = examine_keys(relation, sources, isolated, stable)
 
-    src = counts([own.signature for own in sources], operators, train_max)
+    src = counts([each.signature for each in sources], operators, train_max)
     return Findings(isolated, stable, covered, *src).worded(relation)
 
 
@@ -78,7 +77,7 @@ def counts(signatures: Sequence[Ints], operators: Sequence[Steps], train_max: in
 
 
 def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
-    """The number of signatures up to `train_max`, and of all, without a look at any other key."""
+    """The number of signatures up to `train_max`, and of all; no other key is looked at."""
     once = [int(steps.size[0]) for steps in operators if len(steps) == 1]  # one step has one signature
     often = [steps for steps in operators if len(steps) > 1]
     if not often:
@@ -94,29 +93,29 @@ def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int)
     return train + sum(scale <= train_max for scale in once), test + len(once)
 
 
-# -- every key of every step, block by block: whether one that is no source bears the code of a source ---------------
+# -- every key of every step, block by block: does one that is no source have the code of a source? ------------------
 
 
 class RowBlock:
-    """Some queries, each with all the keys that it sees: a row for each."""
+    """Some queries and the codes of all keys that they see, a row for each query."""
 
     def __init__(self, relation: Relation, query: Ints, scale: Ints) -> None:
         self.relation, self.query = relation, query
         self.keys = np.arange(int(query.max()) + 1)
         one_scale = (scale == scale[0]).all()
-        # [row, key, component]; those of keys that are still to come mean nothing
+        # [row, key, component]; codes of keys after the query mean nothing
         self.codes = relation.codes(query[:, None], self.keys, scale[0] if one_scale else scale[:, None])
 
     def seen(self, found: Bools) -> Bools:
-        """Of a table [row, key], in place, what the queries can see."""
+        """A table [row, key] that is false, in place, where the query cannot see the key."""
         edge = int(self.query.min()) + 1
         found[:, edge:] &= self.keys[edge:] <= self.query[:, None]
         return found
 
     def unread_marked(self, operator: SourceCodes, steps: Ints, row: Ints) -> tuple[Counterexample | None, bool]:
-        """A step at which a code of a source marks a key that is not read, though at another step it is read.
+        """A step at which the code of a source of another step marks a key that is not read; None if there is none.
 
-        And whether all is well in this block: no code of a source is on any other key.
+        And whether no code of a source is on any other key in this block.
         """
         hot = self.seen(operator.hash.known(operator.hash(self.codes)))
         suspects = hot.sum(1)[row] != operator.steps.keys_read[steps]
@@ -128,11 +127,11 @@ class RowBlock:
         return None, not suspects.any()
 
     def unread_alike(self, operator: SourceCodes, steps: Ints, row: Ints) -> Counterexample | None:
-        """A step at which some other key has the code of a source."""
+        """A step at which another key has the code of a source."""
         hashes = operator.hash(self.codes)
         if not self.relation.uses_scale:
             repeated = np.zeros(hashes.shape, dtype=np.bool_)  # which keys share their hash with another of the row
-            alone = np.where(self.keys <= self.query[:, None], hashes, self.keys)  # those still to come differ
+            alone = np.where(self.keys <= self.query[:, None], hashes, self.keys)  # keys after the query differ
             order = np.argsort(alone, 1)
             same = np.diff(np.take_along_axis(alone, order, 1)) == 0
             np.put_along_axis(repeated, order, np.pad(same, ((0, 0), (1, 0))) | np.pad(same, ((0, 0), (0, 1))), 1)
@@ -174,16 +173,6 @@ def alike_at(operator: SourceCodes, step: int, keys: Ints, found: Ints) -> Count
     return None
 
 
-def block_bounds(query: Ints) -> Iterator[tuple[int, int]]:
-    """Rows that are looked at together, from the first to before the last: `BLOCK` pairs, or one row."""
-    start = 0
-    while start < len(query):
-        ahead = np.maximum.accumulate(query[start : start + MOST_ROWS]) + 1
-        size = max(1, int(np.searchsorted(ahead * np.arange(1, len(ahead) + 1), BLOCK)))
-        yield start, min(start + size, len(query))
-        start += size
-
-
 def examine_rows(
     relation: Relation, operators: Sequence[SourceCodes], isolated: Counterexample | None, stable: Counterexample | None
 ) -> tuple[Counterexample | None, Counterexample | None]:
@@ -192,20 +181,20 @@ def examine_rows(
     scale = np.concatenate([operator.steps.scale for operator in operators])
     query = np.concatenate([operator.steps.query for operator in operators])
     if not relation.uses_scale:
-        scale = np.full_like(scale, scale[0])  # any will do, and steps of all scales share a row
+        scale = np.full_like(scale, scale[0])  # any will do, and steps of all sizes share a row
     width = int(query.max()) + 1
     scales, scale = by_size(scale)
     number, row = np.unique(scale * width + query, return_inverse=True)
     scale, query = scales[number // width], number % width  # [row]
     row_of = np.split(row, np.cumsum([len(operator.steps) for operator in operators])[:-1])
     orders = [np.argsort(rows, kind="stable") for rows in row_of]
-    for start, stop in block_bounds(query):
+    for start, stop in block_bounds(query, BLOCK):
         if isolated and stable:
             break
         block = RowBlock(relation, query[start:stop], scale[start:stop])
         for operator, rows, order in zip(operators, row_of, orders):
             a, b = np.searchsorted(rows, [start, stop], sorter=order)
-            steps = np.sort(order[a:b])  # those of this block, in the order of scale and query
+            steps = np.sort(order[a:b])  # of this block, in the order of size and query
             all_well = False
             if stable is None:
                 stable, all_well = block.unread_marked(operator, steps, rows[steps] - start)
@@ -217,12 +206,12 @@ def examine_rows(
 def examine_listed(
     relation: Relation, operators: Sequence[SourceCodes], isolated: Counterexample | None, stable: Counterexample | None
 ) -> tuple[Counterexample | None, Counterexample | None]:
-    """As `examine_rows`, for a relation that lists the pairs worth a look: no source has the code of all others."""
+    """As `examine_rows`, for a relation that lists all pairs but those with a background code no source has."""
     operators = [operator for operator in operators if operator.steps.arity]
     scale = np.concatenate([operator.steps.scale for operator in operators])
     number = np.repeat(np.arange(len(operators)), [len(operator.steps) for operator in operators])
     first = np.cumsum([0, *(len(operator.steps) for operator in operators)])
-    order, start, size = np.lexsort((number, by_size(scale)[1])), 0, FIRST_LOOK
+    order, start, size = np.lexsort((number, by_size(scale)[1])), 0, FIRST_STEPS
     while start < len(order) and not (isolated and stable):
         block = order[start : start + size]
         start, size = start + size, min(2 * size, BLOCK)
@@ -233,8 +222,8 @@ def examine_listed(
 
 
 def in_list(relation: Relation, operator: SourceCodes, steps: Ints, place: Ints) -> tuple[Found, Found]:
-    """Of some steps of an operator, at their `place` [step] among all, the first at which some other key has the code
-    of a source, and the first at which a code marks a key that is not read, though at another step it is read."""
+    """The first step at which another key has the code of a source, and the first at which the code of a source of
+    another step marks a key that is not read; among some steps of an operator, at their `place` [step] in all."""
     assert relation.listed is not None
     about = operator.steps
     row, key = relation.listed(about.query[steps], about.scale[steps])

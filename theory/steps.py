@@ -1,6 +1,6 @@
-"""The steps of a task's circuits at all scales, by operator, and the codes that a relation gives their sources."""
+"""The steps of a task's circuits at all sizes, by operator, and the codes that a relation gives their sources."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -17,25 +17,26 @@ from lengthlens.values import within_memory
 
 Bools: TypeAlias = NDArray[np.bool_]
 
-TUPLES = 12  # random scales of each size that are looked at, where scales are tuples
-MOST_SOURCES = 1_000_000  # beyond the first new operator, circuits are read until this many sources: seconds
+TUPLES = 12  # random tuples of each size whose circuits are read, where sizes are tuples
+MOST_SOURCES = 1_000_000  # beyond the first new operator, circuits with so many sources are read: seconds
 SOURCE = 170  # bytes that each takes while codes are compared, as measured
 MEMORY = 1 << 31  # bytes that all may take
+MOST_ROWS = 1 << 12  # queries of a block
 
 
 @dataclass(frozen=True)
 class Steps:
-    """All steps of one operator, in the order of scale and query."""
+    """All steps of one operator, in the order of size and query."""
 
     operator: str
-    scale: Ints  # [step], a tuple's number where the task has tuples
+    scale: Ints  # [step], the number of a tuple where the task has tuples
     query: Ints  # [step]
     sources: Ints  # [step, slot]
     slot_names: tuple[str, ...]  # as they are printed
 
     @property
     def size(self) -> Ints:
-        """The scale, or of a tuple the largest length. [step], in order"""
+        """n, or the largest length of a tuple. [step], in order"""
         return np.asarray(size_of(self.scale))
 
     @property
@@ -44,7 +45,7 @@ class Steps:
 
     @cached_property
     def same_key(self) -> Bools:
-        """Which slots a source fills, its own included. [step, slot, slot]"""
+        """Which slots the source of a slot fills, that slot included. [step, slot, slot]"""
         return np.asarray(self.sources[:, :, None] == self.sources[:, None, :])
 
     @cached_property
@@ -71,10 +72,10 @@ class Steps:
 
 @dataclass(frozen=True)
 class Program:
-    """The circuits of a task at all scales up to `counted_to`, by operator.
+    """The circuits of a task at all sizes up to `counted_to`, by operator.
 
-    `counted_to` is the largest scale asked for, unless operators are still growing in number there and the circuits
-    are too large to be read to the end.
+    `counted_to` is `test_max`, unless the number of operators still grows there and the circuits are too large to be
+    read to the end.
     """
 
     operators: tuple[Steps, ...]
@@ -97,7 +98,7 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
             mine = circuit.operator == k
             if mine.any():
                 query, sources = circuit.query[mine], circuit.sources[mine, : operator.arity]
-                words = () if operator.name in parts else operator.slot_words  # those of the first part count
+                words = () if operator.name in parts else operator.slot_words  # the first part has them
                 found = Steps(operator.name, np.full(len(query), number), query, sources, words)
                 parts.setdefault(operator.name, []).append(found)
         work += circuit.sources.size
@@ -105,7 +106,7 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
             declared = len(parts)
         elif len(parts) > declared and work > MOST_SOURCES:
             break
-        if work > MOST_SOURCES:  # circuits grow with the scale, so that all of them grow with its square
+        if work > MOST_SOURCES:  # circuits grow with n, so that all of them grow with its square
             total = work * (test_max / scale) ** 2
             within_memory(total * SOURCE, f"the circuits of '{task.name}' up to n = {test_max}", MEMORY)
     steps = tuple(
@@ -121,8 +122,18 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
 
 
 def up_to(steps: Steps, scale: int) -> Steps:
-    """The steps of scales up to `scale`."""
+    """The steps of sizes up to `scale`."""
     return steps[: int(np.searchsorted(steps.size, scale, side="right"))]
+
+
+def block_bounds(query: Ints, pairs: int) -> Iterator[tuple[int, int]]:
+    """Blocks of queries with so many pairs of query and key, or of one query: the first, and the one after the last."""
+    start = 0
+    while start < len(query):
+        widest = np.maximum.accumulate(query[start : start + MOST_ROWS]) + 1
+        size = max(1, int(np.searchsorted(widest * np.arange(1, len(widest) + 1), pairs)))
+        yield start, min(start + size, len(query))
+        start += size
 
 
 def hashed(codes: Ints, factors: Ints) -> Ints:
@@ -134,7 +145,7 @@ def hashed(codes: Ints, factors: Ints) -> Ints:
 
 
 class Hash:
-    """Codes as single numbers, different for all the codes given: what differs in hash is a different code."""
+    """Codes as single numbers, different for all codes given: what differs in hash is a different code."""
 
     def __init__(self, codes: Ints) -> None:
         """`codes` [code, component], all different."""
@@ -151,12 +162,7 @@ class Hash:
         return hashed(codes, self.factors)
 
     def known(self, hashes: Ints) -> Bools:
-        """Which hashes are those of the codes."""
-        if len(self.sorted) <= 6:
-            found = np.zeros(hashes.shape, dtype=np.bool_)
-            for one in self.sorted:
-                found |= hashes == one
-            return found
+        """Which hashes belong to the codes."""
         return np.asarray(self.sorted[self.place(hashes)] == hashes)
 
     def place(self, hashes: Ints) -> Ints:
@@ -169,7 +175,7 @@ class Hash:
 
 
 class Mark(NamedTuple):
-    """Key `key` seen from query `query` at scale `scale`, and the slots it fills there: none if it is not read."""
+    """Key `key` seen from query `query` at size `scale`, and the slots it fills there: none if it is not read."""
 
     scale: int
     query: int
@@ -186,7 +192,7 @@ class Counterexample:
     covered: the sources of one step beyond the training range, whose codes do not occur together within it; `codes`
     has one code for each, and `fresh` says which of them (counted from 0) do not occur there in their slot at all.
 
-    `component` is set where the relation looked at is one component of a scheme's codes.
+    `component` is set where the relation is one component of a scheme's codes.
     """
 
     operator: str
@@ -263,7 +269,7 @@ class SourceCodes:
         at = int(swapped.argmax())
         mine = np.flatnonzero(code == code[at])  # entries are counted through steps and slots
         step, key = np.arange(len(code)) // self.steps.arity, self.steps.sources.ravel()
-        # Any entry of another step differs in role from the one found or from the first.
+        # Any entry of another step differs in role from this one or from the first.
         for here in (at, int(mine[0])):
             differs = (role[mine] != role[here]) & (step[mine] != step[here])
             if differs.any():
@@ -279,7 +285,10 @@ def source_codes(relation: Relation, operators: Sequence[Steps]) -> list[SourceC
 
 
 def codes_of(relation: Relation, operators: Sequence[Steps]) -> Ints:
-    """The codes of all sources, operator by operator, asked for by scale, or all at once if few. [source, component]"""
+    """The codes of all sources, operator by operator; computed for each size, or all at once if few.
+
+    [source, component]
+    """
     scale = np.concatenate([np.repeat(steps.scale, steps.arity) for steps in operators])
     query = np.concatenate([np.repeat(steps.query, steps.arity) for steps in operators])
     key = np.concatenate([steps.sources.ravel() for steps in operators])

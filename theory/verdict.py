@@ -1,15 +1,16 @@
 """The verdict before any training: can this position embedding make this task generalize to longer inputs?
 
 The paper conjectures that length generalization is possible exactly when the Sequential Representation Complexity
-(SRC) of the task does not grow with the scale, and calls a position embedding's part in it the sharing of learned
-computation among position pairs. What follows are this project's operational definitions, decided exhaustively up to
-the largest scale; nothing is measured here.
+(SRC) of the task does not grow with the input size n, and calls a position embedding's part in it the sharing of
+learned computation among position pairs. What follows are this project's operational definitions, decided exhaustively
+up to the largest n; nothing is measured here.
 
-A task declares a circuit: at scale n, the answer token behind query i is written by a step, an operator applied to the
-tokens at its sources, one for each slot. A position embedding has a relation φ(i, j; n), and pairs with the same
-code are treated alike. The signature of a step is its operator and the codes of its sources.
+A task declares a circuit: at size n, the answer token after query i is written by a *step*, an operator applied to the
+tokens at its sources, one for each *slot* of the operator. A position embedding has a *relation* φ(i, j; n): it gives
+each pair of positions a code, and pairs with the same code are treated alike. The *signature* of a step is its operator
+and the codes of its sources.
 
-- Declared SRC is the number of operators used up to a scale; SRC under φ the number of signatures.
+- Declared SRC is the number of operators used up to n; SRC under φ the number of signatures.
 - *isolated*: at every step each source is the only key with its code.
 - *stable*: a code that marks a source at one step does not, at any other step of the same operator, mark a key that
   fills other slots, or none. (A key may fill several slots; then it must fill the same ones wherever its code occurs.)
@@ -24,15 +25,14 @@ help. Else it is one of three:
 - ``open`` if it depends on training: on whether tables are ignored whose entries for long inputs were never trained
   together with that code; on vectors becoming alike because positions were drawn at random; on what is counted, where
   content decides that; or on content alone, where sources follow from the tokens.
-- ``impossible`` under this scheme otherwise, with a counterexample: what a step needs beyond the training range is a
-  code that marks other keys within it, or never occurs there.
+- ``impossible`` under this scheme otherwise, with a counterexample: a step beyond the training range needs a code that
+  marks other keys within it, or never occurs there.
 
 Impossible means: not by treating pairs with one code alike, which is what carries from short inputs to long ones. A
-network that computes with positions in some other way would be a counterexample to that, and none has been seen.
+network that computes with positions in another way would be a counterexample.
 
-Two things to bear in mind. The definitions judge the circuit that is declared; another circuit for the same task may
-suit a position embedding better. And possible means that positions do not stand in the way, not that training will get
-there.
+Two limits. The definitions judge the circuit that is declared; another circuit for the same task may suit a position
+embedding better. And possible means that positions do not prevent it, not that training achieves it.
 
 A relation that is itself learned (`lbpe` before training) is judged by the best choice within its family: possible if
 for each slot of each operator some one of its forms makes the source isolated, stable and covered, or if several of
@@ -55,12 +55,11 @@ import numpy as np
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
-from lengthlens.models.schemes.relation import Code
 from lengthlens.models.schemes.spec import named, scheme_for
 from lengthlens.notebook import card
-from lengthlens.tasks import TASKS, Operator, Task
+from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.complexity import src_curve
-from lengthlens.theory.content import SlotSteps, alike_slots, needed, serving_code
+from lengthlens.theory.content import SlotSteps, alike_slots, serving_code, where_needed
 from lengthlens.theory.learnable import Choice, Family
 from lengthlens.theory.properties import Findings, examine, sources_only
 from lengthlens.theory.steps import Counterexample, Program, Steps, program_of, up_to
@@ -70,7 +69,7 @@ Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
 Made = TypeVar("Made")
 CLIPS = ("max_distance", "window")  # options beyond which a scheme treats all pairs alike
 CLIP_TRIALS = (4, 3, 2, 1, 8)
-TRIAL_SCALE = 64  # what would help is tried up to here, or twice the training range
+TRIAL_MAX = 64  # what would help is tried up to this n, or twice the training range
 PROPERTIES = ("isolated", "stable", "covered")
 HELPS = {
     "option": "with {option} {value} instead of {instead_of} it becomes possible",
@@ -107,7 +106,7 @@ class Help:
     instead_of: Any = None  # … rather than at that one
     task: str | None = None  # as this task
     remedy: str | None = None  # the scheme in words
-    tried_to: int | None = None  # the largest scale of the trial, where that is not the one asked for
+    tried_to: int | None = None  # the largest n of the trial, where that is not `test_max`
 
     def __str__(self) -> str:
         tried = "" if self.tried_to is None else f" (tried up to n={self.tried_to})"
@@ -170,13 +169,13 @@ def verdict(
     scheme_options: Mapping[str, Any] | None = None,
     helps: bool = True,
 ) -> Verdict:
-    """Whether the scheme can carry the task from scales up to `train_max` to scales up to `test_max`, and why not.
+    """Whether the scheme can carry the task from n up to `train_max` to n up to `test_max`, and why not.
 
     Arguments:
         task, scheme: names, or a task and a scheme (class or object) of your own.
-        train_max, test_max: the largest scale of training, and the largest that is to be right.
-        scheme_options: by name, or behind the name (``relative/max_distance=3``); the scheme's own defaults otherwise.
-        helps: without it, nothing else is tried to see what would help.
+        train_max, test_max: the largest n of training, and the largest n at which answers have to be right.
+        scheme_options: by name, or after the name (``relative/max_distance=3``); the scheme's defaults otherwise.
+        helps: whether to try what would help.
 
     Returns a `Verdict`: its `verdict` in one word, `reasons`, `helps`, and the three properties, each with a
     counterexample where it fails; ``str`` of it is a paragraph. Raises `UserError` for a name, an option or a range
@@ -203,24 +202,25 @@ class RefusedError(UserError):
 
 
 class Case:
-    """One task and range of scales, for any number of schemes: what does not depend on the scheme is done once."""
+    """One task and range of n, for any number of schemes: what does not depend on the scheme is computed once."""
 
     def __init__(self, task: Task, train_max: int, test_max: int) -> None:
         self.task, self.train_max, self.test_max = task, train_max, test_max
+        self.trial_max = min(test_max, max(TRIAL_MAX, 2 * train_max))
         self.program: Program | None = None
-        self._kept: dict[Hashable, Any] = {}
+        self._made: dict[Hashable, Any] = {}
         if task.family == "content-addressed":
-            curve = src_curve(task, min(test_max, max(train_max, TRIAL_SCALE)))
+            curve = src_curve(task, min(test_max, max(train_max, TRIAL_MAX)))
             self.declared = curve[train_max - task.min_scale], curve[-1]
         else:
             self.program = program_of(task, train_max, test_max)
             self.declared = self.program.declared_train, self.program.declared_test
 
     def once(self, *key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, kept by a key."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        made: Made = self._kept[key]
+        """What `make` gives, made once for each key."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
         return made
 
     def verdict(self, scheme: Scheme, options: Mapping[str, Any], helps: bool = True) -> Verdict:
@@ -237,25 +237,95 @@ class Case:
         built, refusal = self.built(scheme, options)
         if built is None:
             raise RefusedError(refusal)
-        found, choices = self.findings_of(scheme, options, self.test_max) or self.findings(built, self.test_max)
-        examples = {name: example for name in PROPERTIES if (example := getattr(found, name)) is not None}
-        words = {name: sentence(name, example, self.task) for name, example in examples.items()}
-        reasons = [f"not {name}: {why}" for name, why in words.items()]
+        findings, choices = self.findings(built, self.test_max)
+        properties = {}
+        for name in PROPERTIES:
+            example = getattr(findings, name)
+            words = None if example is None else sentence(name, example, self.task)
+            properties[name] = Property(example is None, words, example)
+        reasons = [f"not {name}: {each.counterexample}" for name, each in properties.items() if not each.holds]
         answer: Answer = "possible"
-        if found.possible:
+        if findings.possible:
             number = "one combination of codes serves"
-            if found.src_test != 1:
-                number = f"{found.src_test} combinations of codes serve"
+            if findings.src_test != 1:
+                number = f"{findings.src_test} combinations of codes serve"
             reasons = [f"{number} every step up to n={self.test_max}, and all of it occurs up to n={self.train_max}"]
         else:
             answer, why = self.beyond_codes(built)
             reasons = [*why, *reasons]
         served = [choice for choice in choices if choice.findings.possible]
         reasons += [f"slot {each.slot} of operator '{each.operator}' can be read by {each.name}" for each in served]
-        found_to_help = self._what_helps(scheme, options) if helps and answer != "possible" else []
-        more = {name: Property(name not in words, words.get(name), examples.get(name)) for name in PROPERTIES}
-        src = {"src_train": found.src_train, "src_test": found.src_test}
-        return self.result(scheme, options, answer, reasons, *found_to_help, **src, **more)
+        helping = self._what_helps(scheme, options) if helps and answer != "possible" else []
+        src = {"src_train": findings.src_train, "src_test": findings.src_test}
+        return self.result(scheme, options, answer, reasons, *helping, **src, **properties)
+
+    def result(
+        self,
+        scheme: Scheme,
+        options: Mapping[str, Any],
+        answer: Answer,
+        reasons: Iterable[str],
+        *helps: Help,
+        **more: Any,
+    ) -> Verdict:
+        name = scheme if isinstance(scheme, str) else scheme.name
+        head = self.task.name, name, dict(options), self.train_max, self.test_max, answer
+        return Verdict(*head, tuple(reasons), helps, *self.declared, **more)
+
+    def _task_limited(self, program: Program, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
+        built, _ = self.built(scheme, options)
+        few, many, last = *self.declared, program.counted_to
+        further = "" if last == self.test_max else f", counted no further than n={last}"
+        reason = (
+            f"the task needs {few} operators up to n={self.train_max} and {many} up to n={last}{further}: "
+            "those in between are never trained, whatever the position embedding"
+        )
+        src = {}
+        if built is not None:
+            relation = built.relation()
+            about = relation, program.operators, self.train_max
+            counted = self.once("counted", same_as(relation), make=lambda: sources_only(*about))
+            src = dict(zip(("src_train", "src_test"), counted))
+        return self.result(scheme, options, "task-limited", [reason], self._other_task, **src)
+
+    @cached_property
+    def _other_task(self) -> Help:
+        """Whether the same task as a chain of thought is possible."""
+        other = f"{self.task.name}-cot"
+        possible = other in TASKS and Case(TASKS[other], self.train_max, self.trial_max).tried("ideal", {})
+        return Help("chain of thought", "ideal", task=other) if possible else Help("write down")
+
+    # -- codes alone -----------------------------------------------------------------------------------------------
+
+    def built(self, scheme: Scheme, options: Mapping[str, Any]) -> tuple[PositionScheme | None, str]:
+        """The scheme for this task; or None, and why it refuses."""
+        return self.once("built", scheme, repr(options), make=lambda: scheme_for(self.task, scheme, options))
+
+    def findings(self, scheme: PositionScheme, largest: int) -> tuple[Findings, list[Choice]]:
+        """What the definitions say of a scheme, up to some n, and the forms chosen if it is still to be learned."""
+        family = self.family(scheme, largest)
+        if family is not None:
+            return self.once("findings", scheme, largest, make=family.findings)
+        relation = self.once("relation", scheme, largest, make=lambda: relation_for(scheme, self.task, largest))
+        return self.examined(relation, largest).worded(relation), []
+
+    def family(self, scheme: PositionScheme, largest: int) -> Family | None:
+        """What it may learn; None if its relation is fixed."""
+        about = scheme, self.steps_up_to(largest), self.train_max
+        return self.once("family", scheme, largest, make=lambda: Family(*about) if scheme.candidates() else None)
+
+    def examined(self, relation: Relation, largest: int) -> Findings:
+        """What the definitions say of a relation, up to some n, once for all relations with the same codes."""
+        about = relation, self.steps_up_to(largest), self.train_max
+        return self.once("examined", same_as(relation), largest, make=lambda: examine(*about))
+
+    def steps_up_to(self, largest: int) -> list[Steps]:
+        """All steps up to some n, by operator; the same objects each time, for they remember what they compute."""
+        assert self.program is not None
+        every = self.program.operators
+        return self.once("steps", largest, make=lambda: [up_to(steps, largest) for steps in every])
+
+    # -- with the help of content, or of training ------------------------------------------------------------------
 
     def beyond_codes(self, scheme: PositionScheme) -> tuple[Answer, list[str]]:
         """What can be said where the three properties do not hold, and why."""
@@ -275,170 +345,84 @@ class Case:
             ]
         shared = scheme.shared_relation()
         if shared is not None and (
-            all(self.examined(shared, largest).possible for largest in self.trial_scales)
+            all(self.examined(shared, largest).possible for largest in self.trials)
             or self.served([shared, *(part.relation() for part in parts)])
         ):
             return "open", [f"it depends on whether training treats pairs with one {shared.words} alike"]
         return "impossible", []
 
-    def examined(self, relation: Relation, largest: int) -> Findings:
-        """What the definitions say of a relation, up to a scale, once for all with the same codes."""
-        about = relation, self.steps_up_to(largest), self.train_max
-        return self.once("examined", same_as(relation), largest, make=lambda: examine(*about))
-
     def served(self, relations: Sequence[Relation]) -> dict[str, tuple[int, str]] | None:
         """For each slot of each operator the first relation of which one code serves it, and that code in words.
 
-        None if there is none for some slot. Judged up to the scale of trials.
+        None if no relation serves some slot. Judged up to `trial_max`.
         """
-        found: dict[str, tuple[int, str]] = {}
-
-        def code_for(name: str, k: int) -> Code | None:
-            about = relations[k], self.slots[name]
-            return self.once("serving", name, same_as(relations[k]), make=lambda: serving_code(*about))
-
-        for name in self.slots:
-            tried = ((k, code_for(name, k)) for k in range(len(relations)))
-            number, code = next(((k, code) for k, code in tried if code is not None), (0, None))
-            if code is None:
+        serving: dict[str, tuple[int, str]] = {}
+        for name, steps in self.slots.items():
+            for number, relation in enumerate(relations):
+                code = self.once("serving", name, same_as(relation), make=partial(serving_code, relation, steps))
+                if code is not None:
+                    words = f"{relation.words}, {relation.describe(code)}" if code else "being the query"
+                    serving[name] = number, words
+                    break
+            else:
                 return None
-            words = f"{relations[number].words}, {relations[number].describe(code)}" if code else "being the query"
-            found[name] = number, words
-        return found
+        return serving
 
     @cached_property
     def slots(self) -> dict[str, SlotSteps]:
-        """The slots of each operator by name, exchangeable ones together: their steps up to the scale of trials."""
-        assert self.program is not None
-        found = {}
-        for steps in self.steps_up_to(self.trial_scale):
-            operator = self.operators[steps.operator]
+        """The slots of each operator by name, exchangeable ones together: their steps up to `trial_max`."""
+        trained = range(self.task.min_scale, self.train_max + 1)
+        operators = {name: each for n in trained for name, each in self.task.circuit(n).functions.items()}
+        by_name = {}
+        for steps in self.steps_up_to(self.trial_max):
+            operator = operators[steps.operator]
             for slots in alike_slots(operator, self.task.symbols):
                 name = f"slot {' and '.join(map(str, steps.only(*slots).slot_names))} of '{steps.operator}'"
-                found[name] = SlotSteps(steps, self.task, self.train_max, partial(self._needed, operator, slots))
-        return found
+                counting = partial(where_needed, slots=slots, operator=operator, task=self.task)
+                by_name[name] = SlotSteps(steps, self.task, self.train_max, counting)
+        return by_name
 
-    def _needed(self, operator: Operator, slots: Sequence[int], steps: Steps) -> Steps:
-        return steps[needed(steps, slots, operator, self.task)].only(*slots)
-
-    @cached_property
-    def operators(self) -> Mapping[str, Operator]:
-        trained = range(self.task.min_scale, self.train_max + 1)
-        return {name: operator for n in trained for name, operator in self.task.circuit(n).functions.items()}
-
-    def result(
-        self,
-        scheme: Scheme,
-        options: Mapping[str, Any],
-        answer: Answer,
-        reasons: Iterable[str],
-        *helps: Help,
-        **more: Any,
-    ) -> Verdict:
-        name = scheme if isinstance(scheme, str) else scheme.name
-        head = self.task.name, name, dict(options), self.train_max, self.test_max, answer
-        return Verdict(*head, tuple(reasons), helps, *self.declared, **more)
-
-    def findings(self, scheme: PositionScheme, largest: int) -> tuple[Findings, list[Choice]]:
-        """What the definitions say of a scheme, up to a scale, and the forms chosen if it is still to be learned."""
-        family = self.family(scheme, largest)
-        if family is not None:
-            return family.findings()
-        relation = relation_for(scheme, self.task, largest)
-        return self.examined(relation, largest).worded(relation), []
-
-    def steps_up_to(self, largest: int) -> list[Steps]:
-        """All steps up to a scale, by operator; the same objects each time, which keep what does not need a scheme."""
-        assert self.program is not None
-        every = self.program.operators
-        return self.once("steps", largest, make=lambda: [up_to(steps, largest) for steps in every])
-
-    def family(self, scheme: PositionScheme, largest: int) -> Family | None:
-        """What it may learn, once for each scale; None if its relation is fixed."""
-        about = scheme, self.steps_up_to(largest), self.train_max
-        return self.once("family", scheme, largest, make=lambda: Family(*about) if scheme.candidates() else None)
-
-    def findings_of(
-        self, scheme: Scheme, options: Mapping[str, Any], largest: int
-    ) -> tuple[Findings, list[Choice]] | None:
-        """The `findings` of a scheme with options, once; None if it refuses the task or the options."""
-        with suppress(UserError):
-            built, _ = self.built(scheme, options)
-            if built is not None:
-                return self.once("findings", built, largest, make=lambda: self.findings(built, largest))
-        return None
-
-    def built(self, scheme: Scheme, options: Mapping[str, Any]) -> tuple[PositionScheme | None, str]:
-        """`scheme_for` the task, once."""
-        return self.once("built", scheme, repr(options), make=lambda: scheme_for(self.task, scheme, options))
-
-    def _task_limited(self, program: Program, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
-        built, _ = self.built(scheme, options)
-        few, many, last = *self.declared, program.counted_to
-        further = "" if last == self.test_max else f", counted no further than n={last}"
-        reason = (
-            f"the task needs {few} operators up to n={self.train_max} and {many} up to n={last}{further}: "
-            "those in between are never trained, whatever the position embedding"
-        )
-        src = {}
-        if built is not None:
-            relation = built.relation()
-            about = relation, program.operators, self.train_max
-            found = self.once("counted", same_as(relation), make=lambda: sources_only(*about))
-            src = dict(zip(("src_train", "src_test"), found))
-        return self.result(scheme, options, "task-limited", [reason], self._other_task, **src)
-
-    @cached_property
-    def _other_task(self) -> Help:
-        """Whether the same task as a chain of thought is possible."""
-        other = f"{self.task.name}-cot"
-        possible = other in TASKS and Case(TASKS[other], self.train_max, self.trial_scale).tried("ideal", {})
-        return Help("chain of thought", "ideal", task=other) if possible else Help("write down")
-
-    # -- what would help, found by trying ---------------------------------------------------------------------
+    # -- what would help, by trying --------------------------------------------------------------------------------
 
     @property
-    def trial_scale(self) -> int:
-        return min(self.test_max, max(TRIAL_SCALE, 2 * self.train_max))
-
-    @property
-    def trial_scales(self) -> list[int]:
-        """Up to where a relation is tried: most fail just beyond the training range, and then need no longer look."""
-        return sorted({min(self.trial_scale, self.train_max + 2), self.trial_scale})
+    def trials(self) -> list[int]:
+        """Up to which n a relation is tried: most fail just beyond the training range, and are tried no further."""
+        return sorted({min(self.trial_max, self.train_max + 2), self.trial_max})
 
     def tried(self, name: str, options: Mapping[str, Any]) -> bool:
-        """Whether a scheme turns out possible, up to the scale of trials."""
+        """Whether a scheme turns out possible, up to `trial_max`."""
         return self.once("tried", name, repr(options), make=lambda: self._is_possible(name, options))
 
     def _is_possible(self, name: str, options: Mapping[str, Any]) -> bool:
-        family = None
         with suppress(UserError):  # of options that the scheme refuses
             if options and SchemeSpec.of(name, options) == SchemeSpec.of(name):
                 return self.tried(name, {})
             built, _ = self.built(name, options)
-            family = None if built is None else self.family(built, self.trial_scale)
-        if family is not None:
-            return family.possible  # which looks no further than at the first slot that is not served
-        found = (self.findings_of(name, options, n) for n in self.trial_scales)
-        return all(each is not None and each[0].possible for each in found)
+            if built is None:
+                return False
+            family = self.family(built, self.trial_max)
+            if family is not None:
+                return family.possible  # which looks no further than at the first slot that is not served
+            return all(self.findings(built, largest)[0].possible for largest in self.trials)
+        return False
 
     def _what_helps(self, scheme: Scheme, options: Mapping[str, Any]) -> list[Help]:
-        found: list[Help] = []
+        helps: list[Help] = []
         if isinstance(scheme, str):
             now, hinted = SchemeSpec.of(scheme, options).options, f"hinted:{scheme}"
-            found = [Help("option", scheme, clip, k, now[clip]) for clip, k in self._clips(scheme, options)]
+            helps = [Help("option", scheme, clip, k, now[clip]) for clip, k in self._clips(scheme, options)]
             if hinted in scheme_names() and self.tried(hinted, options):
-                found.append(Help("scale hint", hinted))
+                helps.append(Help("scale hint", hinted))
             elif hinted in scheme_names():
-                found += [Help("scale hint", hinted, *clip) for clip in self._clips(hinted, options)]
+                helps += [Help("scale hint", hinted, *clip) for clip in self._clips(hinted, options)]
         for name, other in reversed(list(SCHEMES.items())):
             if other.remedy is not None and name != scheme and self.tried(name, {}):
-                found.append(Help("scheme", name, remedy=other.remedy))
-        tried_to = self.trial_scale if self.trial_scale < self.test_max else None
-        return [replace(each, tried_to=tried_to) for each in found or [Help("nothing")]]
+                helps.append(Help("scheme", name, remedy=other.remedy))
+        tried_to = self.trial_max if self.trial_max < self.test_max else None
+        return [replace(each, tried_to=tried_to) for each in helps or [Help("nothing")]]
 
     def _clips(self, name: str, options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-        """Each option that clips with its first value on trial, if there is one, that makes the scheme possible."""
+        """Each option that clips, with the first value of `CLIP_TRIALS` that makes the scheme possible, if one does."""
         usual = SchemeSpec.of(name).options
         for clip in (clip for clip in CLIPS if clip in usual):
             helping = (value for value in CLIP_TRIALS if self.tried(name, {**options, clip: value}))
