@@ -24,7 +24,7 @@ from matplotlib.patches import FancyArrowPatch
 import lengthlens as ll
 from lengthlens.analyses import theme
 from lengthlens.analyses.findings import findings
-from lengthlens.analyses.glossary import TERMS
+from lengthlens.analyses.page import TERMS
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import read_study
 from lengthlens.models.schemes.spec import WRAPPERS, SchemeSpec, scheme_rows
@@ -503,7 +503,7 @@ def few(names: Iterable[str], most: int = 8) -> str:
 
 def terms_page() -> str:
     """The glossary, as the page of a study has it. It is committed, so that pages can point to it on GitHub, too."""
-    text = heading("analyses/glossary.py, which the page of a study uses, too") + "# Glossary\n\n"
+    text = heading("analyses/page/glossary.toml, which the page of a study uses, too") + "# Glossary\n\n"
     return text + "\n".join(f"## {term}\n\n{words}\n" for term, words in TERMS.items())
 
 

@@ -9,8 +9,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from lengthlens.analyses.glossary import TERMS
-from lengthlens.analyses.page import page
+from lengthlens.analyses.page import TERMS, page
 from lengthlens.analyses.study import Study
 from lengthlens.tests.browsing import DESKTOP, NEEDS_BROWSER, PHONE, Browser, browser, events, opened
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study

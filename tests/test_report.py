@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
 
-from lengthlens.analyses.glossary import TERMS
-from lengthlens.analyses.page import BEYOND, IN_RANGE, all_cells, page
+from lengthlens.analyses.page import BEYOND, IN_RANGE, TERMS, all_cells, page
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import as_study, write_study
 from lengthlens.cli import main

@@ -8,10 +8,12 @@ import base64
 import hashlib
 import html
 import io
+import itertools
 import json
 import math
 import re
-from collections import Counter
+import tomllib
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -20,11 +22,11 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.findings import findings
-from lengthlens.analyses.glossary import TERMS, explained, marked
 from lengthlens.analyses.learned import learned_equations
 from lengthlens.analyses.outcome import outcome
 from lengthlens.analyses.prediction import prediction
@@ -41,10 +43,23 @@ SVG = {"svg.fonttype": "path", "svg.hashsalt": "lengthlens"}  # letters as shape
 
 Cell = dict[str, Any]
 Point = list[Any]
+CELL = ("row", "label")  # columns of a study that name a cell
 DIFFERS = {  # "possible" promises no more than that positions do not stand in the way
     "does not extrapolate": "Possible, but did not extrapolate",
     "not accurate in range": "Possible, but not learned in range",
 }
+
+
+def part(*names: str) -> str:
+    """Files of this directory, one after the other."""
+    here = files("lengthlens.analyses.page")
+    return "".join(here.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+TERMS: dict[str, str] = tomllib.loads(part("glossary.toml"))  # by term, what it means
+OCCURS = re.compile(
+    "|".join(rf"(?<![\w:-]){re.escape(term)}(?![\w=-])" for term in sorted(TERMS, key=len, reverse=True))
+)
 
 
 def page(study: Study) -> str:
@@ -98,6 +113,33 @@ def with_terms(table: str) -> str:
     return caption.sub(lambda found: str(marked(html.unescape(found[1]))), table, count=1)
 
 
+def marked(text: str) -> Markup:
+    """A text as HTML in which the first occurrence of each term is a button that opens what it means, and what stands
+    in backticks is code.
+
+    >>> print(marked("AUC < 1 by `probe`"))
+    <button type="button" class="term" aria-expanded="false" data-term="AUC">AUC</button> &lt; 1 by <code>probe</code>
+    """
+    seen, parts, end = set(), [], 0
+    for found in OCCURS.finditer(text):
+        if found[0] not in seen:
+            seen.add(found[0])
+            button = '<button type="button" class="term" aria-expanded="false" data-term="{0}">{0}</button>'
+            parts += [escape(text[end : found.start()]), Markup(button).format(found[0])]
+            end = found.end()
+    return coded(Markup("").join([*parts, escape(text[end:])]))
+
+
+def explained(term: str) -> Markup:
+    """What a term means, as HTML."""
+    return coded(escape(TERMS[term]))
+
+
+def coded(text: Markup) -> Markup:
+    """HTML in which what stands in backticks is code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(text)))
+
+
 def headline(study: Study) -> dict[str, Any]:
     """The finding in a sentence, and what goes with it; where nothing can be said, why."""
     try:
@@ -137,12 +179,6 @@ def embedded(figure: Figure) -> str:
     with mpl.rc_context(SVG):  # type: ignore[arg-type]
         figure.savefig(drawn, format="svg", metadata={"Date": None})
     return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
-
-
-def part(*names: str) -> str:
-    """Files of this directory, one behind the other."""
-    here = files("lengthlens.analyses.page")
-    return "".join(here.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def digest(text: str) -> str:
@@ -230,81 +266,73 @@ def all_cells(study: Study) -> list[Cell]:
     trained = study.table[study.table["target"] == ""]
     verdicts = trained[trained["measure"] == "verdict"].drop_duplicates(["row", "label"])
     before = {(row["row"], row["label"]): row for row in records(verdicts)}
-    runs, against = by_cell(study), contradictions(study)
-    of_cells = trained[trained["run"] == ""]
-    of_task = {i.curve: points_by(of_cells[of_cells["measure"] == declared(i)], "row", "label") for i in study.indices}
+    runs, against = runs_of_cells(study), contradictions(study)
+    circuits = {each.curve: points(trained[trained["measure"] == declared(each)], CELL) for each in study.indices}
     found = []
     labels = theme.schemes_in_order(sorted(trained["label"].unique()))
-    for task in theme.tasks_in_order(trained["row"].unique()):
-        for label in labels:
-            key = (task, label)
-            if key not in before and key not in runs:
-                continue
+    for key in itertools.product(theme.tasks_in_order(trained["row"].unique()), labels):
+        if key in before or key in runs:
             own, said = runs.get(key, []), before.get(key, {})
-            names = {"task": task, "scheme": label}
-            verdict = {"verdict": said.get("verdict", ""), "reasons": said.get("reason", "")}
             found.append(
                 {
-                    **names, **verdict, "verdict_up_to": whole(said.get("scale")),
-                    "declared": {curve: found.get(key, []) for curve, found in of_task.items()},
+                    "task": key[0],
+                    "scheme": key[1],
+                    "verdict": said.get("verdict", ""),
+                    "reasons": said.get("reason", ""),
+                    "verdict_up_to": whole(said.get("scale")),
+                    "declared": {curve: circuit.get(key, []) for curve, circuit in circuits.items()},
                     "at": {str(k): mean([run["at"][str(k)] for run in own]) for k in FACTORS},
                     "train_max": next((run["train_max"] for run in own), None),
                     "surprise": " ".join(against.get(key, [])),
                     "runs": own,
                 }
-            )  # fmt: skip
+            )
     return found
 
 
-def by_cell(study: Study) -> dict[tuple[str, str], list[Cell]]:
-    """The runs of each cell, by seed."""
+def runs_of_cells(study: Study) -> dict[tuple[str, str], list[Cell]]:
+    """The runs of each cell by seed: how each ended, its scores and curves, what it learned, and what went wrong."""
     try:
-        runs = study.runs
+        runs = records(study.runs)
     except MissingError:
         return {}
-    of_run = curves(study.rows, grown(study))
-    found: dict[tuple[str, str], list[Cell]] = {}
-    for row in records(runs):
-        about = {name: own.get(row["run"], "") for name, own in of_run["texts"].items()}
-        about |= {name: own.get((row["run"],), []) for name, own in of_run["lists"].items()}
-        growth = {curve: own.get((row["run"],), []) for curve, own in of_run["growth"].items()}
-        found.setdefault((row["row"], row["label"]), []).append(
-            {**how_it_ended(row, study.indices), **about, "growth": growth}
+    rows = study.rows
+    exact, of_network = rows[rows["measure"] == "exact_match"], rows[rows["head"].isna()]
+    failed = rows[rows["measure"] == "converged"].groupby("run")["reason"].first()
+    refused = exact[exact["value"].isna() & (exact["reason"] != "")].groupby("run")["reason"].first()
+    growth = {each.curve: points(of_network[of_network["measure"] == each.curve], ["run"]) for each in grown(study)}
+    scores, learned, found = points(exact, ["run"]), learned_relations(rows), defaultdict[Any, list[Cell]](list)
+    for row in runs:
+        name = row["run"]
+        found[row["row"], row["label"]].append(
+            {
+                **{column: row[column] for column in ("run", "status", "accurate")},
+                **{column: whole(row[column]) for column in ("seed", "train_max")},
+                **{column: number(row[column]) for column in ONCE},
+                "at": {str(k): number(row[f"exact_{k}"]) for k in FACTORS},
+                "extrapolates": None if pd.isna(row["extrapolates_2"]) else bool(row["extrapolates_2"]),
+                "iota": {each.index: number(row[each.index]) for each in study.indices},
+                "exact": scores.get((name,), []),
+                "growth": {curve: of_run.get((name,), []) for curve, of_run in growth.items()},
+                "learned": learned.get(name, []),
+                "reason": failed.get(name, ""),
+                "refused": refused.get(name, ""),
+            }
         )
     return found
 
 
-def how_it_ended(row: Cell, indices: Sequence[Probe]) -> Cell:
-    """What became of a run, from its row in `Study.runs`."""
-    return {name: whole(row[name]) for name in ("seed", "train_max")} | {
-        **{name: row[name] for name in ("run", "status", "accurate")},
-        "at": {str(k): number(row[f"exact_{k}"]) for k in FACTORS},
-        "extrapolates": None if pd.isna(row["extrapolates_2"]) else bool(row["extrapolates_2"]),
-        **{name: number(row[name]) for name in ONCE},
-        "iota": {each.index: number(row[each.index]) for each in indices},
-    }
-
-
-def curves(rows: pd.DataFrame, grown: Sequence[Probe]) -> dict[str, dict[str, dict[Any, Any]]]:
-    """By run: its curves over the scale, what it learned to attend to, and what went wrong in words."""
-    exact, ended = rows[rows["measure"] == "exact_match"], rows[rows["measure"] == "converged"]
-    refused = exact[exact["value"].isna() & (exact["reason"] != "")]
-    learned: dict[tuple[str], list[str]] = {}
-    for row in records(learned_equations(rows)[["run", "layer", "head", "value", "equation"]]):
+def learned_relations(rows: pd.DataFrame) -> dict[str, list[str]]:
+    """By run, what its heads learned to attend to, a sentence each."""
+    found = defaultdict[str, list[str]](list)
+    for row in records(learned_equations(rows)):
         verb = "attends to" if row["value"] > 0 else "avoids"
-        said = f"layer {row['layer']} head {row['head']} {verb} {row['equation']}"
-        learned.setdefault((row["run"],), []).append(said)
-    texts = {
-        name: dict(zip(reversed(list(part["run"])), reversed(list(part["reason"]))))  # the first of each run
-        for name, part in (("reason", ended), ("refused", refused))
-    }
-    whole_runs = rows[rows["head"].isna()]
-    growth = {each.curve: points_by(whole_runs[whole_runs["measure"] == each.curve], "run") for each in grown}
-    return {"lists": {"exact": points_by(exact, "run"), "learned": learned}, "texts": texts, "growth": growth}
+        found[row["run"]].append(f"layer {row['layer']} head {row['head']} {verb} {row['equation']}")
+    return found
 
 
 def grown(study: Study) -> list[Probe]:
-    """The indices of complexities whose growth a cell shows."""
+    """The probes of complexities whose growth a cell shows."""
     return [each for each in study.indices if each.growth]
 
 
@@ -314,24 +342,24 @@ def contradictions(study: Study) -> dict[tuple[str, str], list[str]]:
         rows = records(study.once(outcome).disagreements)
     except MissingError:
         return {}
-    found: dict[tuple[str, str], list[str]] = {}
+    found = defaultdict[tuple[str, str], list[str]](list)
     for row in rows:
         seeds = f"seed{'s' * (',' in row['seeds'])} {row['seeds']} of {row['of']}"
         said = f"{DIFFERS.get(row['outcome'], 'Against it: ' + row['outcome'])} ({seeds})."
-        found.setdefault((row["task"], row["scheme"]), []).append(said)
+        found[row["task"], row["scheme"]].append(said)
     return found
 
 
-def points_by(rows: pd.DataFrame, *by: str) -> dict[tuple[str, ...], list[Point]]:
+def points(rows: pd.DataFrame, by: Sequence[str]) -> dict[tuple[str, ...], list[Point]]:
     """The curve of each run, or of what else these columns name: scale, value, and the ends of its interval.
 
     In the order of scale; what is missing is left out.
     """
     known = rows[rows["scale"].notna() & np.isfinite(rows["value"])].sort_values("scale", kind="stable")
-    found: dict[tuple[str, ...], list[Point]] = {}
+    found = defaultdict[tuple[str, ...], list[Point]](list)
     columns = (known[name].tolist() for name in ("scale", "value", "low", "high"))
     for key, n, *ends in zip(zip(*(known[name].tolist() for name in by)), *columns):
-        found.setdefault(key, []).append([int(n), *map(number, ends)])
+        found[key].append([int(n), *map(number, ends)])
     return found
 
 
