@@ -21,11 +21,11 @@ from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas, Given
 from lengthlens.analyses.curves import Extrapolation, Growth
 from lengthlens.analyses.forecast import ForecastOfRuns
+from lengthlens.analyses.interventions import PrunedRuns, RepairedRuns
 from lengthlens.analyses.learned import LearnedRelations
 from lengthlens.analyses.outcome import VerdictAndOutcome
 from lengthlens.analyses.pola import LinearAttention
 from lengthlens.analyses.prediction import Front, Indices, Sensitivity
-from lengthlens.analyses.pruning import PrunedRuns
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import indices
 from lengthlens.analyses.tables import Table
@@ -35,7 +35,7 @@ from lengthlens.plugins.registry import Extensible
 
 OURS: tuple[Finding, ...] = (
     Front(), ForecastOfRuns(), Extrapolation(), Indices(), Sensitivity(), VerdictAndOutcome(), PrunedRuns(),
-    ReadoutTransfer(), LearnedRelations(), LinearAttention(),
+    RepairedRuns(), ReadoutTransfer(), LearnedRelations(), LinearAttention(),
 )  # fmt: skip
 FINDINGS: Extensible[Finding] = Extensible("figure", {finding.name: finding for finding in OURS})
 

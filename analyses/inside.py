@@ -17,13 +17,11 @@ from matplotlib.patches import Patch
 
 from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import LETTER, Canvas, drawn
-from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.errors import UserError
 from lengthlens.inside.attribution import Relevance
 from lengthlens.inside.heads import FIRST, OTHER, HeadStatistics
 from lengthlens.inside.residual import CONTINUATION, PARTS
 from lengthlens.probes.network import Head, label
-from lengthlens.probes.surgery import HEALED, IN_RANGE
 
 COLOURS = (
     theme.BLUE, theme.VERMILION, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY, theme.BLACK, "#B8A04A",
@@ -282,93 +280,6 @@ def _needs(table: pd.DataFrame, columns: Sequence[str]) -> None:
 # -- interventions and attributions ------------------------------------------------------------------------------
 
 DIVERGING = "RdBu"  # blue carries the clean answer, red works against it
-
-
-def healed_runs(table: pd.DataFrame) -> pd.DataFrame:
-    """One row for each run of a study of surgery: its exact match under each surgery at the largest scale.
-
-    Columns besides those of the run: own, ideal, ideal_one, displaced, none, in_range, healed, cause.
-    """
-    known = table[table["reason"] == ""]
-    if known.empty:
-        raise UserError("the table has no run with an ideal relation: nothing to show")
-    longest = int(known["scale"].max())
-    at = known[(known["scale"] == longest) | (known["surgery"] == IN_RANGE)]
-    about = ["run", "task", "scheme", "seed", "cause"]
-    wide = at.pivot(index=about, columns="surgery", values="exact_match").reset_index()
-    names = {"ideal, others as one": "ideal_one", IN_RANGE: "in_range"}
-    wide = wide.rename(columns=names).rename_axis(columns=None).assign(scale=longest)
-    return wide.assign(healed=(wide["own"] < HEALED) & (wide["ideal"] >= HEALED))
-
-
-@drawn
-def plot_healing(canvas: Canvas, table: pd.DataFrame) -> None:
-    """Which failing runs the ideal relation heals.
-
-    Panels: `tasks`, exact match as runs are and with the ideal relation, by task; `control`, the same by the control in
-    range.
-    """
-    runs = healed_runs(table)
-    failing = runs[runs["own"] < HEALED]
-    longest = int(runs["scale"].iloc[0])
-    colour_of = theme.colours(failing["scheme"])
-    shown = failing.assign(label=failing["scheme"], colour=failing["scheme"].map(theme.group).map(colour_of))
-    legend, ratios = theme.family_handles(shown), [1.25, 1]
-    panels = canvas.panels(
-        ["tasks", "control"], theme.PAGE, 2.55, across=2, least=2.5, more=0.1, legend=legend, ratios=ratios
-    )
-    if "tasks" in panels:
-        _by_task(panels["tasks"], shown, longest, canvas.narrow)
-    if "control" in panels:
-        axes = panels["control"]
-        axes.set_xlim(-0.1, 1.1)
-        axes.set_ylim(-0.1, 1.1)
-        axes.axhline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
-        axes.axvline(HEALED, color=theme.PALE, linewidth=0.8, zorder=0)
-        theme.points(axes, shown, "in_range", "ideal")
-        axes.set_xlabel("control in range:\nexact match at n = 10 with codes of n = 7")
-        axes.set_ylabel(f"with the ideal relation, n = {longest}")
-        axes.set_title("runs that fail", fontsize=7)
-
-
-def _by_task(axes: Axes, shown: pd.DataFrame, longest: int, narrow: bool) -> None:
-    tasks = theme.tasks_in_order(shown["task"])
-    for place, task in enumerate(tasks):
-        part = shown[shown["task"] == task].sort_values(["ideal", "own"])
-        offset = np.linspace(-0.3, 0.3, len(part)) if len(part) > 1 else np.zeros(1)
-        for x, (_, run) in zip(place + offset, part.iterrows()):
-            colour = run["colour"]
-            axes.plot([x, x], [run["own"], run["ideal"]], color=colour, linewidth=0.9)
-            axes.plot(x, run["own"], "o", markersize=3, markerfacecolor="white", markeredgecolor=colour)
-            axes.plot(x, run["ideal"], "o", markersize=3.2, color=colour)
-        axes.text(place, 1.09, f"{int(part['healed'].sum())} of {len(part)}", ha="center", fontsize=6.5)
-    axes.set_xticks(range(len(tasks)), [task.replace("-", "-\n", 2 if narrow else 1) for task in tasks])
-    axes.set_ylim(-0.05, 1.18)
-    axes.set_yticks([0, 0.5, 1])
-    axes.set_ylabel(f"exact match at n = {longest}")
-    axes.set_title("open: as trained on n ≤ 10; filled: with the ideal relation", fontsize=7)
-
-
-def healing_tables(table: pd.DataFrame) -> dict[str, Table]:
-    """By the control in range, and run by run."""
-    runs = healed_runs(table)
-    failing = runs[runs["own"] < HEALED]
-    kinds = failing.assign(control=np.where(failing["in_range"] >= HEALED, "unharmed in range", "harmed in range"))
-    rows = []
-    for (control, cause), part in kinds.groupby(["control", "cause"]):
-        about = {"control": control, "cause": cause or "–", "runs": len(part), "healed": int(part["healed"].sum())}
-        as_one = {"healed_as_one": int((part["ideal_one"] >= HEALED).sum())}
-        rows.append({**about, **as_one, "displaced": int((part["displaced"] >= HEALED).sum())})
-    words = {"cause": "cause by stretching", "healed_as_one": "healed, others as one", "displaced": "healed, displaced"}
-    count = f"Runs that are accurate on n ≤ 10 and fail at n = {int(runs['scale'].iloc[0])}"
-    summary = Table(f"{count}: which the ideal relation heals.", **of_frame(pd.DataFrame(rows), **words))
-    columns = ["task", "scheme", "seed", "own", "ideal", "ideal_one", "displaced", "none", "in_range", "cause"]
-    each = runs[columns].sort_values(["task", "scheme", "seed"])
-    also = {"ideal_one": "ideal, others as one", "in_range": "borrowed in range"}
-    return {
-        "healing": summary,
-        "healing-runs": Table("Exact match at the largest scale under each surgery.", **of_frame(each, **also)),
-    }
 
 
 @drawn

@@ -90,7 +90,9 @@ def show(run: str, seen: "Inspection") -> None:
 
 @click.command("surgery")
 @click.argument("run", metavar="[RUN]", required=False)
-@click.option("--lengths", callback=options.numbers, help="Scales n beyond training.  [default: 20,40]")
+@click.option(
+    "--lengths", callback=options.numbers, help="Scales n beyond training.  [default: 2 and 4 times train_max]"
+)
 @click.option("--all", "every", is_flag=True, help="Every run of the store that is accurate in range; needs --out.")
 @click.option("--table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Draw from this table.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where table and figure of --all go.")
@@ -108,14 +110,15 @@ def surgery_command(
     as_json: bool,
 ) -> None:
     """Give RUN the ideal relation, and see whether that heals it on long inputs; with --all, a study of all runs."""
-    from lengthlens.probes.surgery import healing
-    from lengthlens.studies.healing import SCALES, draw_healing, healing_study, read_healing
+    from lengthlens.probes.surgery import SurgeryProbe, healing
+    from lengthlens.studies.build import surgery_study
+    from lengthlens.studies.drawing import draw
 
     if (run is not None) + every + (table is not None) != 1:
         raise UserError("name a RUN, or say --all, or --table with a table that was made before")
-    scales = lengths or list(SCALES)
     if run is not None:
         found = store.find(run)
+        scales = lengths or SurgeryProbe.scales(found.config.train_max)
         with stoppable("the surgery", kept=False), progress("operating"):
             rows = healing(found.model(), scales=scales, train_max=found.config.train_max)
         print_json(rows.to_dict("records")) if as_json else print_table(rows.to_dict("records"))  # type: ignore[arg-type]
@@ -123,8 +126,11 @@ def surgery_command(
     if out is None:
         raise UserError("--all and --table need --out, the directory for table and figure")
     with stoppable("the study"), progress("operating") as report:
-        whole = healing_study(store, out, scales, report=report) if table is None else read_healing(table)
-        files = draw_healing(whole, out, width)
+        study = surgery_study(store, out / "surgery.csv", lengths, report=report) if table is None else table
+        drawn = draw(study, ["healing"], out, width=width)
+    for sentence in drawn.missing.values():
+        click.echo(sentence, err=True)
+    files = [str(path) for path in drawn.files]
     print_json(files) if as_json else click.echo("\n".join(files))
 
 

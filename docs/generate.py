@@ -550,8 +550,9 @@ def gallery_page() -> str:
                 text += f"\n## {name}, {study or 'without training'}\n\n![{name}](../../{path})\n\n"
                 text += f"{sentence(shows[name].shows.rstrip('.')) if name in shows else sentence(words.strip())}\n\n"
                 text += "```bash\n" + made_by(command, name, study) + "\n```\n"
-                if name in shows and study not in ("", "surgery"):
-                    call = f'll.plot("{name}", read_study("figures/{study}/study.parquet")[0])'
+                if name in shows and study:
+                    source = f"figures/{study}/{'surgery.csv' if study == 'surgery' else 'study.parquet'}"
+                    call = f'll.plot("{name}", read_study("{source}")[0])'
                     text += f"\n```python\n{call}\n```\n"
     return text
 

@@ -40,7 +40,6 @@ from lengthlens.probes.network import Head, all_heads, exact_by_scale, head_name
 from lengthlens.probes.probe import OURS, Probe, Row
 from lengthlens.probes.steps import place_tokens
 from lengthlens.probes.stretch import stretched_match
-from lengthlens.runs.evaluation import EXTRAPOLATES
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
@@ -405,7 +404,6 @@ SURGERIES: dict[str, dict[str, Any]] = {
 IN_RANGE = "borrowed in range"
 SHARE = 0.7  # of the largest n in training: whose codes are borrowed for the control in range
 N_INSTANCES = 128  # of each input size: a share of 0.9 is known to about 0.03
-HEALED = EXTRAPOLATES
 
 
 def healing(
@@ -472,8 +470,12 @@ class SurgeryProbe(Probe):
     factors = (2, 4)  # times the training range: where it is tried
 
     def rows(self, context: "Context") -> list[Row]:
-        scales = [factor * context.train_max for factor in self.factors]
-        return self.rows_at(scales, context.subject.model, context.task, context.train_max)
+        return self.rows_at(self.scales(context.train_max), context.subject.model, context.task, context.train_max)
+
+    @classmethod
+    def scales(cls, train_max: int) -> list[int]:
+        """The input sizes at which it is tried."""
+        return [factor * train_max for factor in cls.factors]
 
     def rows_at(self, scales: Sequence[int], model: Any, task: Task, train_max: int) -> list[Row]:
         """The rows at these input sizes."""

@@ -30,6 +30,7 @@ import torch
 
 from lengthlens.analyses.table import CELL, OF_CELLS, as_study, read_study
 from lengthlens.errors import UserError, unknown
+from lengthlens.files import make_directory, write_whole
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.plugins.fingerprint import code_version
 from lengthlens.probes.schema import STUDY_COLUMNS
@@ -251,6 +252,37 @@ def probe_rows(run: Run) -> list[Row]:
 
     table = stored(run)
     return [] if table is None else plain_rows(table.replace({"measure": {"exact_match": "probe_exact_match"}}))
+
+
+def surgery_study(
+    store: RunStore, path: Path, scales: Sequence[int] | None = None, *, report: Report | None = None
+) -> pd.DataFrame:
+    """The rows of the probe ``surgery`` for every run of a store that is accurate in range, as a study, written to csv.
+
+    They are kept with the runs, so that after an interruption the same call goes on where it was; those at `scales` of
+    one's choice are not.
+    """
+    from lengthlens.probes.surgery import SurgeryProbe
+    from lengthlens.probes.table import is_ready, plain_rows, probe_run
+
+    tell, probe, rows = report or (lambda text: None), SurgeryProbe(), list[Row]()
+    ready = [run for run in store.must_exist().runs() if is_ready(run)]
+    if not ready:
+        raise UserError(f"no run in '{store.path}' is trained and accurate in range: there is none to operate on")
+    for place, run in enumerate(ready):
+        tell(f"{run.id} ({place + 1} of {len(ready)})")
+        config = run.config
+        if scales is None:
+            measured = plain_rows(probe_run(run, [probe.name], force=True, device="cpu"))
+        else:
+            measured = probe.rows_at(scales, run.model("cpu").eval(), config.task_object, config.train_max)
+        about = {"run": run.id, **cell_of(config), "seed": config.seed, "accurate": True}
+        rows += [{**row, **about} for row in measured if row["measure"] in probe.measures]
+    table = as_frame(rows).sort_values(["task", "scheme", "seed", "run"], kind="stable", ignore_index=True)
+    holding = [name for name in table if (table[name].notna() & (table[name] != "")).any()]
+    make_directory(path.parent)
+    write_whole(path, table[holding].to_csv(index=False, lineterminator="\n").encode())
+    return table
 
 
 def cell_rows(config: RunConfig, test_max: int, cases: dict[tuple[str, int], Case] | None = None) -> list[Row]:

@@ -127,6 +127,7 @@ def one_run(task: str, scheme: str, seed: int, train_max: int, verdict: str, noi
         *(probed(train_max, slope, noise) if accurate else []),
         *(learned(task, noise) if scheme == "lbpe" else []),
         *(pruned(scheme, train_max, goes_on) if accurate else []),
+        *(operated(scheme, train_max, goes_on) if accurate else []),
     ]
     return [{**row, **about} for row in rows]
 
@@ -227,6 +228,17 @@ def pruned(scheme: str, train_max: int, goes_on: bool) -> list[Row]:
     right = float(flat or goes_on)
     rows += [{"measure": "pruned_exact_match", "scale": k * train_max, "value": right, **about} for k in (2, 10)]
     return rows
+
+
+def operated(scheme: str, train_max: int, goes_on: bool) -> list[Row]:
+    """Under surgery: a run with a Scale Hint is repaired by the ideal relation, and any other is harmed in range."""
+    hinted = float(scheme.startswith("hinted:"))
+    right = {"own": float(goes_on), "ideal": hinted, "ideal, others as one": hinted, "displaced": 0.0, "none": 0.0}
+    rows: list[Row] = [
+        {"relation": name, "scale": k * train_max, "value": value} for name, value in right.items() for k in (2, 4)
+    ]
+    rows.append({"relation": "borrowed in range", "scale": train_max, "value": hinted})
+    return [{"measure": "surgery_exact_match", **row} for row in rows]
 
 
 def learned(task: str, noise: np.random.Generator) -> list[Row]:

@@ -303,6 +303,8 @@ def test_all_tables_are_there_in_markdown_and_latex():
         *(
             "predictors-2x",
             "predictors-10x",
+            "healing",
+            "healing-runs",
             "held-out",
             "versus",
             "within",

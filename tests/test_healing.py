@@ -7,11 +7,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 import lengthlens as ll
-from lengthlens.analyses.inside import healed_runs, plot_patching, plot_relevance
+from lengthlens.analyses.inside import plot_patching, plot_relevance
+from lengthlens.analyses.interventions import operated_runs
+from lengthlens.analyses.study import Study
+from lengthlens.analyses.table import read_study
 from lengthlens.cli import main
 from lengthlens.errors import UserError
-from lengthlens.models.by_hand import copy_by_hand, induction_by_hand
-from lengthlens.studies.healing import draw_healing, healing_study, read_healing
+from lengthlens.models.by_hand import copy_by_content, copy_by_hand, induction_by_hand
+from lengthlens.probes.table import probe_model
 from lengthlens.tests.parameters import NINE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,15 +33,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_committed_tables_follow_from_the_committed_study(tmp_path: Path) -> None:
-    table = read_healing(SURGERY / "surgery.csv")
-    files = draw_healing(table, tmp_path)
-    for path in (Path(name) for name in files if name.endswith((".md", ".tex"))):
+    drawn = ll.draw(SURGERY / "surgery.csv", ["healing"], tmp_path, formats=["png"])
+    tables = [path for path in drawn.files if path.parent.name == "tables"]
+    assert len(tables) == 6 and not drawn.missing
+    for path in tables:
         assert path.read_bytes() == (SURGERY / path.relative_to(tmp_path)).read_bytes()
 
 
 def test_numbers_on_the_page_are_those_of_the_study() -> None:
-    runs = healed_runs(read_healing(SURGERY / "surgery.csv"))
-    failing = runs[runs["own"] < 0.9]
+    runs = operated_runs(Study.of(SURGERY / "surgery.csv"))
+    failing = runs[runs["own"] < 0.9].assign(healed=runs["ideal"] >= 0.9)
     unharmed = failing[failing["in_range"] >= 0.9]
     codes = failing[failing["cause"] != "attention spreads"]
     said = " ".join((ROOT / "docs/findings.md").read_text("utf-8").split("## 10.")[1].split())
@@ -58,12 +62,14 @@ def test_a_copier_needs_its_codes_and_no_others() -> None:
     assert match["displaced"] == match["none"] == 0
 
 
-@pytest.mark.slow
-def test_a_study_goes_on_where_it_was(store: str, tmp_path: Path) -> None:
-    told: list[str] = []
-    first = healing_study(ll.RunStore(store), tmp_path, [6], rows=8, report=told.append)
-    again = healing_study(ll.RunStore(store), tmp_path, [6], rows=8, report=told.append)
-    assert first.equals(again) and len(told) == first["run"].nunique() <= 1
+def test_the_probe_is_the_measurement_and_says_why_the_run_fails() -> None:
+    probed = probe_model(copy_by_hand("lbpe"), train_max=5, measures=["surgery"])
+    rows = probed[probed["measure"] == "surgery_exact_match"]
+    said = ll.healing(copy_by_hand("lbpe"), scales=[10, 20], train_max=5)
+    assert rows["value"].tolist() == said["exact_match"].tolist()
+    assert rows["relation"].tolist() == said["surgery"].tolist() and rows["reason"].isna().all()
+    (refused,) = probe_model(copy_by_content(), train_max=5, measures=["surgery"]).query("reason.notna()").itertuples()
+    assert "contributes nothing" in refused.reason
 
 
 @pytest.mark.slow
@@ -76,8 +82,11 @@ def test_commands_print_and_draw(store: str, tmp_path: Path) -> None:
     assert [row["token"] for row in json.loads(said.stdout)] == ["^", "7", "3", "="]
     operated = run("surgery", found.id, "--store", store, "--lengths", "5", "--json")
     assert {row["surgery"] for row in json.loads(operated.stdout)} >= {"own", "ideal", "displaced"}
-    drawn = run("surgery", "--table", str(SURGERY / "surgery.csv"), "--out", str(tmp_path / "out"))
-    assert drawn.exit_code == 0 and (tmp_path / "out" / "healing.png").exists()
+    table = tmp_path / "out" / "surgery.csv"
+    whole = run("surgery", "--all", "--store", store, "--out", str(table.parent), "--lengths", "5")
+    assert whole.exit_code == 0 and read_study(table)[0]["run"].unique().tolist() == [found.id]
+    drawn = run("surgery", "--table", str(table), "--out", str(tmp_path / "again"))
+    assert drawn.exit_code == 0 and (tmp_path / "again" / "healing.png").exists()
 
 
 @pytest.mark.parametrize(

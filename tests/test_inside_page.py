@@ -26,7 +26,6 @@ from lengthlens.models.transformer import build
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
-from lengthlens.studies.healing import read_healing
 from lengthlens.tasks import TASKS
 from lengthlens.tests.browsing import DESKTOP, NEEDS_BROWSER, PHONE, Browser, browser, events, opened
 
@@ -184,7 +183,6 @@ def every_figure(seen: Inspection) -> list[tuple[Callable[..., Figure], tuple[ob
             "token: head at query",
         ),
         (inside.plot_relevance, (relevance(copier, text), text.split()), "figure"),
-        (inside.plot_healing, (read_healing(ROOT / "figures/surgery/surgery.csv"),), "control"),
     ]
 
 

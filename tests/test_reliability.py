@@ -32,7 +32,6 @@ from lengthlens.runs.store import RunStore, harmless, repair
 from lengthlens.runs.sweep import Grid, read_grid, sweep
 from lengthlens.runs.training import train
 from lengthlens.studies.build import study
-from lengthlens.studies.healing import read_healing
 from lengthlens.studies.reproduce import is_shown, write_stamp
 from lengthlens.theory.verdict import verdict
 
@@ -488,14 +487,6 @@ def test_a_damaged_csv_is_a_sentence(tmp_path: Path, cell: str) -> None:
     with pytest.raises(UserError) as refusal:
         read_study(tmp_path / "a.csv")
     assert len(str(refusal.value)) < 500
-
-
-@pytest.mark.parametrize("change", [b"", b"\xff\xfe", b"x\n", b"run,seed\na,b\n", b"1e400"])
-def test_a_damaged_table_of_surgery_is_a_sentence(tmp_path: Path, change: bytes) -> None:
-    whole = (Path(__file__).parents[1] / "figures/surgery/surgery.csv").read_bytes()
-    (tmp_path / "a.csv").write_bytes(whole.replace(b"0.40625", change) if change == b"1e400" else change)
-    with pytest.raises(UserError, match="is not a table of surgery"):
-        read_healing(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

@@ -43,10 +43,6 @@ copy = [1000]
 seeds = 2
 settings = { score_scaling = "none" }
 """
-HEALING = """run,task,scheme,seed,surgery,scale,exact_match,cause,reason
-a,copy,rope,0,ideal,40,0.5,codes,
-b,copy,rope,1,,,,,no relation
-"""
 GPT2 = {"model_type": "gpt2", "n_embd": 6, "n_layer": 1, "n_head": 2, "n_positions": 16, "vocab_size": 11}
 HOOKED = {
     "n_layers": 1, "n_heads": 2, "d_model": 8, "d_head": 4, "d_vocab": 11, "n_ctx": 16, "d_mlp": 16, "act_fn": "gelu",
@@ -71,7 +67,6 @@ def make(folder: Path) -> None:
     (folder / "grid.toml").write_text(GRID)
     (folder / "hooked.json").write_text(json.dumps(HOOKED))
     (folder / "study.toml").write_text(STUDY)
-    (folder / "surgery.csv").write_text(HEALING)
     export(finished.run, folder / "exported", certificate=certify(copy_by_hand("lbpe"), max_length=20))
     import_of_others(folder / "imported")
     write_stamp(folder, "made of this", [folder / "study.parquet"])

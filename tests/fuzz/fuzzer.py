@@ -49,7 +49,6 @@ from lengthlens.runs.run import CONFIG, LOG, MANIFEST, MODEL, Run  # noqa: E402
 from lengthlens.runs.store import RunStore, repair  # noqa: E402
 from lengthlens.runs.sweep import read_grid  # noqa: E402
 from lengthlens.runs.training import decode_checkpoint  # noqa: E402
-from lengthlens.studies.healing import read_healing  # noqa: E402
 from lengthlens.studies.presets import preset_of  # noqa: E402
 from lengthlens.studies.reproduce import is_shown  # noqa: E402
 from lengthlens.studies.sharing import LISTING, fetch, read_certificate  # noqa: E402
@@ -170,8 +169,6 @@ class Attack:
             return [lambda: fetch(path.parent, RunStore(self.folder / "fetched")), *own]
         if name == "study.toml":
             return [lambda: preset_of(path)]
-        if name == "surgery.csv":
-            return [lambda: read_healing(path)]
         if name == "grid.toml":
             return [lambda: read_grid(path).configs()]
         if name == "hooked.json":

@@ -1,8 +1,10 @@
-"""What becomes of runs when all goes that no answer in range needs: does flat complexity bring extrapolation along?
+"""What becomes of trained runs when something in them is changed, and nothing is trained again.
 
-A correlation over runs cannot tell whether flatness is a cause. Here it is brought about: the same trained weights,
-with those biases levelled that the training range does not need (`probes/pruning.py`), and nothing trained again. The
-runs whose SRC grows after it as before are the control.
+- *Pruned*: the biases levelled that the training range does not need (`lengthlens.probes.network.prune`). Does flat
+  complexity bring extrapolation along? The runs whose SRC grows after it as before are the control.
+- *Surgery*: the position codes of long inputs replaced by those of the training range (`lengthlens.probes.surgery`).
+  Does the ideal relation repair a run that fails on long inputs? The same surgery inside the range is the control: what
+  it harms does not go by its codes alone.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from matplotlib.lines import Line2D
 from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import FACTORS, MissingError, indices
+from lengthlens.analyses.table import FACTORS, MissingError, indices, measured
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.runs.evaluation import EXTRAPOLATES, wilson
 
@@ -154,3 +156,104 @@ def _arrows(axes: Axes, found: pd.DataFrame, factor: int, looks: dict[str, dict[
             axes.annotate("", end, start, arrowprops={**line, "shrinkA": 2, "shrinkB": 2})
         axes.plot(*start, **look, markersize=3.6, markerfacecolor="white", markeredgewidth=0.8)
         axes.plot(*end, **look, markersize=3.6, markeredgecolor="white", markeredgewidth=0.3)
+
+
+# -- surgery ---------------------------------------------------------------------------------------------------------
+
+
+class RepairedRuns(Finding):
+    name, title = "healing", "Are codes at fault? Runs with the position codes of the training range"
+    shows = (
+        "Exact match of runs that fail on long inputs, as trained and with the ideal relation; and, to the right, "
+        "against the same surgery inside the training range."
+    )
+
+    def draw(self, study: Study, canvas: Canvas) -> None:
+        """Panels: `tasks`, exact match as trained and with the ideal relation, by task; `control`, by that in range."""
+        runs = study.once(operated_runs)
+        failing = runs[runs["own"] < EXTRAPOLATES]
+        if failing.empty:
+            raise MissingError("no run that was operated on fails on long inputs")
+        colour_of = theme.colours(failing["label"])
+        shown = failing.assign(colour=failing["label"].map(theme.group).map(colour_of))
+        legend, ratios = theme.family_handles(shown), [1.25, 1]
+        panels = canvas.panels(
+            ["tasks", "control"], theme.PAGE, 2.55, across=2, least=2.5, more=0.1, legend=legend, ratios=ratios
+        )
+        longest, trained = _sizes(runs)
+        if "tasks" in panels:
+            axes = panels["tasks"]
+            _by_task(axes, shown, canvas.narrow)
+            axes.set_ylabel(f"exact match at {longest}")
+            axes.set_title(f"open: as trained on {trained}; filled: with the ideal relation", fontsize=7)
+        if "control" in panels:
+            axes = panels["control"]
+            axes.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1))
+            axes.axhline(EXTRAPOLATES, color=theme.PALE, linewidth=0.8, zorder=0)
+            axes.axvline(EXTRAPOLATES, color=theme.PALE, linewidth=0.8, zorder=0)
+            theme.points(axes, shown, "in_range", "ideal")
+            axes.set_xlabel("control in range: exact match\nwith the codes of a smaller n")
+            axes.set_ylabel(f"with the ideal relation, {longest}")
+            axes.set_title("runs that fail", fontsize=7)
+        canvas.data |= {"": runs}
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        """By the control in range, and run by run."""
+        runs = study.once(operated_runs)
+        failing = runs[runs["own"] < EXTRAPOLATES]
+        in_range = np.where(failing["in_range"] >= EXTRAPOLATES, "unharmed in range", "harmed in range")
+        rows = []
+        for (control, cause), part in failing.assign(control=in_range).groupby(["control", "cause"]):
+            counted = {"healed": "ideal", "healed_as_one": "ideal_one", "displaced": "displaced"}
+            repaired = {name: int((part[surgery] >= EXTRAPOLATES).sum()) for name, surgery in counted.items()}
+            rows.append({"control": control, "cause": cause or "–", "runs": len(part), **repaired})
+        words = {"cause": "cause by stretching", "healed_as_one": "healed, others as one"}
+        longest, trained = _sizes(runs)
+        caption = f"Runs that are accurate on {trained} and fail at {longest}: which the ideal relation heals."
+        summary = Table(caption, **of_frame(pd.DataFrame(rows), **words, displaced="healed, displaced"))
+        columns = ["task", "scheme", "seed", "own", "ideal", "ideal_one", "displaced", "none", "in_range", "cause"]
+        each = runs[columns].sort_values(["task", "scheme", "seed"])
+        also = {"ideal_one": "ideal, others as one", "in_range": "borrowed in range"}
+        by_run = Table("Exact match at the largest scale under each surgery.", **of_frame(each, **also))
+        return {"healing": summary, "healing-runs": by_run}
+
+
+def operated_runs(study: Study) -> pd.DataFrame:
+    """One row for each run that was operated on: its exact match under each surgery at the largest n that was tried.
+
+    Columns besides those of the run: scale, own (as trained), ideal, ideal_one, displaced, none, in_range, cause.
+    """
+    from lengthlens.probes.surgery import AS_TRAINED, IN_RANGE  # imports torch
+
+    rows = measured(study.rows, "surgery_exact_match", "probe --measure surgery")
+    rows = rows.assign(longest=rows.groupby("run")["scale"].transform("max"))
+    at = rows[(rows["scale"] == rows["longest"]) | (rows["relation"] == IN_RANGE)]
+    about = ["run", "task", "scheme", "label", "seed", "train_max", "longest"]
+    wide = at.pivot(index=about, columns="relation", values="value").reset_index().rename_axis(columns=None)
+    names = {"longest": "scale", "ideal, others as one": "ideal_one", IN_RANGE: "in_range"}
+    causes = at[at["relation"] == AS_TRAINED].set_index("run")["reason"]
+    return wide.rename(columns=names).assign(cause=wide["run"].map(causes))
+
+
+def _sizes(runs: pd.DataFrame) -> tuple[str, str]:
+    """At which n runs were operated on, and on which n they were trained, in words."""
+    longest, trained = (runs[name].dropna().unique() for name in ("scale", "train_max"))
+    where = f"n = {longest[0]}" if len(longest) == 1 else "the largest n"
+    return where, f"n ≤ {trained[0]}" if len(trained) == 1 else "shorter inputs"
+
+
+def _by_task(axes: Axes, shown: pd.DataFrame, narrow: bool) -> None:
+    tasks = theme.tasks_in_order(shown["task"])
+    for place, task in enumerate(tasks):
+        part = shown[shown["task"] == task].sort_values(["ideal", "own"])
+        offset = np.linspace(-0.3, 0.3, len(part)) if len(part) > 1 else np.zeros(1)
+        for x, (_, run) in zip(place + offset, part.iterrows()):
+            colour = run["colour"]
+            axes.plot([x, x], [run["own"], run["ideal"]], color=colour, linewidth=0.9)
+            axes.plot(x, run["own"], "o", markersize=3, markerfacecolor="white", markeredgecolor=colour)
+            axes.plot(x, run["ideal"], "o", markersize=3.2, color=colour)
+        repaired = int((part["ideal"] >= EXTRAPOLATES).sum())
+        axes.text(place, 1.09, f"{repaired} of {len(part)}", ha="center", fontsize=6.5)
+    axes.set_xticks(range(len(tasks)), [task.replace("-", "-\n", 2 if narrow else 1) for task in tasks])
+    axes.set_ylim(-0.05, 1.18)
+    axes.set_yticks([0, 0.5, 1])
