@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import torch
+from filelock import BaseFileLock, FileLock, Timeout
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.devices import gpus_for, take_gpu
@@ -71,45 +72,6 @@ def in_parallel(
     """
     if not items:
         return
-    check_engine(engine, workers, address, resources)
-    gpus = gpus_for(device) if engine == "local" else 0
-    number = workers or gpus or cpu_count()
-    if engine == "local" and number == 1:
-        yield from ((key, function(item)) for key, item in items.items())
-        return
-    left, deaths, plugins = dict(items), 0, plugins_for_workers()
-
-    def pool_of_workers() -> AbstractContextManager[Executor]:
-        if address is not None:
-            return _cluster(address, dict(resources or {}))
-        return _processes(min(number, len(left)), fork)
-
-    with TemporaryDirectory() as places:
-        spread = places if gpus > 1 else None
-        while left:
-            with pool_of_workers() as pool:
-                try:
-                    with no_interrupts():  # workers inherit that: Ctrl-C is this process's to answer
-                        waiting = {pool.submit(_call, function, plugins, spread, left[key]): key for key in left}
-                    for future in as_completed(waiting):
-                        key, result = waiting.pop(future), future.result()
-                        del left[key]
-                        deaths = 0
-                        yield key, result
-                except Exception as error:
-                    if isinstance(error, UserError) or (engine == "local" and not was_killed(error)):
-                        raise
-                    if engine == "dask":  # what the function raises is no result there: its scheduler is gone
-                        lost = f"the Dask scheduler at '{address}' was lost ({type(error).__name__})"
-                        raise UserError(f"{lost}: once it answers, the same command goes on where it was") from None
-                    deaths += 1  # the death of one worker takes the pool with it: go on with a new one
-                    if deaths == DEATHS:
-                        why = "perhaps for want of memory: use fewer with --workers"
-                        raise UserError(f"{DEATHS} workers in a row were killed, {why}") from None
-
-
-def check_engine(engine: str, workers: int | None, address: str | None, resources: Mapping[str, float] | None) -> None:
-    """Refuse what does not go together, before any work."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     optional(whole(1))(workers, "workers")
@@ -117,6 +79,38 @@ def check_engine(engine: str, workers: int | None, address: str | None, resource
         raise UserError("--address and --resources are for --engine dask")
     if engine == "dask" and address is None:
         raise UserError("--engine dask needs the scheduler's --address, such as tcp://10.0.0.1:8786")
+    gpus = gpus_for(device) if engine == "local" else 0
+    number = workers or gpus or cpu_count()
+    if engine == "local" and number == 1:
+        yield from ((key, function(item)) for key, item in items.items())
+        return
+
+    from joblib.externals.loky.process_executor import TerminatedWorkerError  # here: most commands need no pool
+
+    left, deaths, plugins = dict(items), 0, plugins_for_workers()
+    with TemporaryDirectory() as places:
+        while left:
+            here = _processes(min(number, len(left)), fork, places if gpus > 1 else None)
+            with here if address is None else _cluster(address, dict(resources or {})) as pool:
+                try:
+                    with no_interrupts():  # workers inherit that: Ctrl-C is this process's to answer
+                        waiting = {pool.submit(_call, function, plugins, left[key]): key for key in left}
+                    for future in as_completed(waiting):
+                        key, result = waiting.pop(future), future.result()
+                        del left[key]
+                        deaths = 0
+                        yield key, result
+                except TerminatedWorkerError:  # the death of one worker takes the pool with it: go on with a new one
+                    deaths += 1
+                    if deaths == DEATHS:
+                        why = "perhaps for want of memory: use fewer with --workers"
+                        raise UserError(f"{DEATHS} workers in a row were killed, {why}") from None
+                except Exception as error:
+                    if engine == "local" or isinstance(error, UserError):
+                        raise
+                    # What the function raises is a result or a UserError: the scheduler of the cluster is gone.
+                    lost = f"the Dask scheduler at '{address}' was lost ({type(error).__name__})"
+                    raise UserError(f"{lost}: once it answers, the same command goes on where it was") from None
 
 
 def cpu_count() -> int:
@@ -130,14 +124,15 @@ def cpu_count() -> int:
 
 
 @contextmanager
-def _processes(workers: int, fork: bool) -> Iterator[Executor]:
-    """A pool of processes here, none of which is left when the block ends."""
-    from joblib.externals.loky import ProcessPoolExecutor  # here, since it takes a while and most commands need none
+def _processes(workers: int, fork: bool, places: str | None) -> Iterator[Executor]:
+    """A pool of processes here, none of which is left when the block ends. With `places` each has a GPU of its own."""
+    from joblib.externals.loky import ProcessPoolExecutor
 
     # A fork need not import everything again; threads do not survive it, so that it takes a process without any.
     forks = fork and sys.platform == "linux" and threading.active_count() == 1 and not torch.cuda.is_initialized()
     how = get_context("fork") if forks else None  # None is loky's own: a fresh process that does not run `__main__`
-    pool = ProcessPoolExecutor(workers, context=how, initializer=_begin, initargs=(os.getpid(),), env=ONE_THREAD)
+    first = {"initializer": _begin, "initargs": (os.getpid(), places)}
+    pool = ProcessPoolExecutor(workers, context=how, env=ONE_THREAD, **first)
     try:
         yield pool
     finally:
@@ -159,13 +154,6 @@ def _cluster(address: str, resources: dict[str, float]) -> Iterator[Executor]:
         yield client.get_executor(resources=resources, pure=False)
 
 
-def was_killed(error: Exception) -> bool:
-    """Whether an error says that a worker process died."""
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-    return isinstance(error, TerminatedWorkerError)
-
-
 @contextmanager
 def no_interrupts() -> Iterator[None]:
     """Ctrl-C waits for the end of the block, and never reaches the processes that begin in it."""
@@ -182,54 +170,38 @@ def no_interrupts() -> Iterator[None]:
 # -- in a worker -------------------------------------------------------------------------------------------------------
 
 
-def _begin(parent: int) -> None:
+def _begin(parent: int, places: str | None) -> None:
     """The first thing that a local worker does."""
-    threading.Thread(target=_end_with, args=(parent,), daemon=True, name="end-with-parent").start()
+    place = free_place(Path(places)) if places else None
+    threading.Thread(target=_end_with, args=(parent, place), daemon=True, name="end-with-parent").start()
+    if place is not None:
+        take_gpu(int(Path(place.lock_file).name))
     torch.set_num_threads(1)  # the other workers have their own
     gc.freeze()  # what is imported stays, and need not be looked through again and again
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process once `parent`, which started it, is no longer its parent."""
+def _end_with(parent: int, held: object) -> None:
+    """Ends this process once `parent`, which started it, is no longer its parent; until then, what is `held` stays."""
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os._exit(1)
 
 
-def _call(function: Callable[[Item], Result], plugins: WorkerPlugins, places: str | None, item: Item) -> Result:
+def free_place(places: Path) -> BaseFileLock:
+    """The lowest of the places 0, 1, 2, … that no other worker holds; the system frees it when this process ends."""
+    place = 0
+    while True:
+        lock = FileLock(places / str(place))
+        try:
+            lock.acquire(timeout=0)
+            return lock
+        except Timeout:
+            place += 1
+
+
+def _call(function: Callable[[Item], Result], plugins: WorkerPlugins, item: Item) -> Result:
     try:
         load_in_worker(plugins)
     except Exception as error:  # one sentence, since what is raised here and is none is taken for a lost cluster
         raise UserError(f"a worker cannot load the plug-ins of this process: {error}") from None
-    if places is not None:
-        take_gpu(worker_place(Path(places)))
     return function(item)
-
-
-def worker_place(places: Path) -> int:
-    """The number of this process among the workers: the least that no other took, or that a dead one left behind."""
-    mine, place = str(os.getpid()), 0
-    while True:
-        path = places / str(place)
-        try:
-            path.symlink_to(mine)  # at once or not at all
-            return place
-        except FileExistsError:
-            holder = str(path.readlink())
-            if holder == mine:
-                return place
-            if is_alive(int(holder)):
-                place += 1
-            else:
-                path.unlink(missing_ok=True)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

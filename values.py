@@ -231,7 +231,7 @@ def read_whole_number(given: str, what: str, low: int = 0, high: int = LARGEST) 
 def parsed(parse: Callable[[], Parsed], what: str, kind: str) -> Parsed:
     """What a parser makes of data from outside. Whatever it raises says that the data are not of this kind.
 
-    This is the one place that catches everything: parsers of other projects, given damaged bytes, raise all sorts.
+    Parsers of other projects, given damaged bytes, raise errors of all kinds, so that every kind is caught.
 
     >>> parsed(lambda: [][0], "'a.csv'", "a table")
     Traceback (most recent call last):
@@ -300,18 +300,5 @@ def is_deeper(value: Any, most: int) -> bool:
     >>> is_deeper([[1]], 2), is_deeper([[1]], 1)
     (False, True)
     """
-    level = [value]
-    for _ in range(most + 1):
-        level = _inside(level)
-    return bool(level)
-
-
-def _inside(values: list[Any]) -> list[Any]:
-    """What stands in the lists and tables among some values, one level down."""
-    found: list[Any] = []
-    for each in values:
-        if isinstance(each, dict):
-            found += each.values()
-        elif isinstance(each, list | tuple):
-            found += each
-    return found
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return bool(parts) and (most == 0 or any(is_deeper(part, most - 1) for part in parts))

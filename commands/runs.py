@@ -98,7 +98,6 @@ def train_command(
 def evaluate(
     run: str,
     lengths: list[int | tuple[int, ...]] | None,
-    device: str | None,
     store: "RunStore",
     plot: Path | None,
     as_json: bool,
@@ -109,7 +108,7 @@ def evaluate(
 
     found = store.find(run)
     wanted = lengths or evaluation.summary_lengths(found.config.train_max)
-    how |= {"device": device or "auto", "unkept": terminal.say_unkept}
+    how |= {"device": how["device"] or "auto", "unkept": terminal.say_unkept}
     with progress("evaluating") as report:
         rows = evaluation.evaluate(found, wanted, report=report, **how)
     print_json(rows) if as_json else print_table([score_cells(row) for row in rows])
@@ -141,7 +140,7 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 @click.option(
     "--schemes",
     callback=options.names,
-    help="Names with commas; options behind slashes: rope,hinted:relative/max_distance=3.",
+    help="Names with commas; options after slashes: rope,hinted:relative/max_distance=3.",
 )
 @click.option("--seeds", callback=options.numbers, help="Numbers or ranges: 0,1,2 or 0-9.")
 @lengths_option
@@ -160,29 +159,21 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 @click.option("--dry-run", is_flag=True, help="Show the plan and an estimate, and do nothing.")
 @options.quiet
 @as_json
-def sweep_command(
-    store: "RunStore",
-    resources: dict[str, float] | None,
-    stack: int,
-    dry_run: bool,
-    quiet: bool,
-    as_json: bool,
-    **asked: Any,
-) -> None:
+def sweep_command(store: "RunStore", dry_run: bool, quiet: bool, as_json: bool, **asked: Any) -> None:
     """Train and evaluate a grid of runs, from options or a TOML FILE.
 
     Finished runs are skipped, so that after an interruption the same command goes on where it was.
     """
     from lengthlens.runs.sweep import sweep
 
-    where = {name: asked.pop(name) for name in ("engine", "workers", "address")}
+    where = {name: asked.pop(name) for name in ("engine", "workers", "address", "resources", "stack")}
     grid = make_grid(**asked)
     if dry_run:
         show_plan(grid, store, where["workers"], as_json)
         return
     tell = None if quiet or as_json else print_outcome
     with stoppable("the sweep"):
-        outcomes = sweep(grid, store, **where, resources=resources, stack=stack, report=tell)
+        outcomes = sweep(grid, store, **where, report=tell)
     rows = [vars(outcome) for outcome in outcomes]
     print_json(rows) if as_json else click.echo(terminal.counted([row["status"] for row in rows]))
     if any(outcome.failed for outcome in outcomes):
@@ -236,7 +227,7 @@ def print_outcome(outcome: "RunOutcome") -> None:
 @as_json
 @click.pass_context
 def runs(context: click.Context, /, store: str, as_json: bool, **only: str | None) -> None:
-    """List the runs, or: show one, check all checksums, make one table of all."""
+    """List the runs; or show one, check all checksums, repair what is damaged, or make one table of all."""
     if context.invoked_subcommand is None:
         show_runs(options.checked_store(store), as_json, only)
     else:

@@ -187,7 +187,7 @@ def right_answers(
     device, named = device_of(model), {"scale": length} if takes(model, "scale") else {}
     rows, right = rows_within(memory, model, task.length(length)), []
     with evaluating(model), torch.inference_mode():
-        for first, last in placed(model, samples):
+        for first, last in by_placement(model, samples):
             for start in range(first, last, rows):
                 end = min(start + rows, last)
                 block = Batch(*(x[start:end] for x in (drawn.tokens, drawn.answer_mask, drawn.scale)))
@@ -195,7 +195,7 @@ def right_answers(
     return torch.cat(right)
 
 
-def placed(model: Model, samples: int) -> Iterator[tuple[int, int]]:
+def by_placement(model: Model, samples: int) -> Iterator[tuple[int, int]]:
     """The instances, from first to last, that share a placement of positions; the model uses it meanwhile.
 
     A scheme with several random placements is averaged over them: each has its share of the instances.

@@ -44,7 +44,8 @@ SHA256 = optional(
 )
 WORDS = optional(text(1 << 20))
 MANIFEST_RULE = record("manifest", {"format": whole(1)}, loose=True)
-ENTRIES_RULE = map_of(record("manifest's entry", {"sha256": SHA256}, {"before": SHA256}, loose=True))
+ENTRY = record("manifest's entry", {"sha256": SHA256}, {"before": SHA256}, loose=True)
+ENTRIES_RULE = record("manifest", {"files": map_of(ENTRY)}, loose=True)
 STATUS_RULE = record(
     "status",
     {"status": one_of(*get_args(State))},
@@ -218,7 +219,7 @@ class Run:
         if (known := listed["format"]) > FORMAT:
             newer = f"it has format {known}, and this version knows formats up to {FORMAT}"
             raise UserError(f"run '{self.id}' was made by a newer version of lengthlens: {newer}")
-        entries: dict[str, Any] = self._ruled(MANIFEST, listed.get("files"), ENTRIES_RULE)
+        entries: dict[str, Any] = self._json(MANIFEST, data, ENTRIES_RULE)["files"]
         for name in entries:
             if "/" in name or name in (".", ".."):
                 raise self.damaged(MANIFEST, f"names a file outside of the run: {shown(name)}")
@@ -247,12 +248,6 @@ class Run:
     def _json(self, name: str, data: bytes, rule: Rule | None = None) -> Any:
         try:
             return parse_json(data, "it", rule)
-        except UserError as error:
-            raise self.damaged(name, f"cannot be understood: {error}") from None
-
-    def _ruled(self, name: str, value: Any, rule: Rule) -> Any:
-        try:
-            return rule(value, "it")
         except UserError as error:
             raise self.damaged(name, f"cannot be understood: {error}") from None
 
@@ -370,8 +365,11 @@ class Run:
         for name, entry in sorted(manifest.items()):
             if wrong := self._wrong(name, entry):
                 found[name] = wrong
-        if torn := sum(read_line(line, k) is None for k, line in enumerate(self._lines_if_readable(found))):
-            found[LOG] = f"has {torn} line{'s' if torn > 1 else ''} that cannot be read"
+        try:
+            if torn := sum(read_line(line, k) is None for k, line in enumerate(self._log_lines())):
+                found[LOG] = f"has {torn} line{'s' if torn > 1 else ''} that cannot be read"
+        except files.StorageError as error:
+            found[LOG] = f"cannot be read ({error})"
         if CONFIG not in manifest and manifest:
             found.setdefault(CONFIG, "is missing")
         with files.attempt("look at", self.path):
@@ -401,13 +399,6 @@ class Run:
             if (now := self.manifest().get(name)) == entry:  # else someone wrote it meanwhile
                 return "is missing" if checksum is None else DIFFERS
             entry = now
-
-    def _lines_if_readable(self, found: dict[str, str]) -> list[bytes]:
-        try:
-            return self._log_lines()
-        except files.StorageError as error:
-            found[LOG] = f"cannot be read ({error})"
-            return []
 
 
 def step_file(step: int) -> str:

@@ -224,12 +224,8 @@ def facts_of(run: Run) -> tuple[Facts, bool]:
 def listed(run: Run) -> dict[str, Any]:
     """The row of a run in a listing."""
     try:
-        lacking, status = None, dict(vars(run.status()))
-        try:
-            choices: Any = vars(run.config)
-        except PluginError as error:
-            choices, lacking = run.read_json(CONFIG), str(error)
-        about = {name: choices[name] for name in ("task", "scheme", "seed")}
+        choices, lacking = stored_choices(run)
+        about, status = {name: choices[name] for name in ("task", "scheme", "seed")}, asdict(run.status())
         status["reason"] = lacking or status["reason"]
     except UserError as error:
         about, status = dict.fromkeys(("task", "scheme", "seed")), dict.fromkeys(f.name for f in fields(Status))
@@ -296,19 +292,13 @@ def repair(run: Run, *, dry_run: bool = False) -> list[Repair]:
         try:
             damage = run.damage()
         except StorageError as error:
-            damage = {STATUS if sound_manifest(run) else MANIFEST: str(error)}
+            damage = {MANIFEST: str(error)}
         if broken := next((name for name in TRUSTED if name in damage), None):
             remedy = f"the whole run is set aside: {how_to_make(run)}"
             if not dry_run:
                 set_aside(run.path, run.path.parent / ASIDE)
             return [Repair(run.id, broken, damage[broken], remedy)]
         return [mended(run, name, wrong, dry_run) for name, wrong in damage.items()]
-
-
-def sound_manifest(run: Run) -> bool:
-    with suppress(StorageError):
-        return bool(run.manifest())
-    return False
 
 
 def mended(run: Run, name: str, wrong: str, dry_run: bool) -> Repair:

@@ -129,7 +129,12 @@ class Trainer:
         self.model.pos_embed.anneal(self.step / self.end)
         lower = self.config.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if lower else nullcontext():
-            loss = self._loss(batch)
+            if self.compiled is None:
+                loss = answer_loss(self.model(batch.tokens, scale_of(batch)), batch, self.config.label_smoothing)
+            else:
+                first = answer_start(batch)
+                inputs, limit = loss_inputs(self, batch, first, batch.tokens.shape[1])
+                loss = self.compiled({n: sent(value, self.device) for n, value in inputs.items()}, first, limit)
         price = None if self.condensed else self.model.pos_embed.penalty()
         found = torch.autograd.grad(loss if price is None else loss + price, self.parameters, allow_unused=True)
         gradients = [None if each is None else each.contiguous() for each in found]  # the fused AdamW ignores strides
@@ -138,14 +143,6 @@ class Trainer:
         self.optimizer.step()
         self.step += 1
         return loss.detach()
-
-    def _loss(self, batch: Batch) -> Tensor:
-        if self.compiled is None:
-            return answer_loss(self.model(batch.tokens, scale_of(batch)), batch, self.config.label_smoothing)
-        first = answer_start(batch)
-        inputs, limit = loss_inputs(self, batch, first, batch.tokens.shape[1])
-        loss: Tensor = self.compiled({n: sent(value, self.device) for n, value in inputs.items()}, first, limit)
-        return loss
 
     def draw(self) -> Batch:
         """Instances of one scale, or of one for each row, drawn on the CPU so that every device sees the same."""

@@ -6,7 +6,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -118,8 +118,8 @@ def train(
     >>> trained.status.status, trained.status.steps
     ('not-converged', 2)
     """
-    listeners, wanted_steps = list(reports), kept_steps(config, keep)
-    if wanted_steps and (store is None or config.imported):
+    listeners, steps = list(reports), kept_steps(config, keep)
+    if steps and (store is None or config.imported):
         why = "it was imported: its training is not known here" if config.imported else "there is no store: give one"
         raise UserError(f"run '{config.id}' cannot keep checkpoints, since {why}")
     if config.imported and (store is None or not store.run(config).status().finished):
@@ -127,9 +127,30 @@ def train(
     refuse_too_large(config)
     if check:
         require_sound(config)
-    wanted = (sys.stderr.isatty() or "ipykernel" in sys.modules) and not listeners if progress is None else progress
-    with progress_bar(config) if wanted else nullcontext() as bar:
-        return _trained(config, store, [*listeners, *([bar] if bar else [])], checkpoint_seconds, wait, wanted_steps)
+    with ExitStack() as held:
+        if (sys.stderr.isatty() or "ipykernel" in sys.modules) and not listeners if progress is None else progress:
+            listeners.append(held.enter_context(progress_bar(config)))
+        run = None if store is None else store.create(config, wait)
+        if run is not None:
+            held.enter_context(run.locked(wait))
+        held.enter_context(cpu_threads(config.threads))
+        held.enter_context(arithmetic(config.deterministic, config.tf32))
+        if run is None:
+            trainer, start = Trainer(config), time.monotonic()
+            for _ in _advances(trainer, listeners):
+                pass
+            status = replace(outcome(trainer)[0], seconds=round(time.monotonic() - start, 3))
+            return Trained(config, status, trainer.model.eval() if status.has_model else None)
+        if not run.status().finished:
+            Session(run, checkpoint_seconds, steps).train(config, listeners)
+        elif not any(event["event"] == FINISH for event in run.events()):
+            run.log(FINISH, step=run.status().steps)  # the last session was killed before it could
+        if run.has(CHECKPOINT):
+            run.remove(CHECKPOINT)
+        if missing := [step for step in steps if step not in run.checkpoints and step <= run.status().steps]:
+            keep_again(run, config, missing)
+    status = run.status()
+    return Trained(config, status, run.model() if status.has_model else None, run)
 
 
 def kept_steps(config: RunConfig, keep: Iterable[int]) -> list[int]:
@@ -163,36 +184,6 @@ def progress_bar(config: RunConfig) -> Iterator[Report]:
             bar.refresh()
 
         yield report
-
-
-def _trained(
-    config: RunConfig,
-    store: RunStore | None,
-    listeners: list[Report],
-    checkpoint_seconds: float,
-    wait: bool,
-    keep: list[int],
-) -> Trained:
-    """What `train` gives, once it is known who is told."""
-    if store is None:
-        with cpu_threads(config.threads), arithmetic(config.deterministic, config.tf32):
-            trainer, start = Trainer(config), time.monotonic()
-            for _ in _advances(trainer, listeners):
-                pass
-            status = replace(outcome(trainer)[0], seconds=round(time.monotonic() - start, 3))
-        return Trained(config, status, trainer.model.eval() if status.has_model else None)
-    run = store.create(config, wait)
-    with run.locked(wait), cpu_threads(config.threads), arithmetic(config.deterministic, config.tf32):
-        if not run.status().finished:
-            Session(run, checkpoint_seconds, keep).train(config, listeners)
-        elif not any(event["event"] == FINISH for event in run.events()):
-            run.log(FINISH, step=run.status().steps)  # the last session was killed before it could
-        if run.has(CHECKPOINT):
-            run.remove(CHECKPOINT)
-        if missing := [step for step in keep if step not in run.checkpoints and step <= run.status().steps]:
-            keep_again(run, config, missing)
-    status = run.status()
-    return Trained(config, status, run.model() if status.has_model else None, run)
 
 
 def train_stacked(

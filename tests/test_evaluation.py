@@ -109,7 +109,7 @@ def test_evaluation_leaves_the_model_in_its_mode(model: HookedModel) -> None:
 def test_bad_requests_are_refused(model: HookedModel) -> None:
     with pytest.raises(UserError, match="samples"):
         exact_match(model, TASKS["copy"], [2], samples=0)
-    with pytest.raises(UserError, match="scale 0"):
+    with pytest.raises(UserError, match="n = 0"):
         exact_match(model, TASKS["copy"], [0], samples=1)
     for text in ("", "much", "-1G", "0", "5X"):
         with pytest.raises(UserError, match="memory"):
