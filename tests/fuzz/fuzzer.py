@@ -40,7 +40,7 @@ from lengthlens import files  # noqa: E402
 from lengthlens.analyses.table import BLANK, SIGNATURE, read_study, signed  # noqa: E402
 from lengthlens.cli import main as lengthlens_command  # noqa: E402
 from lengthlens.errors import UserError  # noqa: E402
-from lengthlens.models import pretrained  # noqa: E402
+from lengthlens.models import saved  # noqa: E402
 from lengthlens.models.checkpoints import read_checkpoint, token_ids  # noqa: E402
 from lengthlens.models.config import ModelConfig  # noqa: E402
 from lengthlens.models.interop import hooked_fields  # noqa: E402
@@ -141,8 +141,8 @@ class Attack:
         config = self.path.parent / "config.json"
         header = json.loads(config.read_bytes())
         weights = self.path.read_bytes()
-        values = pretrained.ModelConfig.from_dict(header["config"])
-        config.write_text(pretrained.render(values, weights))
+        values = saved.ModelConfig.from_dict(header["config"])
+        config.write_text(saved.render(values, weights))
 
     def readings(self) -> Iterator[str]:
         """All that reads the file; the sentence of each refusal."""
@@ -160,7 +160,7 @@ class Attack:
         if path.parent.parent.name == "runs":
             return self.run_readers(Run(path.parent))
         if path.parent.name == "model":
-            return [lambda: pretrained.load_saved(path.parent)]
+            return [lambda: saved.load_saved(path.parent)]
         if path.parent.name == "imported":
             return [lambda: token_ids(found := read_checkpoint(path.parent), TASKS["copy"]) and found.model()]
         if path.parent.name == "exported":
