@@ -169,7 +169,7 @@ def scale_of(task: Task) -> None:
         for tokens in (every, every[:, : task.prompt_length(n)]):
             told = called("scale_of", task.scale_of, tokens, where=f"on '{task.render(tokens[0])}'")
             for row in (told != n).nonzero().flatten().tolist()[:1]:
-                wrong = f"'{task.render(tokens[row])}' is of scale {n}, and it says {int(told[row])}"
+                wrong = f"'{task.render(tokens[row])}' is of n = {n}, and it says {int(told[row])}"
                 raise BreachError("scale_of", wrong)
 
 
@@ -205,9 +205,9 @@ def draws(task: Task) -> None:
 def mixed(task: Task) -> None:
     """Rows of different sizes, padded at the end, are told apart."""
     wanted = list(reversed(sizes_of(task)))[:3]
-    batch = called("sample", task.sample, wanted, generator=seeded(), where=f"at scales {wanted}")
+    batch = called("sample", task.sample, wanted, generator=seeded(), where=f"at n = {wanted}")
     told = called("scale_of", task.scale_of, batch.tokens, where="on padded rows").tolist()
-    demand(told == wanted, "scale_of", f"padded rows are of scales {wanted}, and it says {told}")
+    demand(told == wanted, "scale_of", f"padded rows are of n = {wanted}, and it says {told}")
 
 
 def devices(task: Task) -> None:

@@ -272,42 +272,10 @@ class EvenOdd(PositionScheme):
         return self.table[layer][:, positions.distance(queries) % 2].transpose(0, 1)
 
 
-class Thirds(EvenOdd):
-    def phi(self, query_pos, key_pos, scale):
-        return ((query_pos - key_pos + 0 * scale) % 3)[..., None]
-
-
-class Fractions(EvenOdd):
-    def phi(self, query_pos, key_pos, scale):
-        return (query_pos - key_pos + 0 * scale)[..., None] / 2
-
-
-class Flat(EvenOdd):
-    def score(self, layer, positions, queries, q, k):
-        return self.table[layer][:, positions.distance(queries)[0] % 2]
-
-
-class Whole(EvenOdd):
-    def score(self, layer, positions, queries, q, k):
-        every = slice(0, positions.tokens.shape[1])
-        return self.table[layer][:, positions.distance(every) % 2].transpose(0, 1)
-
-
 class Idle(EvenOdd):
     def __init__(self, sizes, options, task):
         super().__init__(sizes, options, task)
         self.spare = nn.Parameter(torch.zeros(3))
-
-
-class Prophet(EvenOdd):
-    def score(self, layer, positions, queries, q, k):
-        last = positions.tokens[:, -1].float()[:, None, None, None]
-        return super().score(layer, positions, queries, q, k) + last
-
-
-class Unasked(EvenOdd):
-    def score(self, layer, positions, queries, q, k):
-        return super().score(layer, positions, queries, q, k) + positions.scale[:, None, None, None]
 
 
 class OneScale(EvenOdd):
@@ -320,16 +288,47 @@ class OneScale(EvenOdd):
         return torch.stack(torch.broadcast_tensors((query_pos - key_pos) % 2, scale), -1)
 
 
+def changed(base, **methods):
+    """The class with other methods; each gets the object first, as ever."""
+    return type("Changed", (base,), methods)
+
+
+def thirds(scheme, query_pos, key_pos, scale):
+    return ((query_pos - key_pos + 0 * scale) % 3)[..., None]
+
+
+def fractions(scheme, query_pos, key_pos, scale):
+    return (query_pos - key_pos + 0 * scale)[..., None] / 2
+
+
+def flat(scheme, layer, positions, queries, q, k):
+    return scheme.table[layer][:, positions.distance(queries)[0] % 2]
+
+
+def whole(scheme, layer, positions, queries, q, k):
+    every = slice(0, positions.tokens.shape[1])
+    return scheme.table[layer][:, positions.distance(every) % 2].transpose(0, 1)
+
+
+def prophet(scheme, layer, positions, queries, q, k):
+    last = positions.tokens[:, -1].float()[:, None, None, None]
+    return EvenOdd.score(scheme, layer, positions, queries, q, k) + last
+
+
+def unasked(scheme, layer, positions, queries, q, k):
+    return EvenOdd.score(scheme, layer, positions, queries, q, k) + positions.scale[:, None, None, None]
+
+
 @pytest.mark.parametrize(
     ("scheme", "method", "example"),
     [
-        (Thirds, "phi", "(query 0, key 0) at n = 1 and (query 3, key 0) at n = 1 have one code"),
-        (Fractions, "phi", "torch.float32"),
-        (Flat, "score", "must give [1 or row, 1 or head, query, key]"),
-        (Whole, "score", "keys run from 0 to 0"),
+        (changed(EvenOdd, phi=thirds), "phi", "(query 0, key 0) at n = 1 and (query 3, key 0) at n = 1 have one code"),
+        (changed(EvenOdd, phi=fractions), "phi", "torch.float32"),
+        (changed(EvenOdd, score=flat), "score", "must give [1 or row, 1 or head, query, key]"),
+        (changed(EvenOdd, score=whole), "score", "keys run from 0 to 0"),
         (Idle, "__init__", "parameter 'spare'"),
-        (Prophet, "score", "the last token changes"),
-        (Unasked, "score", "(positions.scale is None unless the class says uses_scale = True)"),
+        (changed(EvenOdd, score=prophet), "score", "the last token changes"),
+        (changed(EvenOdd, score=unasked), "score", "(positions.scale is None unless the class says uses_scale = True)"),
         (OneScale, "score", "is treated otherwise on rows of scales"),
     ],
 )
@@ -356,27 +355,8 @@ class Echo(Task):
         return Circuit.of(Operator("copy", 1, lambda token: "$" if token == "=" else token), scale + k, k)
 
 
-class Twice(Echo):
-    symbols = ("a", "a")
-
-
-class Short(Echo):
-    def answer(self, inputs, scale):
-        return inputs[:, 1:]
-
-
-class Floats(Echo):
-    def answer(self, inputs, scale):
-        return inputs.float()
-
-
-class Other(Echo):
-    def answer(self, inputs, scale):
-        return 1 - inputs
-
-
 class Shifting(Echo):
-    """One name for a function that changes with the scale."""
+    """One name for a function that changes with the size."""
 
     def answer(self, inputs, scale):
         return (inputs + scale) % 2
@@ -387,41 +367,23 @@ class Shifting(Echo):
         return Circuit.of(turn, scale + k, k)
 
 
-class Guessing(Echo):
-    def scale_of(self, tokens):
-        return torch.full((len(tokens),), 1)
-
-
-class Hidden(Echo):
-    def prompt(self, inputs, scale):
-        return [1 - inputs, "="]
-
-
-class Careless(Echo):
-    def draw(self, scale, batch, generator, device):
-        return torch.randint(2, (batch, scale))
-
-
 @pytest.mark.parametrize(
     ("task", "method", "example"),
     [
-        (Twice, "symbols", "'a' is a token twice"),
-        (Short, "answer", "it gives the shape [3, 0], and [3, 1]"),
-        (Floats, "answer", "torch.float32"),
-        (Other, "circuit", "on '^ a =' it writes 'a $', and answer says 'b $'"),
+        (changed(Echo, symbols=("a", "a")), "symbols", "'a' is a token twice"),
+        (changed(Echo, answer=lambda _, x, n: x[:, 1:]), "answer", "it gives the shape [3, 0], and [3, 1]"),
+        (changed(Echo, answer=lambda _, x, n: x.float()), "answer", "torch.float32"),
+        (changed(Echo, answer=lambda _, x, n: 1 - x), "circuit", "on '^ a =' it writes 'a $', and answer says 'b $'"),
         (Shifting, "circuit", "operator 'turn' of ('a',)"),
-        (Guessing, "scale_of", "is of scale 2, and it says 1"),
-        (Hidden, "parse", "on '^ b ="),
-        (Careless, "draw", "the same generator gives other instances"),
+        (changed(Echo, scale_of=lambda _, x: torch.ones(len(x)).long()), "scale_of", "is of n = 2, and it says 1"),
+        (changed(Echo, prompt=lambda _, x, n: [1 - x, "="]), "parse", "on '^ b ="),
+        (changed(Echo, draw=lambda _, n, rows, *on: torch.randint(2, (rows, n))), "draw", "gives other instances"),
     ],
 )
 def test_a_task_that_breaks_its_contract(task: type[Task], method: str, example: str) -> None:
+    assert check_task(Echo()) == []
     found = check_task(task())
     assert any(each.method == method and example in each.what for each in found), found
-
-
-def test_sound_tasks_are_found_sound() -> None:
-    assert check_task(Echo()) == check_task(TASKS["multiplication-by-digit"]) == check_task(TASKS["sort"]) == []
 
 
 # -- Python as a way in ---------------------------------------------------------------------------------------------

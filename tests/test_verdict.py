@@ -161,12 +161,10 @@ def test_what_the_theory_says_of_parity():
     assert verdict("sort", "relative", 10, 40).verdict == "open"
 
 
-def test_declared_complexity_is_the_one_that_tasks_tells():
-    for name, task in TASKS.items():
-        found = verdict(task, "none", 4, 9, helps=False)
-        assert (found.src_declared_train, found.src_declared_test) == (src_declared(task, 4), src_declared(task, 9)), (
-            name
-        )
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_declared_complexity_is_that_of_the_task(task):
+    found = verdict(task, "none", 4, 9, helps=False)
+    assert (found.src_declared_train, found.src_declared_test) == (src_declared(task, 4), src_declared(task, 9))
 
 
 def test_verdict_as_json():
