@@ -329,7 +329,7 @@ def unasked(scheme, layer, positions, queries, q, k):
         (Idle, "__init__", "parameter 'spare'"),
         (changed(EvenOdd, score=prophet), "score", "the last token changes"),
         (changed(EvenOdd, score=unasked), "score", "(positions.scale is None unless the class says uses_scale = True)"),
-        (OneScale, "score", "is treated otherwise on rows of scales"),
+        (OneScale, "score", "is treated otherwise on rows of sizes"),
     ],
 )
 def test_a_scheme_that_breaks_its_contract(scheme: type[PositionScheme], method: str, example: str) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,31 +15,30 @@ from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.contract import Breach, BreachError, breaches, called, check_task, demand, other_device
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
-SCALES = (0, 1, 2, 3, 5, 9)  # tried, counted from the task's smallest
+BEYOND = (0, 1, 2, 3, 5, 9)  # sizes n that are tried, counted from the task's smallest
 ALIKE = 1e-3  # of the largest value: the rounding of sums over a few hundred terms stays far below
-PLACES = ("embed", "embed_qk", "rotate", "score", "factor")
-MIXED = (4, 2, 6)  # scales of a batch, above the smallest
+MIXED = (4, 2, 6)  # of a batch, above the smallest size
+
+Given = dict[tuple[str, int], Tensor]  # what a scheme gives, by method and layer
 
 
 def check_scheme(name: str, task: Task | None = None, options: dict[str, object] | None = None) -> list[Breach]:
     """Everything that a scheme does not keep to; empty for one that is sound.
 
     Declarations first; then shapes and types of what it adds, that a block of queries is a block of the whole, that
-    pairs with one code are treated alike, that every parameter is learned from, mixed scales and other devices.
+    pairs with one code are treated alike, that every parameter is learned from, mixed sizes and other devices.
     Without a `task` the first one that the scheme takes is used.
 
     >>> check_scheme("relative")
     []
     """
     spec = SchemeSpec.of(name, options)
-    declared = breaches(partial(declarations, spec.scheme))
-    trials = [] if declared else breaches(partial(building, spec, task))
-    if declared or trials:
-        return declared + trials
+    first = breaches(partial(declarations, spec.scheme)) or breaches(partial(building, spec, task))
+    if first:
+        return first
     trial = Trial(spec, task or taken_by(spec))
-    shaped = breaches(partial(shapes, trial))
-    looks = () if shaped else (codes, alike, blocks, gradients, mixed_scales, causal, devices)
-    return shaped + breaches(*(partial(look, trial) for look in looks))
+    looks = codes, alike, blocks, gradients, mixed_sizes, causal, devices
+    return breaches(partial(shapes, trial)) or breaches(*(partial(look, trial) for look in looks))
 
 
 class Trial(NamedTuple):
@@ -59,12 +57,12 @@ class Trial(NamedTuple):
                     parameter.data.add_(0.5 * torch.randn_like(parameter))
         return scheme
 
-    def scales(self) -> list[int]:
+    def sizes(self) -> list[int]:
         largest = self.task.max_scale or 10**6
-        return [self.task.min_scale + more for more in SCALES if self.task.min_scale + more <= largest]
+        return [n for n in (self.task.min_scale + more for more in BEYOND) if n <= largest]
 
-    def tokens(self, scale: int, rows: int = 1) -> Tensor:
-        return self.task.sample(scale, rows, torch.Generator().manual_seed(scale)).tokens
+    def tokens(self, n: int, rows: int = 1) -> Tensor:
+        return self.task.sample(n, rows, torch.Generator().manual_seed(n)).tokens
 
 
 def taken_by(spec: SchemeSpec) -> Task:
@@ -85,13 +83,10 @@ def building(spec: SchemeSpec, task: Task | None) -> None:
 
 def declarations(scheme: type[PositionScheme]) -> None:
     for name in ("name", "family", "summary", "relation_in_words"):
-        own = getattr(scheme, name, None)
-        demand(isinstance(own, str) and bool(own), name, f"it must be a text, not {own!r}")
-    for place in PLACES:
-        if place in scheme.acts():
-            break
-    else:
-        demand(SCHEMES.get(scheme.name) is None or scheme.family == "none", "score", "it acts in none of its places")
+        text = getattr(scheme, name, None)
+        demand(isinstance(text, str) and bool(text), name, f"it must be a text, not {text!r}")
+    known = SCHEMES.get(scheme.name) is not None and scheme.family != "none"
+    demand(bool(scheme.acts()) or not known, "score", "it acts in none of its places")
 
 
 def content(rows: int, length: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
@@ -102,24 +97,35 @@ def content(rows: int, length: int, device: str = "cpu") -> tuple[Tensor, Tensor
 
 
 def given(
-    scheme: PositionScheme, positions: Positions, q: Tensor, k: Tensor, rows: slice, where: str
-) -> Iterator[tuple[str, Tensor]]:
-    """Whatever the scheme gives for a block of queries, by method; rotations as their dot products [row, head, q, k]"""
-    for place in ("embed", "embed_qk"):
-        found = _asked(scheme, place, positions, where=where)
-        if found is not None:
-            yield place, found
+    scheme: PositionScheme,
+    tokens: Tensor,
+    n: int | Tensor,
+    where: str,
+    queries: slice | None = None,
+    qk: tuple[Tensor, Tensor] | None = None,
+) -> Given:
+    """Whatever the scheme gives for a block of queries of these tokens; rotations as their dot products.
+
+    Vectors are [1|row, pos, d_model], all else [1|row, 1|head, query, key].
+    """
+    rows, length = tokens.shape
+    scale = torch.full((rows,), n, device=tokens.device) if isinstance(n, int) else n
+    positions: Positions = called("positions", scheme.positions, tokens, scale, where=where)
+    q, k = qk or content(rows, length, str(tokens.device))
+    queries = queries or slice(0, length)
+    found = {(place, 0): _asked(scheme, place, positions, where=where) for place in ("embed", "embed_qk")}
     if "rotate" in scheme.acts():
         q, k = (called("rotate", scheme.rotate, x, positions, where=where) for x in (q, k))
-        yield "rotate", torch.einsum("bqhd,bkhd->bhqk", q[:, rows], k[:, : rows.stop])
+        found["rotate", 0] = torch.einsum("bqhd,bkhd->bhqk", q[:, queries], k[:, : queries.stop])
     for layer in range(SIZES.n_layers):
-        score = _asked(scheme, "score", layer, positions, rows, q[:, rows], k[:, : rows.stop], where=where)
-        factor = _asked(scheme, "factor", layer, positions, rows, where=where)
-        yield from ((place, value) for place, value in (("score", score), ("factor", factor)) if value is not None)
+        block = layer, positions, queries
+        found["score", layer] = _asked(scheme, "score", *block, q[:, queries], k[:, : queries.stop], where=where)
+        found["factor", layer] = _asked(scheme, "factor", *block, where=where)
+    return {place: value for place, value in found.items() if value is not None}
 
 
 def _asked(scheme: PositionScheme, method: str, *arguments: Any, where: str) -> Any:
-    """What a method gives; if it looks for a scale that it was not given, the breach says how to be given one."""
+    """What a method gives; if it looks for a size that it was not given, the breach says how to be given one."""
     try:
         return called(method, getattr(scheme, method), *arguments, where=where)
     except BreachError as wrong:
@@ -129,18 +135,18 @@ def _asked(scheme: PositionScheme, method: str, *arguments: Any, where: str) -> 
         raise BreachError(method, f"{wrong.breach.what} ({hint})") from wrong
 
 
-def placed(scheme: PositionScheme, tokens: Tensor, scale: Tensor | None, where: str) -> Positions:
-    return called("positions", scheme.positions, tokens, scale, where=where)  # type: ignore[no-any-return]
+def seen(found: Given) -> Given:
+    """The same without what follows a query: vectors as they are, and 0 at later keys."""
+    return {place: value if place[0].startswith("embed") else value.tril() for place, value in found.items()}
 
 
 def shapes(trial: Trial) -> None:
-    """Shapes, finite numbers of the model's type, at short and longer inputs and on rows of several scales."""
+    """Shapes, finite numbers of the model's type, at short and longer inputs and on several rows."""
     scheme = trial.made()
-    for n in trial.scales():
+    for n in trial.sizes():
         tokens = trial.tokens(n, rows=3)
         length, where = tokens.shape[1], f"at n = {n} on three rows of {tokens.shape[1]} tokens"
-        positions = placed(scheme, tokens, torch.tensor([n, n, n]), where)
-        for place, value in given(scheme, positions, *content(3, length), slice(0, length), where):
+        for (place, _), value in given(scheme, tokens, n, where).items():
             embeds, heads = place.startswith("embed"), ((1, SIZES.n_heads), (length,), (length,))
             rest = ((length,), (SIZES.d_model,)) if embeds else heads
             words = "[1 or row, pos, d_model]" if embeds else "[1 or row, 1 or head, query, key]"
@@ -149,20 +155,20 @@ def shapes(trial: Trial) -> None:
             demand(fits, place, f"{where} it gives the shape {list(value.shape)}, and must give {words}")
             wrong = f"{where} it must give {torch.get_default_dtype()}, not {value.dtype}"
             demand(value.dtype == torch.get_default_dtype(), place, wrong)
-            seen = value if embeds else value.tril()
-            demand(bool(seen.isfinite().all()), place, f"{where} it gives numbers that are not finite")
+            finite = (value if embeds else value.tril()).isfinite().all()
+            demand(bool(finite), place, f"{where} it gives numbers that are not finite")
 
 
 def codes(trial: Trial) -> None:
     """φ gives whole numbers [*broadcast, component], each pair's own whichever way it is asked for."""
-    scheme, position, n = trial.made(), torch.arange(9), trial.scales()[-1]
-    scales = torch.tensor([trial.task.min_scale, n])
-    block = called("phi", scheme.phi, position[:, None], position, scales[:, None, None], where="for many pairs")
+    scheme, position, n = trial.made(), torch.arange(9), trial.sizes()[-1]
+    sizes = torch.tensor([trial.task.min_scale, n])
+    block = called("phi", scheme.phi, position[:, None], position, sizes[:, None, None], where="for many pairs")
     shaped = isinstance(block, Tensor) and not block.is_floating_point() and block.shape[:-1] == (2, 9, 9)
     is_now = f"{block.dtype} of shape {list(block.shape)}" if isinstance(block, Tensor) else repr(block)
-    demand(shaped, "phi", f"for scales [2, 1, 1], queries [9, 1] and keys [9] it gives {is_now}, not [2, 9, 9, code]")
+    demand(shaped, "phi", f"for sizes [2, 1, 1], queries [9, 1] and keys [9] it gives {is_now}, not [2, 9, 9, code]")
     for row, (i, j) in ((row, pair) for row in (0, 1) for pair in ((0, 0), (7, 2), (8, 8))):
-        one = called("phi", scheme.phi, *torch.tensor([i, j, int(scales[row])]), where=f"for the pair ({i}, {j})")
+        one = called("phi", scheme.phi, *torch.tensor([i, j, int(sizes[row])]), where=f"for the pair ({i}, {j})")
         alone, within = one.tolist(), block[row, i, j].tolist()
         demand(alone == within, "phi", f"the pair ({i}, {j}) has the code {alone} alone and {within} among others")
         said = called("describe", scheme.describe, tuple(alone), where=f"for the code {tuple(alone)}")
@@ -175,15 +181,14 @@ def alike(trial: Trial) -> None:
     if scheme.family == "contextual":
         return  # its codes speak of what content may decide, too
     first: dict[tuple[int, ...], tuple[Tensor, str]] = {}
-    for n in trial.scales():
+    for n in trial.sizes():
         tokens = trial.tokens(n)
-        length, where = tokens.shape[1], f"at n = {n}"
-        q, k = (x[:, :1].expand(1, length, -1, -1) for x in content(1, 1))
-        positions = placed(scheme, tokens, torch.tensor([n]), where)
-        query, key = torch.tril_indices(length, length)
+        query, key = torch.tril_indices(tokens.shape[1], tokens.shape[1])
+        q, k = (x.expand(1, tokens.shape[1], -1, -1) for x in content(1, 1))
         columns, names = [], []
-        for place, value in given(scheme, positions, q, k, slice(0, length), where):
-            parts = [value[0, query], value[0, key]] if place.startswith("embed") else [value[0][:, query, key].T]
+        for (place, _), value in given(scheme, tokens, n, f"at n = {n}", qk=(q, k)).items():
+            vectors = place.startswith("embed")
+            parts = [value[0, query], value[0, key]] if vectors else [value[0][:, query, key].T]
             columns += parts
             names += [place] * sum(part.shape[1] for part in parts)
         if not columns:
@@ -202,32 +207,28 @@ def alike(trial: Trial) -> None:
 
 def blocks(trial: Trial) -> None:
     """What a block of queries is given is that block of what all are given."""
-    scheme, n = trial.made(), trial.scales()[-1]
-    tokens = trial.tokens(n)
-    length = tokens.shape[1]
-    positions, (q, k) = placed(scheme, tokens, torch.tensor([n]), f"at n = {n}"), content(1, length)
-    whole = [*given(scheme, positions, q, k, slice(0, length), f"at n = {n}")]
+    scheme, n = trial.made(), trial.sizes()[-1]
+    tokens, (q, k) = trial.tokens(n), content(1, trial.tokens(n).shape[1])
+    length, whole = tokens.shape[1], given(scheme, tokens, n, f"at n = {n}", qk=(q, k))
     for start, stop in ((0, 1), (2, 5), (length - 1, length)):
         where = f"at n = {n}, for queries {start} to {stop - 1}"
-        seen = torch.arange(stop) <= torch.arange(start, stop)[:, None]
-        for (place, part), (_, every) in zip(given(scheme, positions, q, k, slice(start, stop), where), whole):
-            if not place.startswith("embed"):
-                wanted = every[:, :, start:stop, :stop]
+        for place, part in given(scheme, tokens, n, where, slice(start, stop), (q, k)).items():
+            if not place[0].startswith("embed"):
+                wanted = whole[place][:, :, start:stop, :stop]
                 shaped = part.shape[2:] == wanted.shape[2:]
-                demand(shaped, place, f"{where} it gives the shape {list(part.shape)}: keys run from 0 to {stop - 1}")
-                same = torch.allclose(part * seen, wanted * seen, atol=1e-4, rtol=1e-4)
-                demand(same, place, f"{where} it gives other numbers than for all queries at once")
+                demand(
+                    shaped, place[0], f"{where} it gives the shape {list(part.shape)}: keys run from 0 to {stop - 1}"
+                )
+                same = torch.allclose(part.tril(start), wanted.tril(start), atol=1e-4, rtol=1e-4)
+                demand(same, place[0], f"{where} it gives other numbers than for all queries at once")
 
 
 def gradients(trial: Trial) -> None:
-    """Every parameter has a gradient, and it is not zero everywhere."""
-    scheme, n = trial.made().train(), trial.scales()[-1]
-    tokens = trial.tokens(n, rows=2)
-    length, where = tokens.shape[1], f"at n = {n}, in training,"
-    positions, (q, k) = placed(scheme, tokens, torch.tensor([n, n]), where), content(2, length)
-    total = torch.zeros(())
-    for place, value in given(scheme, positions, q, k, slice(0, length), where):
-        total = total + (value if place.startswith("embed") else value.tril()).square().sum()
+    """Every parameter has a gradient, and it is finite."""
+    scheme, n = trial.made().train(), trial.sizes()[-1]
+    where = f"at n = {n}, in training,"
+    values = seen(given(scheme, trial.tokens(n, rows=2), n, where)).values()
+    total = sum((value.square().sum() for value in values), torch.zeros(()))
     if total.requires_grad:
         called("score", total.backward, where=where)
     for name, parameter in scheme.named_parameters():
@@ -235,68 +236,52 @@ def gradients(trial: Trial) -> None:
         demand(learned, "__init__", f"parameter '{name}' gets no finite gradient {where[:-1]}: nothing depends on it")
 
 
-def mixed_scales(trial: Trial) -> None:
-    """Rows of different scales in one batch are treated as each would be alone."""
+def mixed_sizes(trial: Trial) -> None:
+    """Rows of different sizes in one batch are treated as each would be alone."""
     scheme, task = trial.made(), trial.task
     if not scheme.uses_scale:
         return
-    scales = [task.min_scale + more for more in MIXED]
-    batch = task.sample(scales, generator=torch.Generator().manual_seed(0))
-    length, where = batch.tokens.shape[1], f"on rows of scales {scales}"
-    q, k = content(len(scales), length)
-    together = [*given(scheme, placed(scheme, batch.tokens, batch.scale, where), q, k, slice(0, length), where)]
-    for row, scale in enumerate(scales):
+    sizes = [task.min_scale + more for more in MIXED]
+    batch, where = task.sample(sizes, generator=torch.Generator().manual_seed(0)), f"on rows of sizes {sizes}"
+    q, k = content(*batch.tokens.shape)
+    together = seen(given(scheme, batch.tokens, batch.scale, where, qk=(q, k)))
+    for row, n in enumerate(sizes):
         one = slice(row, row + 1)
-        positions = placed(scheme, batch.tokens[one], batch.scale[one], f"at n = {scale}")
-        parts = given(scheme, positions, q[one], k[one], slice(0, length), f"at n = {scale}")
-        for (place, alone), (_, every) in zip(parts, together):
-            among = every[one] if len(every) > 1 else every
-            same = torch.allclose(alone.tril(), among.tril(), atol=1e-4, rtol=1e-4)
-            demand(same, place, f"the row of scale {scale} is treated otherwise {where} than alone")
+        alone = given(scheme, batch.tokens[one], batch.scale[one], f"at n = {n}", qk=(q[one], k[one]))
+        for place, value in seen(alone).items():
+            among = together[place][one] if len(together[place]) > 1 else together[place]
+            same = torch.allclose(value, among, atol=1e-4, rtol=1e-4)
+            demand(same, place[0], f"the row of size {n} is treated otherwise {where} than alone")
 
 
 def causal(trial: Trial) -> None:
-    """What is behind a query makes no difference to it, the scale being given."""
-    scheme, n = trial.made(), trial.scales()[-1]
-    tokens = trial.tokens(n)
-    length, last = tokens.shape[1], tokens.clone()
-    last[:, -1] = (last[:, -1] + 1) % len(trial.task.vocab)
-    (q, k), stop, scale = content(1, length), length - 1, torch.tensor([n])
-    both = [
-        [*given(scheme, placed(scheme, each, scale, f"at n = {n}"), q, k, slice(0, stop), f"at n = {n}")]
-        for each in (tokens, last)
-    ]
-    for (place, one), (_, other) in zip(*both):
-        one, other = (x[:, :stop] if place.startswith("embed") else x.tril() for x in (one, other))
-        same = torch.allclose(one, other, atol=1e-5)
-        demand(same, place, f"at n = {n} the last token changes what earlier positions get")
+    """What comes after a query makes no difference to it, the size being given."""
+    scheme, n = trial.made(), trial.sizes()[-1]
+    tokens, changed = trial.tokens(n), trial.tokens(n)
+    changed[:, -1] = (changed[:, -1] + 1) % len(trial.task.vocab)
+    stop = tokens.shape[1] - 1
+    one, other = (seen(given(scheme, each, n, f"at n = {n}", slice(0, stop))) for each in (tokens, changed))
+    for place, value in one.items():
+        earlier = (slice(None), slice(0, stop)) if place[0].startswith("embed") else ...
+        same = torch.allclose(value[earlier], other[place][earlier], atol=1e-5)
+        demand(same, place[0], f"at n = {n} the last token changes what earlier positions get")
 
 
 def devices(trial: Trial) -> None:
     """Nothing is made on the CPU for tokens that are elsewhere; tried on a device without storage."""
+    n = trial.sizes()[-1]
     try:
         scheme = trial.made("meta")
     except Exception:
         return  # it looks at numbers while it is made
-    n = trial.scales()[-1]
-    tokens = trial.tokens(n, rows=2).to("meta")
-    length = tokens.shape[1]
-    q, k = content(2, length, "meta")
-
-    def all_places() -> None:
-        positions = scheme.positions(tokens, torch.tensor([n, n], device="meta"))
-        for place, value in given(scheme, positions, q, k, slice(0, length), "on another device"):
-            demand(value.device.type == "meta", place, f"for tokens elsewhere it gives a tensor on '{value.device}'")
-
     try:
-        all_places()
+        for (place, _), value in given(scheme, trial.tokens(n, rows=2).to("meta"), n, "on another device").items():
+            demand(value.device.type == "meta", place, f"for tokens elsewhere it gives a tensor on '{value.device}'")
     except BreachError as error:
         cause = error.__cause__
         if cause is None:
             raise
         other_device(error.breach.method, partial(raising, cause), "meta")
-    except Exception:
-        return
 
 
 def raising(error: BaseException) -> None:

@@ -6,7 +6,7 @@ Nothing is written by hand for a task: the codes follow from ``task.circuit(n)``
 import hashlib
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -24,8 +24,7 @@ from lengthlens.tasks.task import circuit_of
 
 OTHER = 0
 ROLES = "roles"
-TABLE_TUPLES = 8  # scales of each size whose roles have a row in the table, where scales are tuples
-KEPT_SCALES = 512  # whose pairs are kept in memory, all up to n = 40 if sizes are tuples
+TABLE_TUPLES = 8  # tuples of each size n whose roles have a row in the table, where sizes are tuples
 
 
 class KeyRole(NamedTuple):
@@ -42,10 +41,11 @@ class Reads(NamedTuple):
     key: Tensor  # [read]
     role: Tensor  # [read], an index into `roles`
     roles: list[KeyRole]
+    slot_words: dict[str, tuple[str, ...]]  # of each operator
 
 
 class ReadPairs(NamedTuple):
-    """The pairs that are read at some scales, in the order of scale, query and key, each as a number, with its code."""
+    """The pairs that are read at some sizes n, in the order of n, query and key, each as a number, with its code."""
 
     scales: Ints  # [scale], in order
     width: int  # more than any position
@@ -58,10 +58,8 @@ class ReadPairs(NamedTuple):
 
 
 @remembered
-def circuit_and_reads(task: Task, scale: int) -> tuple[Circuit, Reads]:
-    """What every scheme for a task begins with, and what a verdict asks for again and again."""
-    circuit = circuit_of(task, scale)
-    return circuit, reads_of(circuit)
+def reads_at(task: Task, scale: int) -> Reads:
+    return reads_of(circuit_of(task, scale))
 
 
 def reads_of(circuit: Circuit) -> Reads:
@@ -93,7 +91,8 @@ def reads_of(circuit: Circuit) -> Reads:
     for group in np.flatnonzero(~one):
         several = KeyRole(names[circuit.operator[step[first[group]]]], tuple(slot[first[group] : last[group]].tolist()))
         role[group] = place.setdefault(several, len(place))
-    return Reads(torch.from_numpy(query[first]), torch.from_numpy(key[first]), torch.from_numpy(role), list(place))
+    pairs = (torch.from_numpy(query[first]), torch.from_numpy(key[first]), torch.from_numpy(role))
+    return Reads(*pairs, list(place), {operator.name: operator.slot_words for operator in circuit.operators[::-1]})
 
 
 class Ideal(PositionScheme):
@@ -134,20 +133,16 @@ class Ideal(PositionScheme):
         self.catalogue: dict[KeyRole, int] = {}
         drawn = torch.Generator(device="cpu").manual_seed(0)
         for scale in task.scales_up_to(max(options.table_scale, task.min_scale), TABLE_TUPLES, drawn):
-            circuit, reads = circuit_and_reads(task, scale)
-            self._learn_words(circuit)
+            reads = self.reads(scale)
+            self.slot_words = reads.slot_words | self.slot_words
             for role in reads.roles:
                 self.catalogue.setdefault(role, 1 + len(self.catalogue))
         self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, len(self.catalogue)))
 
-    def _learn_words(self, circuit: Circuit) -> None:
-        for operator in circuit.operators:
-            self.slot_words.setdefault(operator.name, operator.slot_words)
-
     def reads(self, scale: int) -> Reads:
         """The pairs that are read at an input size."""
         assert self.task is not None
-        return circuit_and_reads(self.task, scale)[1]
+        return reads_at(self.task, scale)
 
     def code_of(self, role: KeyRole) -> int:
         """The role's place in the table; beyond it, a number above all of those that depends on the role alone.
@@ -174,16 +169,16 @@ class Ideal(PositionScheme):
         return self.pairs
 
     def _pairs(self, scales: Ints) -> "ReadPairs":
-        assert self.task is not None
-        circuits = [circuit_of(self.task, scale) for scale in scales.tolist()]
-        width = 1 + max(int(circuit.query.max()) for circuit in circuits)  # no key is behind its query
-        circuit = Circuit.join(*(replace(own, query=k * width + own.query) for k, own in enumerate(circuits)))
-        reads = reads_of(circuit)
-        self._learn_words(circuit)
-        codes = np.array([self.code_of(role) for role in reads.roles], dtype=np.int64)
-        self.met |= {code: role for code, role in zip(codes.tolist(), reads.roles) if role not in self.catalogue}
-        query, key, role = (part.numpy() for part in reads[:3])
-        return ReadPairs(scales, width, query * width + key, codes[role])
+        reads = [self.reads(scale) for scale in scales.tolist()]
+        codes = []
+        for own in reads:
+            code = [self.code_of(role) for role in own.roles]
+            codes.append(np.array(code, dtype=np.int64)[own.role.numpy()])
+            self.met |= {at: role for at, role in zip(code, own.roles) if role not in self.catalogue}
+            self.slot_words = own.slot_words | self.slot_words
+        width = 1 + max(int(own.query.max()) for own in reads)  # no key is after its query
+        known = [(k * width + own.query) * width + own.key for k, own in enumerate(reads)]
+        return ReadPairs(scales, width, torch.cat(known).numpy(), np.concatenate(codes))
 
     def describe(self, code: Code) -> str:
         if code[0] == OTHER:
@@ -210,7 +205,9 @@ class Ideal(PositionScheme):
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         if ROLES in positions.cache:
-            return self._dense_bias(layer, positions.cache[ROLES][:, queries, : queries.stop], queries)
+            roles = positions.cache[ROLES][:, queries, : queries.stop]
+            bias = nn.functional.pad(self.table[layer], (1, 0))[:, roles].transpose(0, 1)
+            return bias if self.options.other == "each" else bias - self._pooled(roles > 0, queries)
         return positions.per_scale(lambda scales: self._bias(layer, positions, queries, scales))
 
     def on_the_host(self, positions: Positions) -> dict[Hashable, Tensor]:
@@ -223,11 +220,6 @@ class Ideal(PositionScheme):
             inside = reads.query < length
             roles[row, reads.query[inside], reads.key[inside]] = 1 + self._rows(reads)[inside]
         return {ROLES: roles}
-
-    def _dense_bias(self, layer: int, roles: Tensor, queries: slice) -> Tensor:
-        """[row, head, query, key] from [row, query, key]"""
-        bias = nn.functional.pad(self.table[layer], (1, 0))[:, roles].transpose(0, 1)
-        return bias if self.options.other == "each" else bias - self._pooled(roles > 0, queries)
 
     def _pooled(self, valued: Tensor, queries: slice) -> Tensor:
         """[row, 1, query, key] from [row, query, key]"""
@@ -285,4 +277,4 @@ class Ideal(PositionScheme):
 
     def named_lines(self, layout: Layout) -> list[Line]:
         """The sources of every step."""
-        return list(dict.fromkeys(source for stretch in layout.steps for source in stretch.sources))
+        return list(dict.fromkeys(source for steps in layout.steps for source in steps.sources))

@@ -330,35 +330,24 @@ class LearnedRelation(PositionScheme):
             found.append(LearnedEntry(layer, head, self.forms[form], value - self.options.window, gate, bias))
         return sorted(found, key=lambda entry: -abs(entry.bias))
 
-    def in_words(self, threshold: float = 0.5) -> str:
-        """What each head uses, a line each: "layer 0 head 1 attends to i−j = n (+6.31)"."""
-        return "\n".join(entry.in_words() for entry in self.entries(threshold)) or "no head uses any form"
-
     @torch.no_grad()
-    def prune_below(self, threshold: float = 0.5) -> "LearnedRelation":
+    def prune_below(self, threshold: float = 0.5) -> None:
         """Keep only what adds more than `threshold` to a score, or takes it away: in the bias and in the relation.
 
-        Softmax weights change by a factor of e^threshold at most for each (form, value) that goes. Returns itself.
+        Softmax weights change by a factor of e^threshold at most for each (form, value) that goes.
         """
         self.alive &= self.weights().abs() > threshold
-        return self
-
-    def prune_while(self, holds: Callable[[], bool], thresholds: Sequence[float] = THRESHOLDS) -> float | None:
-        """Prune at the largest threshold after which `holds()` is true, in-range accuracy for instance.
-
-        Returns that threshold; None if it holds after none of them, and then nothing is pruned.
-        """
-        before = self.alive.clone()
-        for threshold in sorted(thresholds, reverse=True):
-            self.prune_below(threshold)
-            if holds():
-                return threshold
-            self.alive.copy_(before)
-        return None
 
     def prune(self, unchanged: Callable[[], bool]) -> Relation:
         """First the largest threshold on what a (form, value) adds to a score, then whole forms, the weakest first."""
-        threshold = self.prune_while(unchanged) or 0.0
+        before = self.alive.clone()
+        for threshold in (*THRESHOLDS[::-1], 0.0):
+            self.alive.copy_(before)
+            if threshold == 0:
+                break
+            self.prune_below(threshold)
+            if unchanged():
+                break
         strength = self.weights().detach().abs().amax((0, 1, 3))
         for form in strength.argsort().tolist():
             kept = self.alive[:, :, form].clone()
@@ -566,40 +555,6 @@ def fields_at(task: Task, scale: int) -> Fields:
     return fields_in(example_of(task, scale)[None], torch.tensor(opening(task), device="cpu"), task.ids.get("=", -1))
 
 
-class AllFields:
-    """Those of the scales that were asked for last, one behind the other."""
-
-    def __init__(self, task: Task) -> None:
-        self.task, self.scales = task, np.zeros(0, dtype=np.int64)
-
-    def at(self, query: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
-        """Field, offset, fields of the prompt, place of the first start, and whether it is inside. [step, 1] each"""
-        numbers = scale.numpy()
-        place = np.searchsorted(self.scales, numbers)
-        if not len(self.scales) or (self.scales[np.minimum(place, len(self.scales) - 1)] != numbers).any():
-            self._ask(np.unique(numbers))
-            place = np.searchsorted(self.scales, numbers)
-        which = torch.from_numpy(place)
-        first, length = self.first[which], self.length[which]
-        inside = query < length
-        at = first + torch.where(inside, query, 0)
-        starts = first + which  # each scale has one more than it has positions
-        return tuple(part[:, None] for part in (self.field[at], self.offset[at], self.prompt[which], starts, inside))
-
-    def _ask(self, scales: Ints) -> None:
-        self.scales = scales
-        each = [fields_at(self.task, scale) for scale in self.scales.tolist()]
-        self.field, self.offset, self.start = (torch.cat([own[k][0] for own in each]) for k in range(3))
-        self.prompt = torch.cat([own.prompt for own in each])
-        self.length = torch.tensor([own.field.shape[1] for own in each], device="cpu")
-        self.first = self.length.cumsum(0) - self.length
-
-
-@remembered
-def all_fields(task: Task) -> AllFields:
-    return AllFields(task)
-
-
 class LearnedFields(LearnedRelation):
     """`lbpe` whose pointers count fields and offsets instead of positions, read off the marks among the tokens.
 
@@ -681,11 +636,18 @@ class LearnedFields(LearnedRelation):
 
     def keys_of(self, places: Tensor, query: Tensor, scale: Tensor) -> Tensor:
         """The same, [step, pointer], for queries and sizes [step, 1]; −1 after the instance."""
-        assert self.task is not None
-        fields = all_fields(self.task)
-        field, offset, prompt, first, inside = fields.at(query[:, 0], scale.expand_as(query)[:, 0])
-        about = prompt, lambda other: fields.start[first + other]
-        return torch.where(inside, _keys(field, offset, *about, *self._chosen(places, places.device)), -1)
+        task = self.task
+        assert task is not None
+        query, (sizes, which) = query[:, 0], torch.unique(scale.expand_as(query)[:, 0], return_inverse=True)
+        each = [fields_at(task, n) for n in sizes.tolist()]  # one after the other in what follows
+        field, offset, start = (torch.cat([own[k][0] for own in each]) for k in range(3))
+        prompt = torch.cat([own.prompt for own in each])
+        length = torch.tensor([own.field.shape[1] for own in each], device="cpu")
+        first, inside = length.cumsum(0) - length, query < length[which]
+        at = first[which] + torch.where(inside, query, 0)
+        starts = (first + torch.arange(len(each), device="cpu"))[which, None]  # each has one more than it has positions
+        known = field[at, None], offset[at, None], prompt[which, None], lambda other: start[starts + other]
+        return torch.where(inside[:, None], _keys(*known, *self._chosen(places, places.device)), -1)
 
     def _places(self, alive: Tensor) -> Tensor:
         """Where [*, form, value] is true anywhere, as places in [form·value]."""

@@ -294,10 +294,6 @@ class LearnedEntry(NamedTuple):
     gate: float
     bias: float
 
-    def in_words(self) -> str:
-        verb = "attends to" if self.bias > 0 else "avoids"
-        return f"layer {self.layer} head {self.head} {verb} {self.form.says(self.value)} ({self.bias:+.2f})"
-
 
 def read_form(text: str) -> Form:
     """The form that a text spells.

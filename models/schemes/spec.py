@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -127,7 +128,7 @@ class SchemeSpec:
             raise UserError(f"a scheme is a name or a table with a name, not {scheme!r}")
         name, said = named(scheme, options)
         given: dict[str, Any] = dict(said)
-        scaling = score_scaling if SCALING in _fields(name) else given.pop(SCALING, score_scaling)
+        scaling = score_scaling if SCALING in _about(name) else given.pop(SCALING, score_scaling)
         if scaling not in (None, *SCALINGS):
             raise unknown(f"option '{SCALING}' of scheme '{name}'", str(scaling), SCALINGS)
         filled: list[dict[str, Any]] = [asdict(each) for each in _filled(name, _kinds(name), given)]
@@ -175,8 +176,9 @@ class SchemeSpec:
     @property
     def label(self) -> str:
         """As tables and figures name it: with what is not the default. `parse` gives the same `SchemeSpec` again."""
-        usual, fields = SchemeSpec.of(self.name).options, _fields(self.name)
-        other = {key: _word(fields[key], value) for key, value in self.options.items() if usual[key] != value}
+        usual, about = SchemeSpec.of(self.name).options, _about(self.name)
+        words = {key: {text: word for word, text in about[key].get("names", {}).items()} for key in usual}
+        other = {key: words[key].get(value, value) for key, value in self.options.items() if usual[key] != value}
         other |= {} if self.score_scaling is None else {SCALING: self.score_scaling}
         return "/".join([self.name, *(f"{key}={value}" for key, value in other.items())])
 
@@ -186,8 +188,8 @@ class SchemeSpec:
         >>> sorted(SchemeSpec.of("ideal", {"other": "each"}).identity())
         ['table_scale']
         """
-        before = {name: field.metadata.get("before") for name, field in _fields(self.name).items()}
-        return {name: value for name, value in self.options.items() if before[name] is None or before[name] != value}
+        about = _about(self.name)
+        return {k: v for k, v in self.options.items() if about[k].get("before") is None or about[k]["before"] != v}
 
     def build(self, task: Task | None = None, sizes: Sizes | None = None) -> PositionScheme:
         """The scheme itself, for a network of these sizes.
@@ -272,10 +274,6 @@ def relation_of(relation: RelationLike) -> Relation:
     return SchemeSpec.parse(relation).build().relation()
 
 
-TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", NoneType: "none"}
-
-
 def _classes(name: str) -> tuple[type[PositionScheme], type[Wrapper] | None]:
     """What a name stands for: a scheme, and the wrapper around it."""
     prefix, colon, inner = name.partition(":")
@@ -285,11 +283,17 @@ def _classes(name: str) -> tuple[type[PositionScheme], type[Wrapper] | None]:
         return SCHEMES[name], None
     wrapper = WRAPPERS[prefix]
     if ":" in inner:  # twice the same would say nothing new
-        reason = "one wrapper at a time, since a scale counts tokens and random positions do not"
+        reason = "one wrapper at a time, since n counts tokens and random positions do not"
         raise UserError(f"scheme '{name}' makes no sense: {reason}")
     if (refusal := wrapper.refusal(SCHEMES[inner])) is not None:
         raise UserError(f"scheme '{name}' makes no sense: {refusal} (that is '{inner}')")
     return SCHEMES[inner], wrapper
+
+
+# -- options, read from values or texts ----------------------------------------------------------------------------
+
+TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", NoneType: "none"}
 
 
 def _kinds(name: str) -> list[type]:
@@ -297,75 +301,65 @@ def _kinds(name: str) -> list[type]:
     return [each.Options for each in _classes(name) if each is not None]
 
 
-def _fields(name: str) -> "dict[str, dataclasses.Field[Any]]":
-    return {field.name: field for kind in _kinds(name) for field in dataclasses.fields(kind)}
-
-
-def _word(field: "dataclasses.Field[Any]", value: Any) -> Any:
-    """A value, or its short name."""
-    return next((word for word, text in field.metadata.get("names", {}).items() if text == value), value)
+def _about(name: str) -> dict[str, Mapping[str, Any]]:
+    """What `option` says about each option of a scheme."""
+    return {field.name: field.metadata for kind in _kinds(name) for field in dataclasses.fields(kind)}
 
 
 @lru_cache(1024)
-def _types(kind: type) -> dict[str, Any]:
-    """The types of the options, by name."""
-    return get_type_hints(kind)
+def _fields(kind: type) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+    """The type of each option, and what `option` says about it."""
+    types = get_type_hints(kind)
+    return {field.name: (types[field.name], field.metadata) for field in dataclasses.fields(kind)}
 
 
-def _filled(name: str, kinds: Sequence[type], given: Mapping[str, Any]) -> list[Any]:
-    """The same, filled from values by name."""
-    fields = {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
-    for each in given:
-        if each not in fields:
-            raise unknown(f"option of scheme '{name}'", str(each), fields)
-    before = {each: field.metadata.get("before") for each, field in fields.items()}
-    if all(each in given for each, value in before.items() if value is None):  # stored when these were all
-        given = {each: value for each, value in before.items() if value is not None} | dict(given)
-    filled = []
-    for kind in kinds:
-        types = _types(kind)
-        filled.append(kind(**{key: _value(name, fields[key], types[key], given[key]) for key in types if key in given}))
-    return filled
+def _filled(scheme: str, kinds: Sequence[type], given: Mapping[str, Any]) -> list[Any]:
+    """Objects of these kinds, with the options that are given and the defaults of others."""
+    fields = {name: field for kind in kinds for name, field in _fields(kind).items()}
+    for name in given:
+        if name not in fields:
+            raise unknown(f"option of scheme '{scheme}'", str(name), fields)
+    before = {name: about["before"] for name, (_, about) in fields.items() if about.get("before") is not None}
+    if given.keys() >= fields.keys() - before.keys():  # stored when these were all
+        given = {**before, **given}
+    values = {
+        name: _value(f"option '{name}' of scheme '{scheme}'", *fields[name], value) for name, value in given.items()
+    }
+    return [kind(**{name: values[name] for name in _fields(kind) if name in values}) for kind in kinds]
 
 
-def _value(scheme: str, field: "dataclasses.Field[Any]", kind: Any, value: Any) -> Any:
+def _value(what: str, kind: Any, about: Mapping[str, Any], value: Any) -> Any:
     """The value as one of the types that `kind` allows, within its bounds; else a sentence that says what it may be."""
     if isinstance(value, str):
-        value = field.metadata.get("names", {}).get(value.strip(), value)
-    what = f"option '{field.name}' of scheme '{scheme}'"
+        value = about.get("names", {}).get(value.strip(), value)
     if get_origin(kind) is Literal:
         if value in get_args(kind):
             return value
         raise unknown(what, str(value), get_args(kind))
     allowed = get_args(kind) if get_origin(kind) is UnionType else (kind,)
-    low, high = field.metadata.get("at_least"), field.metadata.get("at_most")
+    low, high = about.get("at_least"), about.get("at_most")
     for one in allowed:
-        found, read = _as(one, value)
-        within = not isinstance(read, int | float) or ((low is None or read >= low) and (high is None or read <= high))
-        if found and within:
-            return read
+        with suppress(ValueError, OverflowError):
+            read = _read(one, value)
+            if not isinstance(read, int | float) or ((low is None or read >= low) and (high is None or read <= high)):
+                return read
     bounds = "" if high is None else f" of at most {high}"
     if low is not None:
         bounds = f" of at least {low}" if high is None else f" from {low} to {high}"
     raise UserError(f"{what} must be {' or '.join(KINDS[one] for one in allowed)}{bounds}, not {shown(value)}")
 
 
-def _as(kind: type, value: Any) -> tuple[bool, Any]:
-    """Whether the value can be read as this type, and what it then is."""
-    text = value.strip() if isinstance(value, str) else None
-    if kind is str:
-        return text is not None, value
-    if kind is NoneType:
-        return value is None or (text is not None and text.lower() == "none"), None
-    if kind is bool:
-        if text is not None:
-            return text.lower() in TRUTH, TRUTH.get(text.lower())
-        return isinstance(value, bool), value
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return False, None
-    try:
+def _read(kind: type, value: Any) -> Any:
+    """The value, or the text that stands for it, as this type; ValueError if it is none."""
+    text = value.strip().lower() if isinstance(value, str) else None
+    if kind is str and text is not None:
+        return value
+    if kind is NoneType and (value is None or text == "none"):
+        return None
+    if kind is bool and (isinstance(value, bool) or text in TRUTH):
+        return value if text is None else TRUTH[text]
+    if kind in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):
         number = kind(value)
-    except (ValueError, OverflowError):
-        return False, None
-    exact = text is not None or number == value  # 3.5 is no whole number, 3.0 is one
-    return exact and math.isfinite(number), number
+        if math.isfinite(number) and (text is not None or number == value):  # 3.5 is no whole number, 3.0 is one
+            return number
+    raise ValueError(value)

@@ -44,7 +44,13 @@ class Wrapper(PositionScheme):
     @classmethod
     def words(cls, scheme: type[PositionScheme]) -> str:
         """The relation in words, around a scheme."""
-        raise NotImplementedError
+        return scheme.relation_in_words
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return self.inner.phi(query_pos, key_pos, scale)
+
+    def describe(self, code: Code) -> str:
+        return self.inner.describe(code)
 
     @property
     def parts(self) -> list[PositionScheme]:
@@ -129,7 +135,7 @@ class Randomized(Wrapper):
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         if self.inner.family == "absolute":
-            return self.inner.phi(query_pos, key_pos, scale)
+            return super().phi(query_pos, key_pos, scale)
         return (query_pos - key_pos + 0 * scale)[..., None]
 
     @property
@@ -185,16 +191,6 @@ class Shifted(Wrapper):
         if scheme.family == "task-given":
             return "its position ids are already moved at random in training"
         return None if scheme.family == "absolute" else "where a sequence starts makes no difference to it"
-
-    @classmethod
-    def words(cls, scheme: type[PositionScheme]) -> str:
-        return scheme.relation_in_words
-
-    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return self.inner.phi(query_pos, key_pos, scale)
-
-    def describe(self, code: Code) -> str:
-        return self.inner.describe(code)
 
     def shared_relation(self) -> Relation | None:
         return DISTANCE
