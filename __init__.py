@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lengthlens.models.schemes.spec import SCHEMES
     from lengthlens.models.transformer import HookedModel, build
     from lengthlens.plugins.registry import register
-    from lengthlens.probes.certificate.certify import certify
+    from lengthlens.probes.certify import certify
     from lengthlens.probes.interchange import interchange_src, known_by
     from lengthlens.probes.lrc import measured_lrc
     from lengthlens.probes.network import prune
@@ -73,7 +73,7 @@ HOMES = {
     "readout_transfer": "probes.transfer",
     "invariance_index": "probes.probe",
     "prune": "probes.network",
-    "certify": "probes.certificate.certify",
+    "certify": "probes.certify",
     "surgery": "probes.surgery",
     "inspect": "inside.look",
     "heads": "inside.heads",

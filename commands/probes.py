@@ -15,7 +15,7 @@ from lengthlens.probes.schema import THRESHOLDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lengthlens.probes.certificate.certify import Certificate
+    from lengthlens.probes.certify import Certificate
     from lengthlens.runs.run import Run
     from lengthlens.runs.store import RunStore
 
@@ -127,16 +127,19 @@ def curve_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @click.command("certify")
 @click.argument("run", metavar="RUN")
 @click.option(
-    "--max-length", type=Whole(1, 10**9), default=1_000_000, show_default=True, help="The longest length to ask about."
+    "--max-length",
+    type=Whole(1, 10**9),
+    help="The longest n to ask about.  [default: 1000000 for a proof, 1000 for a test]",
 )
 @store_option
 @as_json
-def certify_command(run: str, max_length: int, store: "RunStore", as_json: bool) -> None:
-    """Give the largest length up to which leaked attention cannot change RUN's answers, or say why there is none.
+def certify_command(run: str, max_length: int | None, store: "RunStore", as_json: bool) -> None:
+    """Give the largest n up to which RUN's answers are proven to be right, or up to which a test found none wrong.
 
-    Read from the learned relation and the weights. A certificate is proven, or conditional on what it names.
+    A proof follows from the weights, for one layer of attention without norm and MLP. Of all other networks instances
+    are answered at lengths drawn evenly in log n: how many were wrong, and what follows, is said.
     """
-    from lengthlens.probes.certificate.certify import certify
+    from lengthlens.probes.certify import certify
 
     found = store.find(run)
     with stoppable("the certificate", kept=False), progress("certifying") as report:
@@ -149,31 +152,29 @@ def certify_command(run: str, max_length: int, store: "RunStore", as_json: bool)
 
 def show_certificate(run: str, certificate: "Certificate") -> None:
     """The certificate in words, and a table of what can leak: a row for each head, a column for each length."""
-    end = ", no limit found below" if certificate.limit else ""
-    headline = f"certified up to n = {certificate.length}{end} ({certificate.kind})"
-    if not certificate.length:
-        headline = f"no length is certified: {certificate.reason}"
-    click.echo(click.style(f"{run}: {headline}", bold=True))
+    click.echo(click.style(f"{run}: {certificate.headline}", bold=True))
+    settled = certificate.settled
     facts = {
-        "why not longer": "" if certificate.limit else certificate.reason,
-        "assumes": certificate.assumes,
-        "usual margin": "" if certificate.margin is None else f"{certificate.margin:.2f}",
-        "least margin": ", ".join(f"{worst:.2f} at n = {n}" for n, worst in certificate.worst.items()),
+        "why not longer": "" if certificate.limit or certificate.kind == "none" else certificate.reason,
+        "rests on": certificate.assumes,
+        "wrong": ", ".join(f"{wrong} of {certificate.tried[n]} at n = {n}" for n, wrong in certificate.failed.items()),
+        "why not proven": certificate.unproven,
+        "least lead": ", ".join(f"{worst:.2f} at n = {n}" for n, worst in certificate.worst.items()),
         "weakest step": certificate.weakest_step,
-        "weakest head": certificate.weakest_head,
-        "kinds of steps": f"none is new from n = {certificate.settled} on",
+        "kinds of steps": "" if settled is None else f"none is new from n = {settled} on",
     }
     for name, text in facts.items():
         if text:
             click.echo(f"{name}: {text}")
-    click.echo("\nattention that can leak to keys without a name at an answer token, at most (proven):")
     leaks: dict[str, dict[str, Any]] = {}
     for n, bounds in certificate.leak.items():
         for layer, heads in enumerate(bounds):
             for head, bound in enumerate(heads):
                 name = f"layer {layer} head {head}"
                 leaks.setdefault(name, {"head": name})[f"n={n}"] = bound
-    print_table(list(leaks.values()))
+    if leaks:
+        click.echo("\nattention that can leak to keys without a name at an answer token, at most (proven):")
+        print_table(list(leaks.values()))
 
 
 PROBE_COMMANDS = (probe, certify_command)

@@ -93,7 +93,7 @@ BEHIND = {  # classes that one derives from or is given, and that are no names o
     "lengthlens.runs.run": ("Run", "Status"),
     "lengthlens.runs.evaluation": ("Score",),
     "lengthlens.probes.probe": ("Probe",),
-    "lengthlens.probes.certificate.certify": ("Certificate",),
+    "lengthlens.probes.certify": ("Certificate",),
     "lengthlens.analyses.study": ("Study", "Finding"),
     "lengthlens.errors": ("UserError",),
 }

@@ -17,7 +17,7 @@ from lengthlens.analyses.table import read_study
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, plain_name, read_whole, sha256, write_whole
 from lengthlens.models.saved import CONFIG, WEIGHTS, download, is_local, render, upload
-from lengthlens.probes.certificate.certify import Certificate
+from lengthlens.probes.certify import Certificate
 from lengthlens.probes.table import FILE as PROBES
 from lengthlens.probes.table import stored
 from lengthlens.runs.config import RunConfig
@@ -51,12 +51,19 @@ LISTING_RULE = record(
 )
 
 
+EARLIER = "conditional"  # a kind of certificate that networks were found to break
 CERTIFICATE_RULE = record(
     "certificate",
-    {"length": whole(), "kind": one_of("proven", "conditional", "none"), "limit": truth(), "reason": text()}
-    | {"settled": whole(), "worst": map_of(real()), "leak": map_of(list_of(list_of(real())))}
-    | {"weakest_step": text(), "weakest_head": text()},
-    {"assumes": text(), "margin": optional(real()), "run": text()},
+    {"length": whole(), "kind": one_of("proven", "tested", "none", EARLIER), "limit": truth(), "reason": text()}
+    | {"worst": map_of(real()), "leak": map_of(list_of(list_of(real()))), "weakest_step": text()},
+    {
+        "assumes": text(),
+        "unproven": text(),
+        "settled": optional(whole()),
+        "error_bound": optional(real()),
+        "run": text(),
+    }
+    | {"tried": map_of(whole()), "failed": map_of(whole()), "margin": optional(real()), "weakest_head": text()},
 )
 
 
@@ -182,11 +189,17 @@ def of_run(run: Run, certificate: Certificate | None = None) -> Export:
 
 
 def read_certificate(data: bytes, what: str) -> Certificate:
-    """A certificate from the JSON that `lengthlens certify --json` prints."""
+    """A certificate from the JSON that `lengthlens certify --json` prints; one of an earlier kind claims nothing."""
     found = parse_json(data, what, CERTIFICATE_RULE)
-    for key in ("worst", "leak"):
-        found[key] = {read_whole_number(n, f"a length under {key} of {what}"): value for n, value in found[key].items()}
-    return Certificate(**{name: value for name, value in found.items() if name != "run"})
+    for key in ("worst", "leak", "tried", "failed"):
+        by_length = found.get(key, {}).items()
+        found[key] = {read_whole_number(n, f"a length under {key} of {what}"): value for n, value in by_length}
+    if found["kind"] == EARLIER:
+        reason = f"it was {EARLIER} up to n = {found['length']}, which is no longer claimed: make it again"
+        return Certificate(length=0, kind="none", limit=False, reason=reason)
+    return Certificate(
+        **{name: value for name, value in found.items() if name not in ("run", "margin", "weakest_head")}
+    )
 
 
 def _take_run(name: str, data: Mapping[str, bytes], store: RunStore, source: str) -> Run:
@@ -295,9 +308,9 @@ def run_card(run: Run, certificate: Certificate | None = None) -> str:
 def certificate_words(certificate: Certificate) -> str:
     if not certificate.length:
         return f"none. {certificate.reason}."
-    assumed = f" It assumes: {certificate.assumes}." if certificate.assumes else ""
+    rests = f" {certificate.assumes}." if certificate.assumes else ""
     end = "no longer length was asked about" if certificate.limit else certificate.reason
-    return f"{certificate.kind}, up to n = {certificate.length} ({end}).{assumed}"
+    return f"{certificate.kind}, up to n = {certificate.length} ({end}).{rests}"
 
 
 def study_card(name: str, table: pd.DataFrame, about: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from lengthlens.analyses.table import write_study
 from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.saved import save
-from lengthlens.probes.certificate.certify import certify
+from lengthlens.probes.certify import certify
 from lengthlens.probes.table import probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore

@@ -21,17 +21,18 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.models.schemes import PositionScheme
 from lengthlens.models.schemes.relation import MOST_FORMS
 from lengthlens.models.transformer import HookedModel
-from lengthlens.probes.certificate.kinds import Cuts, named_places
-from lengthlens.probes.certificate.places import GRAIN, NamedSteps
+from lengthlens.probes.step_kinds import GRAIN, NamedSteps, settling_of
 from lengthlens.tasks import Operator, Task
 from lengthlens.tasks.circuit import Layout
 from lengthlens.tasks.task import END
@@ -39,92 +40,62 @@ from lengthlens.tasks.task import END
 ROUNDS = 8  # of the iteration, which converges quadratically; a bound holds after any of them
 MOST_CASES = 100_000  # combinations of tokens that a step may read
 FINE = 1.002  # ratio of the ends of a range of positions that is not halved any more
-BLOCK = 4096  # steps that are compared at once
+MOST_STEPS = 300_000  # to look at, one by one: some seconds, and all of them up to n = 700 or so
 ELEMENTS = 1 << 22  # numbers that a bound is computed from at once: 32 MB
 
 
 @torch.no_grad()
-def leak_bound(model: HookedModel, task: Task, steps: NamedSteps, length: int) -> Tensor:
-    """An upper bound on the share of attention that goes to keys without a name, at any answer query of any instance of
-    scale `length`. [layer, head]
+def leak_bound(model: HookedModel, task: Task, layout: Layout, length: int) -> Tensor:
+    """An upper bound on the share of attention of the first layer that goes to keys without a name. [head]
 
-    `steps` are of all kinds that there are at `length`. At a query with token q let x be
-    the largest score of a symbol, and x + δ_m the least score of the named key m. There are fewer than i+2 other keys,
-    and all scores are multiplied by the temperature s(i), so the share is at most 1 / (1 + Σ_m e^{s(i)·δ_m} / (i+2)).
-    Each term is a power of i+2 under length-scaled scores, and falls with i otherwise: over the answer's queries it is
-    least at an end. Where other keys weigh together as one, and scores are not scaled, they have e^x at most, however
-    many they are: the number i+2 then stands only below named keys that are pooled themselves.
+    It holds at every answer query of every instance of input size `length`. At a query with token q let x be the
+    largest score of a symbol, and x + δ_m the least score of the named key m. There are fewer than i+2 other keys, and
+    all scores are multiplied by the temperature s(i), so the share is at most 1 / (1 + Σ_m e^{s(i)·δ_m} / (i+2)). Each
+    term is a power of i+2 under length-scaled scores, and falls with i otherwise: over the answer's queries it is least
+    at an end. Where other keys weigh together as one, and scores are not scaled, they have e^x at most, however many
+    they are: the number i+2 then stands only below named keys that are pooled themselves. Where other keys are one of
+    score 0, so is x.
 
-    In layer 0 scores are known from the tokens. Behind it, a norm leaves vectors of length √d_model, which bounds by
-    how much the scores of two keys can differ, and how large one can be; without a norm nothing does. Where other keys
-    are one of score 0, so is x.
+    In the first layer scores are known from the tokens. Of later layers nothing is said: a norm leaves vectors of
+    length √d_model, and the bound that follows from that alone is 1 in every trained network that was tried.
 
     Example: one head, no content, one named key with a bias of 5, no scaling, n = 100. The last query is i = 201; it
     attends to ``=``, and names ``^`` and itself, without a bias: at most 1 / (1 + (e⁵ + 1 + 1) / 203) = 0.57 leaks.
     """
-    ends = torch.tensor([task.prompt_length(length) - 1, task.length(length) - 2])
+    scheme, ends = model.pos_embed, torch.tensor([task.prompt_length(length) - 1, task.length(length) - 2])
+    steps = NamedSteps.of_size(scheme, task, settling_of(scheme, task, layout).alike(length), layout)
     heat, number = temperature(model, ends), torch.log(ends + 2.0)
     token, symbols = torch.arange(model.cfg.d_vocab), len(task.symbols)
     key, own = steps.named.key, steps.own[:, None]
     occurs = torch.where(own < 0, token < symbols, token == own)  # [query, token], at the query itself
     table = score_table(model)
-    lowest, highest = (table[..., :symbols].amin(-1)[:, None, :, None], table[..., :symbols].amax(-1)[:, None, :, None])
+    most, lowest = (part[:, None, :, None] for part in (table[..., :symbols].amax(-1), table[..., :symbols].amin(-1)))
     of_mark = table[:, :, steps.token.clamp(min=0)].transpose(1, 2)
-    score = torch.where((steps.token < 0)[:, None], lowest, of_mark)  # a symbol may be any
-    score = torch.where((key == steps.query[:, None])[:, None], table[:, token, token][:, None, :, None], score)
-    bounds = []
-    for layer in range(model.cfg.n_layers):
-        least, most = score, highest  # [head, query, token, name or 1]
-        pooled = steps.named.pooled[layer][:, :, None]
-        if layer > 0:
-            apart, size = (part[:, None, None, None] for part in score_range(model, layer))
-            least, most = (-size, torch.zeros(())) if model.pos_embed.means_others else (torch.zeros(()), apart)
-        if model.pos_embed.means_others:  # others have score 0
-            least, most = torch.where(pooled, 0.0, least), torch.zeros(())
-        gap = least + steps.named.bias[layer][:, :, None] - most
-        gap = gap.masked_fill((key < 0)[:, None], -math.inf)
-        # Whether a named key loses weight against the rest as that grows in number.
-        fades = (pooled if model.pos_embed.pools_others else torch.ones_like(pooled)).to(gap.dtype)
-        kept = (gap[..., None] * heat - fades[..., None] * number).amin(-1).exp().sum(-1)  # [head, query, token or 1]
-        bounds.append(torch.where(occurs, 1 / (1 + kept), 0.0).amax((1, 2)))
-    return torch.stack(bounds)
+    least = torch.where((steps.token < 0)[:, None], lowest, of_mark)  # a symbol may be any: [head, query, token, name]
+    least = torch.where((key == steps.query[:, None])[:, None], table[:, token, token][:, None, :, None], least)
+    pooled = steps.named.pooled[0][:, :, None]
+    if scheme.means_others:  # others have score 0
+        least, most = torch.where(pooled, 0.0, least), torch.zeros(())
+    gap = (least + steps.named.bias[0][:, :, None] - most).masked_fill((key < 0)[:, None], -math.inf)
+    # Whether a named key loses weight against the rest as that grows in number.
+    fades = (pooled if scheme.pools_others else torch.ones_like(pooled)).to(gap.dtype)
+    kept = (gap[..., None] * heat - fades[..., None] * number).amin(-1).exp().sum(-1)  # [head, query, token]
+    return torch.where(occurs, 1 / (1 + kept), 0.0).amax((1, 2))
 
 
 def temperature(model: HookedModel, position: Tensor) -> Tensor:
     """What the scores of a query at a position are multiplied by."""
     if model.config.score_scaling == "none":
-        return torch.ones(position.shape)
+        return torch.ones(position.shape, dtype=position.dtype if position.is_floating_point() else None)
     return torch.log(position + 2.0) / math.log(model.config.train_ctx + 2)
 
 
 def score_table(model: HookedModel) -> Tensor:
-    """Layer 0's score of every token as a key for every token as a query. [head, query token, key token]"""
+    """The first layer's score of every token as a key for every token as a query. [head, query token, key token]"""
     attn = model.layers[0].attn
     y = model.layers[0].ln1(model.embed.W_E)
     q, k = (torch.einsum("tm,hmd->htd", y, w) + b[:, None] for w, b in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K)))
     return q @ k.transpose(1, 2) / model.cfg.attn_scale
-
-
-def score_range(model: HookedModel, layer: int) -> tuple[Tensor, Tensor]:
-    """By how much the scores of two keys can differ at one query, at most, whatever the residual stream, and how large
-    a score can be, either sign. [head] each
-
-    Behind a norm, queries are q = yA + a and keys k = y'B + b with |y|, |y'| ≤ √d: |q·(k−k')| ≤ 2√d·(√d·‖ABᵀ‖ + ‖aBᵀ‖),
-    and |q·k| ≤ half of that + √d·‖Ab‖ + |a·b|.
-    """
-    block, d = model.layers[layer], model.cfg.d_model
-    if model.cfg.normalization_type is None:
-        return torch.full((model.cfg.n_heads,), math.inf), torch.full((model.cfg.n_heads,), math.inf)
-    norm: Any = block.ln1
-    scale, shift = torch.ones(d) if norm.w is None else norm.w, torch.zeros(d) if norm.b is None else norm.b
-    A, B = scale[:, None] * block.attn.W_Q, scale[:, None] * block.attn.W_K  # [head, d_model, d_head]
-    a = torch.einsum("m,hmd->hd", shift, block.attn.W_Q) + block.attn.b_Q
-    moved = math.sqrt(d) * torch.linalg.matrix_norm(A @ B.transpose(1, 2), 2)
-    fixed = torch.linalg.vector_norm(torch.einsum("hd,hmd->hm", a, B), dim=-1)
-    b = torch.einsum("m,hmd->hd", shift, block.attn.W_K) + block.attn.b_K
-    by_key = math.sqrt(d) * torch.linalg.vector_norm(torch.einsum("hmd,hd->hm", A, b), dim=-1) + (a * b).sum(-1).abs()
-    half = math.sqrt(d) * (moved + fixed)
-    return 2 * half / model.cfg.attn_scale, (half + by_key) / model.cfg.attn_scale
 
 
 class ProofStep(NamedTuple):
@@ -173,8 +144,7 @@ class Tables:
     def __init__(self, model: HookedModel, task: Task) -> None:
         attn, self.symbols = model.layers[0].attn, len(task.symbols)
         self.pools, self.means = model.pos_embed.pools_others, model.pos_embed.means_others
-        scaling = model.config.score_scaling != "none"
-        self.scaled_at = math.log(model.config.train_ctx + 2) if scaling else None
+        self.heat = partial(temperature, model)
         E, U, out = (part.double() for part in (model.embed.W_E, model.unembed.W_U, attn.W_O))
         b_O, b_U = attn.b_O.double(), model.unembed.b_U.double()
         weights = [
@@ -198,16 +168,11 @@ class Tables:
         )  # operations behind a score, those of exp and gates included
         self.logit_chain = 2 * cfg.d_model + cfg.n_heads * cfg.d_head + 64
 
-    def heat(self, position: Tensor) -> Tensor:
-        """What the scores of a query at a position are multiplied by."""
-        position = position.double()
-        return torch.ones_like(position) if self.scaled_at is None else torch.log(position + 2) / self.scaled_at
-
     def score_error(self, step: ProofStep, last: Tensor) -> Tensor:
         """By how much a score may be off, and the exponent that is made of it, up to a position. [head, range]"""
         size = (self.score_size + step.size.double())[:, None] + torch.log(last.double() + 2)
         names = step.bias.shape[1]
-        return 2 * (self._off(self.score_chain + names) * size + MOST_FORMS / GRAIN) * self.heat(last)
+        return 2 * (self._off(self.score_chain + names) * size + MOST_FORMS / GRAIN) * self.heat(last.double())
 
     def lead_error(self, last: int) -> float:
         """By how much the lead of a token may be off, weights apart, at positions up to `last`.
@@ -236,8 +201,8 @@ def least_lead(tables: Tables, step: ProofStep, first: int, last: int) -> float:
 
 
 def _least_lead(tables: Tables, step: ProofStep, ends: Tensor) -> float:
-    heat = tables.heat(ends)  # [2]
     ends = ends.double()
+    heat = tables.heat(ends)  # [2]
     rest = (ends + 1 - len(step.key)).clamp(min=0)  # how many other keys
     own = step.token[:, (step.key == step.query).nonzero()[0, 0]]  # [case]
     right = step.target[:, None]
@@ -303,51 +268,42 @@ class Kind:
     high: int
 
 
-def all_kinds(model: HookedModel, task: Task, layout: Layout, limit: int) -> tuple[list[Kind], int]:
-    """Every kind of step at a scale up to `limit`, the earliest first; and the scale from which on none is new."""
-    scheme, start = model.pos_embed, max(layout.since, task.min_scale)
-    last, found = task.length(limit) - 2, dict[bytes, Kind]()
-    for small in range(task.min_scale, min(start, limit + 1)):
-        _collect(found, NamedSteps.of_scale(scheme, task, small), limit + 1, last)
-    if limit < start:
-        return sorted(found.values(), key=lambda kind: kind.since), limit
-    named = scheme.named_lines(layout)
-    assert named is not None  # other schemes are refused before
-    query, scale, top = Cuts(named_places(layout, named, 1), layout.first, layout.last).witnesses(start, limit)
-    for at in range(0, len(query), BLOCK):
-        block = slice(at, at + BLOCK)
-        _collect(found, NamedSteps.at(scheme, task, layout, query[block], scale[block]), top, last)
-    return sorted(found.values(), key=lambda kind: kind.since), top
+def all_kinds(scheme: PositionScheme, task: Task, layout: Layout, limit: int) -> tuple[list[Kind], int, int]:
+    """Every kind of step at an n up to `limit`, the earliest first; the n from which on none is new; and `limit`, or a
+    smaller one up to which these are all kinds if there are more than `MOST_STEPS` steps to look at.
 
-
-def _collect(found: dict[bytes, Kind], steps: NamedSteps, top: int, last: int) -> None:
-    """Add the kinds of some steps; those at scale `top` or above may occur up to position `last`."""
-    rows, number = steps.kinds()
-    order = np.argsort(number, kind="stable")
-    first = order[np.searchsorted(number[order], np.arange(len(rows)))]
-    query, scale = steps.query.numpy(), steps.scale.numpy()
-    highest = np.where(scale >= top, last, query)
-    extremes = [np.full(len(rows), np.iinfo(np.int64).max) for _ in range(3)]
-    for least, values in zip(extremes, (scale, query, -highest)):
-        np.minimum.at(least, number, values)
-    for row, k, since, low, high in zip(rows, first.tolist(), *(part.tolist() for part in extremes)):
-        kind = found.get(row) or Kind(steps.only(k), since, low, -high)
-        found[row] = Kind(kind.step, min(kind.since, since), min(kind.low, low), max(kind.high, -high))
+    Every step of every n is looked at until none is new. From there on a kind may occur at any position up to the last.
+    """
+    settled, period = settling_of(scheme, task, layout)
+    found, looked_at = dict[bytes, Kind](), 0
+    for n in range(task.min_scale, min(limit, settled + period - 1) + 1):
+        steps = NamedSteps.of_size(scheme, task, n, layout)
+        looked_at += len(steps.query)
+        if looked_at > MOST_STEPS:
+            return list(found.values()), settled, n - 1
+        rows, number = steps.kinds()
+        for k, row in enumerate(rows):
+            at = np.flatnonzero(number == k)
+            low, high = int(steps.query[at[0]]), int(steps.query[at[-1]])
+            kind = found.get(row) or Kind(steps.only(at[0]), n, low, high)
+            highest = max(kind.high, task.length(limit) - 2 if n >= settled else high)
+            found[row] = Kind(kind.step, kind.since, min(kind.low, low), highest)
+    return list(found.values()), settled, limit
 
 
 class Proof(NamedTuple):
-    """What is proven: up to which scale the right token leads at every step of every instance."""
+    """What is proven: up to which n the right token leads at every step of every instance."""
 
-    length: int  # below the task's smallest scale if nothing is
-    step: ProofStep | None  # the one that is not certain behind it; None if the limit was reached
+    length: int  # below the task's smallest n if nothing is
+    step: ProofStep | None  # the one that is not certain beyond; None if the limit was reached
     least: float  # a bound on all leads up to there
-    settled: int  # the scale from which on no kind of step is new
+    settled: int  # the n from which on no kind of step is new
 
 
 def proof(model: HookedModel, task: Task, layout: Layout, limit: int) -> Proof:
-    """The largest scale up to `limit` at which the right token leads at every step of every instance."""
-    kinds, settled = all_kinds(model, task, layout, limit)
-    tables, end, weakest, least = Tables(model, task), limit, None, math.inf
+    """The largest n up to `limit` at which the right token leads at every step of every instance."""
+    kinds, settled, end = all_kinds(model.pos_embed, task, layout, limit)
+    tables, weakest, least = Tables(model, task), None, math.inf
     for kind in kinds:
         if kind.since > end:
             break
@@ -357,7 +313,7 @@ def proof(model: HookedModel, task: Task, layout: Layout, limit: int) -> Proof:
         least = min(least, lead)
         if good < last:
             weakest = step
-            # Scales before it occurs, and those that have no position behind the last at which it is certain.
+            # Sizes before it occurs, and those that have no position after the last at which it is certain.
             more = bisect_right(range(kind.since, end + 1), good, key=lambda scale: task.length(scale) - 2)
             end = kind.since - 1 + more
     return Proof(end, weakest, least, settled)

@@ -1,1 +1,0 @@
-"""Certificates: lengths up to which leaked attention cannot change an answer."""
