@@ -1,6 +1,6 @@
 """What is proven from the weights alone, for every instance: how much attention can leak, and that answers are right.
 
-The leak is the share of attention that goes to keys that are not named (`lengthlens.probes.certificate.places`).
+The leak is the share of attention that goes to keys that are not named (`lengthlens.probes.step_kinds`).
 
 A proof that the answer is right is for models in which logits are linear in what heads move: one layer of attention, no
 norm, no MLP. There the right token's lead over another is a sum over heads of weighted means Σ w g / Σ w, with one term

@@ -101,7 +101,7 @@ class NamedKeys(NamedTuple):
 
 
 class NamesFewKeys:
-    """All keys but a few are treated alike: for certificates (probes/certificate), for long inputs (attention.py)."""
+    """All keys but a few are treated alike: for certificates (probes/proof.py), for long inputs (attention.py)."""
 
     @property
     def pools_others(self) -> bool:
