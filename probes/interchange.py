@@ -1,49 +1,56 @@
-"""Interchange SRC: how many operators a network uses, counted by exchanging its internal states between steps.
+"""Interchange: states exchanged between steps count the operators of a network, and marks exchanged with symbols show
+what it knows a source by.
 
 The paper's SRC is that of a task: the least number of unit operators of a circuit that computes it. What a *network*
-uses is measured here causally. We define:
+uses is measured here causally. We define (steps and twins are explained in `lengthlens.probes.steps`):
 
 - The *state* of a step is the residual stream at its query, before one of the blocks (one *site* for each block).
-- Two steps are *twins* on two instances if the task's circuit applies the same operator to the same tokens there, and
-  the token at the query is the same: then the same answer is due, and only scale and positions differ.
-- Two steps are *exchangeable* if either, with the state of a twin at the other in place of its own, at each of the
-  sites in turn, still predicts the right token, in at least a share `agreement` of the instances.
-- Steps that are exchangeable with one representative are one class. Representatives are chosen in the order of scale
-  and query: the first step that is exchangeable with none of those before it.
+- Two steps are *exchangeable* if either of them, given the state of a twin at the other one, still predicts the right
+  token in at least a share `agreement` of the instances, whichever site the state is put into.
+- Steps that are exchangeable with one representative are one class. Representatives are chosen in the order of n and
+  query: the first step that is exchangeable with none of those before it.
 
-SRC_I(n) is the number of classes of all steps at scales ≤ n. No code of the position embedding enters, so that codes
-which are declared and not used do not count. Worked example: a copier that attends to the key n back by position alone
-has the same state at every step, SRC_I(n) = 3: the first step (its query is ``=``), the last (it writes ``$``), which
-have twins only among their like, and all others. One whose state says where it is accepts no other step's, and
+SRC_I(n) is the number of classes of all steps up to n. No code of the position embedding enters, so codes that are
+declared and not used do not count. Worked example: a copier that attends to the key n back by position alone has the
+same state at every step. Its SRC_I is 3: the first step (its query is ``=``), the last (it writes ``$``), which have
+twins only among their like, and all others. A copier whose state says where it is accepts no other step's state, and
 SRC_I(n) grows.
+
+Marks: the source of some steps is a mark, as copying ends where it meets ``=``. The network may attend there because of
+the position, whatever stands there, or because of the token, wherever it is. In all inputs of the task both are true.
+We define, for a step with a mark among its sources, the *exchanged* input: that mark and a symbol of the prompt which
+the step does not read change places, and n is given as it was. What the operator makes of the tokens now at the
+positions of the circuit is the answer by *code*. What it makes of the tokens as they were, the mark among them, is the
+answer by *content*. Inputs on which both are the same tell nothing and do not count. Worked example: ``^ 7 3 = 7 3``
+becomes ``^ 7 = 3 7 3``. A copier by position finds 3 where ``=`` was and writes 3. A copier that looks for ``=`` writes
+``$``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.probes.network import Network, network_of, scales_up_to, task_of
+from lengthlens.probes.network import AnyModel, Network, network_of, sizes_up_to, task_of
 from lengthlens.probes.probe import OURS, Probe, Row, by_scale, index_row
 from lengthlens.probes.schema import FIDELITY
 from lengthlens.probes.steps import StepAt, sources_of, tokens_read, twins
-from lengthlens.runs.evaluation import evaluating, takes
+from lengthlens.runs.evaluation import evaluating
 from lengthlens.tasks import Task
 
 if TYPE_CHECKING:
     from lengthlens.probes.table import Context
 
-ROWS = 24  # instances of each scale in which states are replaced
-MARK_INSTANCES = 16  # of each step and place that the mark is moved to
-MARK_PLACES = 3  # that a mark is moved to, at random
+N_INSTANCES = 24  # of each n, in which states are replaced
+LEAST_TWINS = 6  # instances with a twin that two steps need to be compared; with fewer they are not one class
+MARK_INSTANCES = 48  # of each step, in which a mark is moved
 KNOWN_COLUMNS = ("scale", "place", "operator", "mark", "by_code", "by_content", "inputs")
-TRIALS = 6  # instances with a twin below which two steps are not compared, and so are not one class
 
 
 @dataclass(frozen=True)
@@ -51,38 +58,38 @@ class InterchangeSrc:
     """The class of each step, and what follows from it."""
 
     steps: pd.DataFrame = field(repr=False)  # scale, place, operator, class_scale, class_place, agreement
-    exchanged: float  # exact match at the largest scales with every state taken from the lower half of the scales
+    exchanged: float  # exact match at the largest n with every state taken from the lower half of the range
     agreement: float
 
     @property
     def curve(self) -> dict[int, int]:
-        """SRC_I by scale: the classes whose first step is at that scale or below."""
+        """SRC_I by n: the classes whose first step is at this n or below."""
         first = self.steps.drop_duplicates(["class_scale", "class_place"])["class_scale"]
         return {int(n): int((first <= n).sum()) for n in sorted(self.steps["scale"].unique())}
 
 
 def interchange_src(
-    model: Callable[..., Any] | Network,
+    model: AnyModel,
     task: Task | None = None,
     train_max: int = 10,
     *,
     agreement: float = FIDELITY.default,
-    rows: int = ROWS,
-    generator: torch.Generator | None = None,
+    rows: int = N_INSTANCES,
+    generator: Generator | None = None,
 ) -> InterchangeSrc:
     """Count the operators of a network by exchanging states between its steps.
 
     Arguments:
         model: any model with `run_with_cache`, `run_with_hooks` and hooks ``blocks.l.hook_resid_pre``.
         task: the task; the model's own if None. Its circuit says which steps are twins.
-        train_max: the largest scale looked at.
+        train_max: the largest n that is measured.
         agreement: the least share of right predictions with which two steps count as exchangeable.
-        rows: instances of each scale in which states are replaced.
+        rows: instances of each n in which states are replaced.
         generator: of the instances; seed 0 if None.
 
     Result: an `InterchangeSrc`; its `curve` is SRC_I(n), its `steps` say which step is in whose class.
 
-    Errors: UserError for a model without hooks, a scale that the task does not have, a content-addressed task.
+    Errors: UserError for a model without hooks, an n that the task does not have, a content-addressed task.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
     >>> interchange_src(copy_by_hand("ideal"), train_max=4).curve
@@ -90,186 +97,127 @@ def interchange_src(
     """
     if not 0 < agreement <= 1:
         raise UserError(f"agreement must be above 0 and at most 1, not {agreement!r}")
-    task, subject = task_of(model, task), network_of(model)
+    task, network = task_of(model, task), network_of(model)
     if task.family == "content-addressed":
         raise UserError(
             f"the sources of '{task.name}' follow from its tokens: twins are found by position-addressed circuits only"
         )
-    exchange = _Exchange(
-        subject, task, scales_up_to(task, train_max), rows, generator or torch.Generator().manual_seed(0)
-    )
+    generator = generator or Generator().manual_seed(0)
+    exchange = _Exchange(network, task, sizes_up_to(task, train_max), rows, generator)
     return InterchangeSrc(exchange.classes(agreement), exchange.exchanged(), agreement)
 
 
 class _Exchange:
-    """Instances of every scale, and the network run on them with states of other steps."""
+    """Instances of every n, and the network run on them with states of other steps."""
 
     def __init__(
-        self, subject: Network, task: Task, scales: Sequence[int], rows: int, generator: torch.Generator
+        self, network: Network, task: Task, sizes: Sequence[int], n_instances: int, generator: Generator
     ) -> None:
-        self.subject, self.task, self.scales, self.generator = subject, task, list(scales), generator
-        self.sites = [f"blocks.{layer}.hook_resid_pre" for layer in subject.layers(None)]
-        self.circuits = {scale: task.circuit(scale) for scale in scales}
-        self.batches = {scale: task.sample(scale, rows, generator) for scale in scales}
-        self.resumes = subject.takes_queries and takes(subject.model, "start_at_layer")
-        self._residuals: dict[int, list[Tensor]] = {}
-
-    @cached_property
-    def steps(self) -> list[StepAt]:
-        """Every step, in the order of scale and query."""
-        return [StepAt(scale, place) for scale, circuit in self.circuits.items() for place in range(len(circuit))]
-
-    # -- classes ---------------------------------------------------------------------------------------------------
+        self.network, self.task, self.sizes, self.generator = network, task, list(sizes), generator
+        self.sites = [f"blocks.{layer}.hook_resid_pre" for layer in network.layers(None)]
+        self.circuits = {n: task.circuit(n) for n in sizes}
+        self.batches = {n: task.sample(n, n_instances, generator) for n in sizes}
+        # Every step with the name of its operator, in the order of n and query.
+        self.operator = {
+            StepAt(n, place): step.operator
+            for n, circuit in self.circuits.items()
+            for place, step in enumerate(circuit)
+        }
 
     def classes(self, agreement: float) -> pd.DataFrame:
         """Each step with the representative of its class, and the share right when the two are exchanged."""
         rows: dict[StepAt, dict[str, Any]] = {}
-        for first in self.steps:
+        for first in self.operator:
             if first in rows:
                 continue
-            shares = self.shares(first, [step for step in self.steps if step not in rows and step > first], agreement)
-            for step, share in {first: 1.0, **shares}.items():
-                if share >= agreement:
-                    about = {"scale": step.scale, "place": step.place, "operator": self.operator(step)}
-                    rows[step] = {**about, "class_scale": first.scale, "class_place": first.place, "agreement": share}
-        return pd.DataFrame([rows[step] for step in self.steps])
+            others = [step for step in self.operator if step not in rows and step > first]
+            for step, share in {first: 1.0, **self.exchangeable(first, others, agreement)}.items():
+                about = {"scale": step.n, "place": step.place, "operator": self.operator[step]}
+                rows[step] = {**about, "class_scale": first.n, "class_place": first.place, "agreement": share}
+        return pd.DataFrame([rows[step] for step in self.operator])
 
-    def operator(self, step: StepAt) -> str:
-        circuit = self.circuits[step.scale]
-        return str(circuit.operators[circuit.operator[step.place]].name)
+    def exchangeable(self, one: StepAt, others: Sequence[StepAt], agreement: float) -> dict[StepAt, float]:
+        """The other steps that are exchangeable with `one`, each with the share of right predictions.
 
-    def shares(self, one: StepAt, others: Sequence[StepAt], agreement: float) -> dict[StepAt, float]:
-        """The share of right predictions when `one` is exchanged with each of the others, the least over sites.
-
-        First the states of `one` are put into the others; those that accept them give theirs in return. Steps without
-        enough twins are left out.
+        First the states of `one` are put into the others. Those that accept them give theirs in return.
         """
-        same = [step for step in others if self.operator(step) == self.operator(one)]
+        same = [step for step in others if self.operator[step] == self.operator[one]]
         there: dict[StepAt, float] = {}
-        for scale in sorted({step.scale for step in same}):
-            steps = [step for step in same if step.scale == scale]
-            there |= self._shares(steps, [one] * len(steps))
-        accepted = [step for step, share in there.items() if share >= agreement]
-        back = self._given_back(one, accepted) if accepted else {}
-        return {step: min(there[step], back.get(step, 0.0)) for step in accepted}
+        for n in sorted({step.n for step in same}):
+            steps = [step for step in same if step.n == n]
+            there |= zip(steps, self.shares(steps, [one] * len(steps)))
+        accepted = {step: share for step, share in there.items() if share >= agreement}
+        both = {step: min(share, *self.shares([one], [step])) for step, share in accepted.items()}
+        return {step: share for step, share in both.items() if share >= agreement}
 
-    def _shares(self, steps: Sequence[StepAt], donors: Sequence[StepAt]) -> dict[StepAt, float]:
-        """For steps of one scale, each with its donor: the share right, the least over sites."""
-        return dict(_least(steps, *self.right(steps[0].scale, [step.place for step in steps], donors)))
+    def shares(self, steps: Sequence[StepAt], donors: Sequence[StepAt]) -> list[float]:
+        """For steps of one n, each with its donor: the share of right predictions, the least over sites.
 
-    def _given_back(self, one: StepAt, donors: Sequence[StepAt]) -> dict[StepAt, float]:
-        """The same for one step and each of several donors in turn, all in one batch."""
-        batch, circuit = self.batches[one.scale], self.circuits[one.scale]
-        wanted = tokens_read(circuit, one.place, batch.tokens)
-        tokens, has_twin = zip(*(twins(self.task, donor, wanted, self.generator) for donor in donors))
-        states = self.states(donors, tokens).transpose(1, 2).flatten(1, 2)[:, :, None]  # [site, donor·row, 1, d_model]
-        query, answer = torch.from_numpy(circuit.query[[one.place]]), batch.tokens[:, circuit.query[one.place] + 1]
-        found = self._patched(one.scale, query, states, torch.cat(has_twin)[:, None])[..., 0]  # [site, donor·row]
-        right = found.unflatten(1, (len(donors), -1)).transpose(1, 2) == answer[:, None]
-        return dict(_least(donors, right, torch.stack(has_twin, 1)))
+        It is 0 for a step with fewer than `LEAST_TWINS` twins.
+        """
+        right, has_twin = self.right(steps, donors)
+        trials = has_twin.sum(0)
+        share = ((right & has_twin).sum(1) / trials.clamp(min=1)).amin(0)
+        return torch.where(trials >= LEAST_TWINS, share, 0.0).tolist()
 
     def exchanged(self) -> float:
-        """Exact match at the two largest scales when every state comes from a step at the lower half of the scales."""
-        low = [step for step in self.steps if step.scale <= self.scales[(len(self.scales) - 1) // 2]]
+        """Exact match at the two largest n when every state comes from a step in the lower half of the range."""
+        low = [step for step in self.operator if step.n <= self.sizes[(len(self.sizes) - 1) // 2]]
         least = []
-        for scale in self.scales[-2:]:
-            chosen: dict[int, StepAt] = {}
-            for step in (step for step in self.steps if step.scale == scale):
-                alike = [donor for donor in low if self.operator(donor) == self.operator(step)]
+        for n in self.sizes[-2:]:
+            chosen: dict[StepAt, StepAt] = {}
+            for step in (step for step in self.operator if step.n == n):
+                alike = [donor for donor in low if self.operator[donor] == self.operator[step]]
                 if alike:
-                    chosen[step.place] = alike[int(torch.randint(len(alike), (), generator=self.generator))]
-            right, _ = self.right(scale, list(chosen), list(chosen.values()))
-            least.append(float(right.all(2).double().mean(1).min()))
+                    chosen[step] = alike[int(torch.randint(len(alike), (), generator=self.generator))]
+            right = self.right(list(chosen), list(chosen.values()))[0] if chosen else torch.ones(1, 1, 1)
+            least.append(float(right.bool().all(2).double().mean(1).min()))
         return float(np.mean(least)) if low else float("nan")
 
-    # -- replacing states ------------------------------------------------------------------------------------------
+    def right(self, steps: Sequence[StepAt], donors: Sequence[StepAt]) -> tuple[Tensor, Tensor]:
+        """Whether each step predicts its answer token under a state of its donor, all steps of one n at once.
 
-    def right(self, scale: int, places: Sequence[int], donors: Sequence[StepAt]) -> tuple[Tensor, Tensor]:
-        """Whether each step predicts its answer token under states of its donor, all steps of an instance at once.
-
-        Out: [site, row, place] and whether there was a twin, [row, place]; a step without one keeps its own state.
+        Out: [site, row, step], and whether there was a twin, [row, step]. A step without one keeps its own state.
         """
-        batch, circuit = self.batches[scale], self.circuits[scale]
-        query = torch.from_numpy(circuit.query[list(places)])
-        rows = len(batch)
-        has_twin = torch.zeros(rows, len(places), dtype=torch.bool)
-        if not places:
-            return torch.zeros(len(self.sites), rows, 0, dtype=torch.bool), has_twin
-        tokens = []
-        for k, (place, donor) in enumerate(zip(places, donors)):
-            found, has_twin[:, k] = twins(self.task, donor, tokens_read(circuit, place, batch.tokens), self.generator)
-            tokens.append(found)
-        states = self.states(donors, tokens)  # [site, row, place, d_model]
-        return self._patched(scale, query, states, has_twin) == batch.tokens[:, query + 1], has_twin
+        n = steps[0].n
+        batch, circuit = self.batches[n], self.circuits[n]
+        query = torch.from_numpy(circuit.query[[step.place for step in steps]])
+        wanted = [tokens_read(circuit, step.place, batch.tokens) for step in steps]
+        found = [twins(self.task, donor, tokens, self.generator) for donor, tokens in zip(donors, wanted)]
+        has_twin = torch.stack([fits for _, fits in found], 1)
+        states = self.states(donors, [tokens for tokens, _ in found])
+        return self.predicted(n, query, states, has_twin) == batch.tokens[:, query + 1], has_twin
 
-    def _patched(self, scale: int, query: Tensor, states: Tensor, replaced: Tensor) -> Tensor:
+    def states(self, steps: Sequence[StepAt], tokens: Sequence[Tensor]) -> Tensor:
+        """The states of each step in its instances [row, pos], in one pass for each n. [site, row, step, d_model]"""
+        states: dict[int, Tensor] = {}
+        for n in {step.n for step in steps}:
+            mine = [k for k, step in enumerate(steps) if step.n == n]
+            together = torch.cat([tokens[k] for k in mine]).to(self.network.device)
+            cache = self.network.activations(together, n, self.sites)
+            split = zip(*(cache[site].unflatten(0, (len(mine), -1)) for site in self.sites))  # by step, then by site
+            for k, of_step in zip(mine, split):
+                query = int(self.circuits[n].query[steps[k].place])
+                states[k] = torch.stack([at_site[:, query] for at_site in of_step])
+        return torch.stack([states[k] for k in range(len(steps))], 2)
+
+    def predicted(self, n: int, query: Tensor, states: Tensor, replaced: Tensor) -> Tensor:
         """The next token predicted at each query, with the states there replaced at each site in turn.
 
-        `states` [site, row, query, d_model] and `replaced` [row, query], whose rows are those of the instances of the
-        scale, perhaps several times over. Out: [site, row, query].
+        `states` [site, row, query, d_model], `replaced` [row, query]. Out: [site, row, query].
         """
-        model, device = cast(Any, self.subject.model), self.subject.device
-        tokens = self.batches[scale].tokens.to(device)
-        times, replaced, found = len(replaced) // len(tokens), replaced.to(device)[..., None], []
+        model, device = cast(Any, self.network.model), self.network.device
 
-        def hook(resid: Tensor, hook: Any, own: Tensor) -> Tensor:
+        def put(resid: Tensor, hook: Any, state: Tensor) -> Tensor:
             resid = resid.clone()
-            resid[:, query] = torch.where(replaced, own.to(resid.dtype), resid[:, query])
+            resid[:, query] = torch.where(replaced.to(device)[..., None], state.to(resid.dtype), resid[:, query])
             return resid
 
+        tokens, told = self.batches[n].tokens.to(device), self.network.told(n)
+        hooks = [(site, partial(put, state=state)) for site, state in zip(self.sites, states.to(device))]
         with evaluating(model):
-            for layer, (site, own) in enumerate(zip(self.sites, states.to(device))):
-                told: dict[str, Any] = {"scale": scale} if self.subject.takes_scale else {}
-                if self.resumes:  # from the residual stream, which is known, and up to the last query
-                    resid = hook(self._residual(scale)[layer].repeat(times, 1, 1), None, own)
-                    first, last = int(query.min()), int(query.max())
-                    told |= {"start_at_layer": layer, "tokens": tokens.repeat(times, 1)}
-                    logits = model(resid, **told, queries=slice(first, last + 1))[:, query - first]
-                else:
-                    hooks = [(site, partial(hook, own=own))]
-                    logits = model.run_with_hooks(tokens.repeat(times, 1), fwd_hooks=hooks, **told)[:, query]
-                found.append(logits.argmax(-1).cpu())
-        return torch.stack(found)
-
-    def _residual(self, scale: int) -> list[Tensor]:
-        """The residual stream at each site, of the instances of a scale."""
-        if scale not in self._residuals:
-            self._residuals[scale] = self._seen(self.batches[scale].tokens.to(self.subject.device), scale)
-        return self._residuals[scale]
-
-    def _seen(self, tokens: Tensor, scale: int, at: slice = slice(None)) -> list[Tensor]:
-        """The residual stream at each site, [row, pos, d_model], at some of the positions."""
-        if not self.resumes:
-            cache = self.subject.activations(tokens, scale, self.sites)
-            return [cache[site][:, at] for site in self.sites]
-        model, told, last = cast(Any, self.subject.model), {"scale": scale, "tokens": tokens}, len(self.sites) - 1
-        with evaluating(model):
-            seen = [model(tokens, scale, stop_at_layer=0)]
-            for layer in range(last):
-                asked = at if layer + 1 == last and at.stop else None  # those before it need all positions
-                seen.append(model(seen[-1], **told, start_at_layer=layer, stop_at_layer=layer + 1, queries=asked))
-        return [*(each[:, at] for each in seen[:last]), seen[last] if last and at.stop else seen[last][:, at]]
-
-    def states(self, donors: Sequence[StepAt], tokens: Sequence[Tensor]) -> Tensor:
-        """The state at the query of each donor in its instances [row, pos]. [site, row, donor, d_model]"""
-        found: dict[int, Tensor] = {}
-        for scale in {donor.scale for donor in donors}:
-            mine = [k for k, donor in enumerate(donors) if donor.scale == scale]
-            query = self.circuits[scale].query[[donors[k].place for k in mine]]
-            first, last = int(query.min()), int(query.max())
-            together = torch.cat([tokens[k] for k in mine]).to(self.subject.device)
-            at = torch.from_numpy(query - first).repeat_interleave(len(tokens[mine[0]]))
-            seen = self._seen(together, scale, slice(first, last + 1))
-            own = torch.stack([each[torch.arange(len(at)), at] for each in seen]).cpu()
-            found |= dict(zip(mine, own.unflatten(1, (len(mine), -1)).unbind(1)))
-        return torch.stack([found[k] for k in range(len(donors))], 2)
-
-
-def _least(steps: Sequence[StepAt], right: Tensor, has_twin: Tensor) -> Iterator[tuple[StepAt, float]]:
-    """The share right, the least over sites, of steps with enough twins. [site, row, step], [row, step]"""
-    trials = has_twin.sum(0)
-    share = ((right & has_twin).sum(1) / trials.clamp(min=1)).amin(0)
-    yield from ((step, float(s)) for step, s, n in zip(steps, share, trials) if n >= TRIALS)
+            logits = [model.run_with_hooks(tokens, fwd_hooks=[hook], **told)[:, query] for hook in hooks]
+        return torch.stack(logits).argmax(-1).cpu()
 
 
 class InterchangeProbe(Probe):
@@ -286,17 +234,17 @@ class InterchangeProbe(Probe):
             return [
                 {"measure": "interchange_src", "reason": "the sources follow from the tokens: no twins by position"}
             ]
-        found = interchange_src(context.subject, *context.range, agreement=FIDELITY.default)
-        rows = [index_row("iota_interchange", found.curve, self.defaults)]
-        rows += by_scale("interchange_src", found.curve, self.defaults)
-        return rows + by_scale("interchange_exact_match", {context.train_max: found.exchanged}, self.defaults)
+        result = interchange_src(context.subject, *context.range)
+        rows = [index_row("iota_interchange", result.curve, self.defaults)]
+        rows += by_scale("interchange_src", result.curve, self.defaults)
+        return rows + by_scale("interchange_exact_match", {context.train_max: result.exchanged}, self.defaults)
 
 
 # -- marks ------------------------------------------------------------------------------------------------------------
 
 
 class Exchanged(NamedTuple):
-    """Inputs of one step with a mark elsewhere, and what either way of knowing it would write."""
+    """Inputs of one step with a mark elsewhere, and what either way of knowing the mark would write."""
 
     tokens: Tensor  # [row, pos]
     by_code: Tensor  # [row]
@@ -304,18 +252,14 @@ class Exchanged(NamedTuple):
 
 
 def known_by(
-    model: Callable[..., Any] | Network,
-    task: Task | None = None,
-    train_max: int = 10,
-    *,
-    generator: torch.Generator | None = None,
+    model: AnyModel, task: Task | None = None, train_max: int = 10, *, generator: Generator | None = None
 ) -> pd.DataFrame:
     """For each step with a mark among its sources, how often the answer follows the code and how often the content.
 
     Arguments:
-        model: a model that is told the scale, or does not look at it.
+        model: a model that is told n, or does not look at it.
         task: the task; the model's own if None.
-        train_max: the largest scale looked at.
+        train_max: the largest n that is measured.
         generator: of the instances; seed 0 if None.
 
     Result: a row for each step and mark, with the columns scale, place (of the answer token), operator, mark, by_code,
@@ -327,21 +271,19 @@ def known_by(
     >>> known_by(copy_by_hand("ideal"), train_max=4)[["by_code", "by_content"]].mean().tolist()
     [1.0, 0.0]
     """
-    task, subject = task_of(model, task), network_of(model)
+    task, network = task_of(model, task), network_of(model)
     if task.family == "content-addressed":
         raise UserError(f"the sources of '{task.name}' follow from its tokens, so that all are known by content")
-    generator = generator or torch.Generator().manual_seed(0)
+    generator = generator or Generator().manual_seed(0)
     rows = []
-    for scale in scales_up_to(task, train_max):
-        circuit = task.circuit(scale)
-        for place, query in enumerate(circuit.query.tolist()):
-            for mark, inputs in exchanged(task, scale, place, generator):
+    for n in sizes_up_to(task, train_max):
+        for place, step in enumerate(task.circuit(n)):
+            for mark, inputs in exchanged(task, n, place, generator):
                 number = len(inputs.tokens)
-                at = torch.full((number,), query)
-                found = subject.next_tokens(inputs.tokens.to(subject.device), scale, at).cpu()
-                shares = [float((found == wanted).double().mean()) for wanted in inputs[1:]]
-                operator = circuit.operators[circuit.operator[place]].name
-                rows.append((scale, place, operator, mark, *shares, number))
+                query = torch.full((number,), step.query)
+                written = network.next_tokens(inputs.tokens.to(network.device), n, query).cpu()
+                shares = [float((written == answer).double().mean()) for answer in (inputs.by_code, inputs.by_content)]
+                rows.append((n, place, step.operator, mark, *shares, number))
     if not rows:
         raise UserError(
             f"no step of '{task.name}' up to n={train_max} has a mark among its sources that could be moved"
@@ -349,23 +291,21 @@ def known_by(
     return pd.DataFrame(rows, columns=KNOWN_COLUMNS)
 
 
-def exchanged(task: Task, scale: int, place: int, generator: torch.Generator) -> Iterator[tuple[str, Exchanged]]:
+def exchanged(task: Task, n: int, place: int, generator: Generator) -> Iterator[tuple[str, Exchanged]]:
     """Inputs of a step for each mark among its sources, if any tells code and content apart."""
-    circuit = task.circuit(scale)
-    operator = circuit.operators[circuit.operator[place]]
-    batch = task.sample(scale, MARK_INSTANCES * MARK_PLACES, generator).tokens
-    sources, prompt = sources_of(circuit, place), task.prompt_length(scale)
+    circuit = task.circuit(n)
+    function = circuit.operators[circuit.operator[place]].function
+    batch = task.sample(n, MARK_INSTANCES, generator).tokens
+    sources, prompt = sources_of(circuit, place), task.prompt_length(n)
+    others = [k for k in range(prompt) if int(batch[0, k]) < len(task.symbols) and k not in sources]
     for source in sorted(set(sources)):
-        mark, others = (
-            task.vocab[int(batch[0, source])],
-            [k for k in range(prompt) if int(batch[0, k]) < len(task.symbols) and k not in sources],
-        )
+        mark = task.vocab[int(batch[0, source])]
         if mark in task.symbols or source >= prompt or not others:
             continue
         to = torch.tensor(others)[torch.randint(len(others), (len(batch),), generator=generator)]
         row, moved = torch.arange(len(batch)), batch.clone()
         moved[row, source], moved[row, to] = batch[row, to], batch[:, source]
-        by_code, by_content = (_written(task, operator.function, tokens[:, sources]) for tokens in (moved, batch))
+        by_code, by_content = (_written(task, function, tokens[:, sources]) for tokens in (moved, batch))
         tells = by_code != by_content
         if tells.any():
             yield mark, Exchanged(moved[tells], by_code[tells], by_content[tells])
@@ -384,18 +324,17 @@ class MarksProbe(Probe):
 
     def rows(self, context: "Context") -> list[Row]:
         try:
-            found = known_by(context.subject, *context.range)
+            table = known_by(context.subject, *context.range)
         except UserError as error:  # a content-addressed task, or no mark that could be moved
             return [{"measure": "known_by_code", "reason": str(error)}]
-        weighted = found[["by_code", "by_content"]].mul(found["inputs"], axis=0).sum() / found["inputs"].sum()
-        about = {"scale": context.train_max, "samples": int(found["inputs"].sum())}
-        return [{"measure": f"known_{name}", "value": float(value), **about} for name, value in weighted.items()]
+        inputs = int(table["inputs"].sum())
+        shares = table[["by_code", "by_content"]].mul(table["inputs"], axis=0).sum() / inputs
+        about = {"scale": context.train_max, "samples": inputs}
+        return [{"measure": f"known_{name}", "value": float(share), **about} for name, share in shares.items()]
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
-        shares = {
-            row["measure"].removeprefix("known_by_"): row["value"]
-            for row in rows
-            if row["measure"] in self.measures and not row["reason"]
-        }
-        texts = ", ".join(f"{share:.2f} by {name}" for name, share in shares.items())
-        return [f"marks are known {texts}"] if texts else []
+        shares = {row["measure"]: row["value"] for row in rows if row["measure"] in self.measures and not row["reason"]}
+        if not shares:
+            return []
+        by_code, by_content = (f"{shares[name]:.0%}".replace("%", " %") for name in self.measures)
+        return [f"marks are recognised by position in {by_code} of inputs, by token in {by_content}"]

@@ -36,7 +36,7 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import numbered
 from lengthlens.models.schemes.spec import RelationLike
-from lengthlens.probes.network import AnyModel, answer_queries, own_relation, scales_up_to, task_of
+from lengthlens.probes.network import AnyModel, answer_queries, own_relation, sizes_up_to, task_of
 from lengthlens.probes.probe import OURS, Probe, Row, by_scale, index_row, records
 from lengthlens.probes.schema import TOLERANCE
 from lengthlens.tasks import Task
@@ -139,7 +139,7 @@ def measured_lrc(
     chosen = subject.layers(layers)
     generator = generator or torch.Generator().manual_seed(0)
     weights, codes, r2 = [], [], []
-    for scale in scales_up_to(task, train_max):
+    for scale in sizes_up_to(task, train_max):
         tokens = independent_answers(task, scale, rows, generator).to(subject.device)
         queries = answer_queries(task, scale)
         place, key = np.nonzero(np.arange(tokens.shape[1]) <= np.array(queries)[:, None])  # keys that queries see

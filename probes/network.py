@@ -1,9 +1,12 @@
-"""A network as the probes see it: tokens of one scale in, logits or hooked activations out."""
+"""A network as the probes see it: tokens of one n in, logits or activations out. Its heads by name, its pruned copy.
+
+Any model will do that maps ids [row, pos] to logits [row, pos, token]. What the probes know about it in addition (its
+task, its scheme, its hook points, its heads) is asked here, and a sentence says what is missing.
+"""
 
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -11,8 +14,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.models.layers import watched
-from lengthlens.models.schemes.relation import Relation, numbered
+from lengthlens.models.schemes.relation import Relation
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike, relation_of
 from lengthlens.probes.probe import OURS, Probe, Row
@@ -25,92 +27,73 @@ if TYPE_CHECKING:
 # Tokens of one forward pass: large enough that overhead does not count, small enough for a processor's cache.
 CHUNK_TOKENS = 1 << 14
 PRUNING_INSTANCES = 256  # of each n, on which nothing may change
-PREFIX = 8  # tokens on which a scheme is asked where they stand
 
 
 class Network:
     """Any model that can be asked for logits, and, if it has hooks, for activations.
 
     `model` is a HookedModel of this project, another model with `run_with_cache` (a TransformerBridge, say), or a
-    plain function from ids [row, pos] to logits [row, pos, token]. Whoever has a parameter `scale` is told the scale
-    of the instances, so that tokens may be replaced without hiding it. Nothing here has gradients, and a model that
-    has a training mode is taken out of it meanwhile.
+    plain function from ids [row, pos] to logits [row, pos, token]. A model with a parameter `scale` is told n, so that
+    tokens may be replaced without hiding it. Nothing here has gradients, and a model that has a training mode is taken
+    out of it meanwhile.
 
     >>> logits = Network(lambda tokens: torch.nn.functional.one_hot(tokens, 14).float()).logits
-    >>> logits(torch.tensor([[3, 1]]), scale=1).argmax(-1)
+    >>> logits(torch.tensor([[3, 1]]), n=1).argmax(-1)
     tensor([[3, 1]])
     """
 
     def __init__(self, model: Callable[..., Any]) -> None:
         self.model = model
         self.takes_scale = takes(model, "scale")
-        self.takes_queries = takes(model, "queries")  # and so need not compute the rest
+        self.takes_queries = takes(model, "queries")  # and so need not compute the logits of others
         self.device = device_of(model)
 
+    def told(self, n: int) -> dict[str, int]:
+        """How the model is told n, if it asks."""
+        return {"scale": n} if self.takes_scale else {}
+
     def logits(
-        self, tokens: Int[Tensor, "row pos"], scale: int, at: slice = slice(None)
+        self, tokens: Int[Tensor, "row pos"], n: int, at: slice = slice(None)
     ) -> Float[Tensor, "row some_pos token"]:
         """[row, pos] to [row, pos, token], at some of the positions."""
         start, stop, _ = at.indices(tokens.shape[1])
+        asked, cut = {}, slice(start, stop)
+        if self.takes_queries:
+            asked, cut = {"queries": cut}, slice(None)
         with evaluating(self.model):
-            if not self.takes_queries:
-                parts, which = [self.model(part, **self._scale(scale))[:, start:stop] for part in chunks(tokens)], None
-            else:
-                seen, asked = tokens[:, :stop] if self._looks_back else tokens, {"queries": slice(start, stop)}
-                rows, which = map(torch.from_numpy, numbered(seen.numpy())) if self._shares else (seen, None)
-                parts = [self.model(part, **self._scale(scale), **asked) for part in chunks(rows)]
-            found = torch.cat(parts).float()
-            return found if which is None else found[which]
+            parts = [self.model(part, **self.told(n), **asked)[:, cut] for part in chunks(tokens)]
+        return torch.cat(parts).float()
 
-    def next_tokens(self, tokens: Int[Tensor, "row pos"], scale: int, query: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
+    def next_tokens(self, tokens: Int[Tensor, "row pos"], n: int, query: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
         """The arg-max next token of each row at its own `query` [row], which is on the CPU. [row]"""
-        found = torch.empty(len(tokens), dtype=torch.long, device=self.device)
+        written = torch.empty(len(tokens), dtype=torch.long, device=self.device)
         for at in query.unique().tolist():
             mine = (query == at).nonzero()[:, 0].to(self.device)
-            found[mine] = self.logits(tokens[mine], scale, slice(at, at + 1))[:, 0].argmax(-1)
-        return found
-
-    @property
-    def _shares(self) -> bool:
-        """Whether equal rows are computed once: no hook tells them apart, and no GPU has to be waited for."""
-        model: Any = self.model
-        return self.device.type == "cpu" and not watched(*getattr(model, "hook_dict", {}).values())
-
-    @cached_property
-    def _looks_back(self) -> bool:
-        """Whether what follows a query makes no difference: positions are 0 1 2 …, however long the input is."""
-        scheme = scheme_of(self.model)
-        if scheme is None:
-            return False
-        tokens, scale = (torch.ones(1, size, dtype=torch.long, device=self.device) for size in (PREFIX, 1))
-        try:
-            place = scheme.positions(tokens, scale[0]).position
-        except UserError:  # a scheme under surgery may take inputs of its task alone
-            return False
-        return torch.equal(place, torch.arange(PREFIX, device=place.device)[None])
+            written[mine] = self.logits(tokens[mine], n, slice(at, at + 1))[:, 0].argmax(-1)
+        return written
 
     def activations(
-        self, tokens: Int[Tensor, "row pos"], scale: int, names: Sequence[str]
+        self, tokens: Int[Tensor, "row pos"], n: int, names: Sequence[str]
     ) -> dict[str, Float[Tensor, "row pos *rest"]]:
         """What each hook point sees, by name, [row, pos, …]."""
-        return self.logits_and_activations(tokens, scale, names)[1]
+        return self.logits_and_activations(tokens, n, names)[1]
 
     def logits_and_activations(
-        self, tokens: Int[Tensor, "row pos"], scale: int, names: Sequence[str]
+        self, tokens: Int[Tensor, "row pos"], n: int, names: Sequence[str]
     ) -> tuple[Float[Tensor, "row pos token"], dict[str, Float[Tensor, "row pos *rest"]]]:
         """Both, of one pass."""
         run, caches, logits = self._run_with_cache(), [], []
         with evaluating(self.model):
             for part in chunks(tokens):
                 try:
-                    found, cache = run(part, names_filter=list(names), **self._scale(scale))
+                    out, cache = run(part, names_filter=list(names), **self.told(n))
                 except KeyError:
-                    found, cache = None, {}  # a name that is none is an error for one library and nothing for another
+                    out, cache = None, {}  # a name that is none is an error for one library and nothing for another
                 for name in names:
                     if name not in cache:
-                        raise unknown("hook point", name, run(part[:1], **self._scale(scale))[1].keys())
+                        raise unknown("hook point", name, run(part[:1], **self.told(n))[1].keys())
                 caches.append(cache)
-                logits.append(found)
+                logits.append(out)
         seen = {name: torch.cat([cache[name] for cache in caches]).float() for name in names}
         return torch.cat(logits).float(), seen
 
@@ -131,9 +114,6 @@ class Network:
             raise UserError("this probe needs activations, and the model has no hooks (no run_with_cache)")
         return run
 
-    def _scale(self, scale: int) -> dict[str, int]:
-        return {"scale": scale} if self.takes_scale else {}
-
 
 AnyModel: TypeAlias = Callable[..., Any] | Network
 
@@ -148,63 +128,63 @@ def network_of(model: AnyModel) -> Network:
 
 def task_of(model: AnyModel, task: Task | None) -> Task:
     """The task given, or the one that the model was built for."""
-    own = getattr(network_of(model).model, "task", None) if task is None else task
-    if not isinstance(own, Task):
+    task = getattr(network_of(model).model, "task", None) if task is None else task
+    if not isinstance(task, Task):
         raise UserError("the model does not name its task: give it, e.g. task=TASKS['copy']")
-    return own
+    return task
 
 
-def scales_up_to(task: Task, train_max: int) -> range:
-    """Every scale of the task up to `train_max`."""
+def sizes_up_to(task: Task, train_max: int) -> range:
+    """Every n of the task up to `train_max`."""
     task.checked_scale(train_max)
     return range(task.min_scale, train_max + 1)
 
 
-def answer_queries(task: Task, scale: int) -> range:
+def largest_within(task: Task, length: int) -> int:
+    """The largest n whose instances have at most so many tokens; the smallest n if none has.
+
+    >>> from lengthlens.tasks import TASKS
+    >>> largest_within(TASKS["copy"], 10)  # ^ 1 2 3 = 1 2 3 $ has nine
+    3
+    """
+    n = task.min_scale
+    while task.length(n + 1) <= length:
+        n += 1
+    return int(n)
+
+
+def answer_queries(task: Task, n: int) -> range:
     """The positions at which a token of the answer is predicted.
 
     >>> from lengthlens.tasks import TASKS
     >>> answer_queries(TASKS["copy"], 2)  # ^ 7 3 = 7 3 $
     range(3, 6)
     """
-    return range(task.prompt_length(scale) - 1, task.length(scale) - 1)
+    return range(task.prompt_length(n) - 1, task.length(n) - 1)
 
 
 def exact_by_scale(
-    model: AnyModel, task: Task, scales: Sequence[int], n_instances: int = 256, generator: Generator | None = None
+    model: AnyModel, task: Task, sizes: Sequence[int], n_instances: int = 256, generator: Generator | None = None
 ) -> dict[int, float]:
     """Exact match on random instances of each n."""
     network, generator = network_of(model), generator or Generator().manual_seed(0)
-    return {scale: exact_of(network, task, scale, task.sample(scale, n_instances, generator)) for scale in scales}
+    return {n: exact_of(network, task, n, task.sample(n, n_instances, generator)) for n in sizes}
 
 
-def exact_of(network: Network, task: Task, scale: int, batch: Batch) -> float:
+def exact_of(network: Network, task: Task, n: int, batch: Batch) -> float:
     """The share of these instances of one n with every answer token right, in one teacher-forced pass."""
-    queries = answer_queries(task, scale)
-    logits = network.logits(batch.tokens.to(network.device), scale, slice(queries.start, queries.stop))
-    return score_of(scale, right_tokens(logits, batch)).exact_match
+    queries = answer_queries(task, n)
+    logits = network.logits(batch.tokens.to(network.device), n, slice(queries.start, queries.stop))
+    return score_of(n, right_tokens(logits, batch)).exact_match
 
 
-def reachable(model: AnyModel, task: Task, scales: Sequence[int]) -> list[int]:
+def reachable(model: AnyModel, task: Task, sizes: Sequence[int]) -> list[int]:
     """The sizes n among these that the task has and the model can process."""
     reached: list[int] = []
-    for scale in scales:
+    for n in sizes:
         with suppress(UserError):
-            reached += exact_by_scale(model, task, [scale], n_instances=1)
+            reached += exact_by_scale(model, task, [n], n_instances=1)
     return reached
-
-
-def largest_within(task: Task, length: int) -> int:
-    """The largest scale whose instances have at most so many tokens; the smallest, if none has.
-
-    >>> from lengthlens.tasks import TASKS
-    >>> largest_within(TASKS["copy"], 10)  # ^ 1 2 3 = 1 2 3 $ has nine
-    3
-    """
-    scale = task.min_scale
-    while task.length(scale + 1) <= length:
-        scale += 1
-    return int(scale)
 
 
 # -- heads and hook points by name -------------------------------------------------------------------------------------
@@ -254,26 +234,15 @@ def hook_named(model: AnyModel, name: str) -> str:
 
 
 # -- what position biases it needs ------------------------------------------------------------------------------------
-
-
-def own_relation(
-    model: AnyModel, task: Task, train_max: int, relation: RelationLike | None = None
-) -> tuple[Network, Relation]:
-    """What to probe, and the relation it uses.
-
-    A relation that is given is taken as it is. Otherwise it is that of the model's own scheme, as the scheme states it
-    (content-addressed ones state an approximation, in their words). A scheme that learns its relation has small gates
-    left over from training that no answer depends on, and each would add codes: so they are switched off in a copy,
-    as many as leave every answer in the training range as it is, and that copy is probed in its place.
-    """
-    subject = network_of(model)
-    if relation is not None:
-        return subject, relation_of(relation)
-    scheme = scheme_of(subject.model)
-    if scheme is None:
-        raise UserError("the model's relation is not known: give one, e.g. relation='i-j' or relation='(i,j)'")
-    pruned = prune(subject, task, train_max) if scheme.learns_relation else None
-    return pruned or (subject, scheme.relation())
+#
+# Training leaves biases that no answer in the training range depends on. They do no harm there. On longer inputs they
+# meet others in combinations that were never seen. So everything that can go without changing exact match at any n of
+# the training range, on the same instances, is switched off in a copy. What stays names the codes that the model
+# depends on. Nothing is trained, and no input is longer than those of training.
+#
+# Worked example: ``hinted:relative`` with max_distance 12 has a table for min(i−j, 12) and one for clip(i−j−n, ±12). On
+# copying, only the second one at 0 is needed. With both, the key to read has the codes (1, 0), (2, 0), … (n, 0), a new
+# one for each n; without the first, one code at every n.
 
 
 def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tuple[Network, Relation] | None:
@@ -282,12 +251,13 @@ def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tup
     Arguments:
         model: a model of this project; it is not changed.
         task: the model's own if None.
-        train_max: exact match at every scale up to here, on the same instances, stays what it was.
+        train_max: exact match at every n up to here, on the same instances, stays what it was.
 
-    Returns the copy (its `model` is the network) and its `Relation`, whose `words` say what stays; None where the
-    scheme has nothing that can go. It can be had for ``lbpe``, for schemes with a bias for each code (``relative``,
-    ``t5``, and ``hinted:`` of them), and for any scheme of your own with `tables` or `prune`. Raises `UserError` for a
-    model whose task is not known.
+    Result: the copy (its `model` is the network) and its `Relation`, whose `words` say what stays; None where the
+    scheme has nothing that can go. ``lbpe`` can be pruned, schemes with a bias for each code (``relative``, ``t5``, and
+    ``hinted:`` of them), and any scheme of your own with `tables` or `prune`.
+
+    Errors: UserError for a model whose task is not known.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
     >>> copy, relation = prune(copy_by_hand("hinted:relative", 12), train_max=3)
@@ -299,16 +269,34 @@ def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tup
     scheme = scheme_of(trial.model)
     if scheme is None:
         return None
-    scales = scales_up_to(task, train_max)
     generator = Generator().manual_seed(0)
-    batches = {scale: task.sample(scale, PRUNING_INSTANCES, generator) for scale in scales}
-    before = {scale: exact_of(trial, task, scale, batch) for scale, batch in batches.items()}
+    batches = {n: task.sample(n, PRUNING_INSTANCES, generator) for n in sizes_up_to(task, train_max)}
+    before = {n: exact_of(trial, task, n, batch) for n, batch in batches.items()}
 
     def unchanged() -> bool:
-        return all(exact_of(trial, task, scale, batches[scale]) == before[scale] for scale in reversed(scales))
+        return all(exact_of(trial, task, n, batches[n]) == before[n] for n in reversed(batches))
 
     relation = scheme.prune(unchanged)
     return None if relation is None else (trial, relation)
+
+
+def own_relation(
+    model: AnyModel, task: Task, train_max: int, relation: RelationLike | None = None
+) -> tuple[Network, Relation]:
+    """What to probe, and the relation it uses.
+
+    A relation that is given is taken as it is. Otherwise it is that of the model's scheme, as the scheme states it
+    (content-addressed ones state an approximation, in their words). A scheme that learns its relation has small gates
+    left over from training that no answer depends on, and each of them would add codes. So its pruned copy is probed.
+    """
+    network = network_of(model)
+    if relation is not None:
+        return network, relation_of(relation)
+    scheme = scheme_of(network.model)
+    if scheme is None:
+        raise UserError("the model's relation is not known: give one, e.g. relation='i-j' or relation='(i,j)'")
+    pruned = prune(network, task, train_max) if scheme.learns_relation else None
+    return pruned or (network, scheme.relation())
 
 
 class RelationProbe(Probe):
@@ -321,13 +309,13 @@ class RelationProbe(Probe):
     words = OURS["relation"].words
 
     def rows(self, context: "Context") -> list[Row]:
-        own = scheme_of(context.subject.model)
-        if own is None or not own.learns_relation or context.pruned is None:
+        scheme = scheme_of(context.subject.model)
+        if scheme is None or not scheme.learns_relation or context.pruned is None:
             return []
-        subject, relation = context.pruned
-        scheme = scheme_of(subject.model) or own
+        network, relation = context.pruned
+        pruned = scheme_of(network.model) or scheme
         rows = []
-        for layer, head, form, value, _, bias in scheme.entries():
+        for layer, head, form, value, _, bias in pruned.entries():
             row = {"measure": "relation", "layer": layer, "head": head, "relation": relation.words}
             rows.append({**row, "form": str(form), "form_value": value, "value": round(bias, 6)})
         return rows

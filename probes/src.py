@@ -46,7 +46,7 @@ from lengthlens.probes.network import (
     exact_by_scale,
     own_relation,
     reachable,
-    scales_up_to,
+    sizes_up_to,
     task_of,
 )
 from lengthlens.probes.probe import OURS, Probe, Row, by_scale, index_row
@@ -204,7 +204,7 @@ def measured_src_at(
     subject, known = own_relation(model, task, train_max, relation)
     generator = generator or Generator().manual_seed(0)
     found: list[list[StepBehaviour]] = [[] for _ in thresholds]
-    for scale in scales_up_to(task, train_max):
+    for scale in sizes_up_to(task, train_max):
         change = influence(subject, task, scale, rows, generator)
         steps: list[list[Step]] = [
             [(query, tuple(row.nonzero()[:, 0].tolist())) for query, row in zip(answer_queries(task, scale), is_source)]

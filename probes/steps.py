@@ -35,13 +35,13 @@ DRAWS = 12  # instances among which a twin is looked for; one in ten has the wan
 ASSIGNMENTS = 64  # of tokens to the roles of a signature; all of them where there are no more
 EDGE = 2  # symbols next to a mark that stay there: networks know first and last ones by their neighbours
 SHARES = (0.0, 0.5, 1.0)  # of the free places, how many come before the symbols between
-LIKENESS = (4, 2, 1)  # what it counts to have in common the step that wrote a token, that behind it, the token before
+LIKENESS = (4, 2, 1)  # what it counts to share the step that wrote a token, the step after it, the token before it
 
 
 class StepAt(NamedTuple):
-    """A step of the circuit: the answer token number `place` at a scale."""
+    """A step of the circuit at n: the one that writes answer token number `place`."""
 
-    scale: int
+    n: int
     place: int
 
 
@@ -49,20 +49,21 @@ class StepAt(NamedTuple):
 
 
 def twins(task: Task, donor: StepAt, wanted: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """For each row an instance in which the donor step has the wanted role, if one is found.
+    """For each row an instance in which the donor step reads the wanted tokens, if one is drawn.
 
-    `wanted` [row, 1 + sources]: the tokens at the query and at the sources. Sources in the prompt get their tokens;
-    what the answer wrote before, the query's own token among it, has to come out right in one of several draws.
+    `wanted` [row, 1 + sources]: the tokens at the query and at the sources. Sources in the prompt get their tokens.
+    What the answer wrote before, the query's own token included, has to come out right in one of several draws.
     Out: tokens [row, pos], and whether each row is a twin.
     """
-    circuit, rows, scale = task.circuit(donor.scale), len(wanted), donor.scale
-    inputs = task.draw(task.checked_scale(scale), rows * DRAWS, generator, torch.device("cpu"))
-    goal, form = wanted.repeat_interleave(DRAWS, 0), task.prompt_form(scale).tolist()
+    n, rows = donor.n, len(wanted)
+    circuit = task.circuit(n)
+    inputs = task.draw(task.checked_scale(n), rows * DRAWS, generator, torch.device("cpu"))
+    goal, form = wanted.repeat_interleave(DRAWS, 0), task.prompt_form(n).tolist()
     for slot, source in enumerate(sources_of(circuit, donor.place)):
         if source < len(form) and form[source] < 0:  # a symbol, input number −1 − form
             inputs[:, -1 - form[source]] = goal[:, 1 + slot]
-    valid = task.valid(inputs, scale)
-    tokens = task.assemble(torch.where(valid[:, None], inputs, 0), scale).tokens
+    valid = task.valid(inputs, n)
+    tokens = task.assemble(torch.where(valid[:, None], inputs, 0), n).tokens
     fits = (valid & (tokens_read(circuit, donor.place, tokens) == goal).all(1)).view(rows, DRAWS)
     best = fits.to(torch.int8).argmax(1) + DRAWS * torch.arange(rows)
     return tokens[best], fits.any(1)
@@ -82,7 +83,7 @@ def sources_of(circuit: Circuit, place: int) -> list[int]:
 
 
 class CodeRole(NamedTuple):
-    """Sources that a readout by codes cannot tell apart, and all keys it could take for them."""
+    """Sources that a readout by codes cannot tell apart, and all keys that it could take for them."""
 
     code: Code
     support: Support
@@ -99,7 +100,10 @@ class Roles:
 
     @classmethod
     def of(cls, codes: Ints, occurring: Sequence[Support], query: int, sources: Sequence[int]) -> "Roles":
-        """From the codes [key, component] and supports of the keys that the query sees."""
+        """From the codes [key, component] and supports of the keys that the query sees.
+
+        The query's own token has a code of its own. Sources with one token in all instances count where all are so.
+        """
         own = (1, *(0 for _ in codes[query]))
         names = [((0, *map(int, codes[key])), occurring[key]) for key in range(query)] + [(own, occurring[query])]
         sources = [source for source in sources if len(occurring[source]) > 1] or sources
@@ -118,9 +122,9 @@ class Roles:
 def assignments(roles: Roles) -> Tensor:
     """Tokens for the sources, in the order of roles. [assignment, source]
 
-    The same for every step with the same codes and supports, so that steps can be compared. If there are too many,
-    each support is thinned to a few of its tokens, and of those all combinations are given, or random ones where these
-    are still too many.
+    Steps with the same codes and supports get the same assignments, so that they can be compared. If there are too
+    many, each support is thinned to a few of its tokens, whose combinations are given. If these are still too many,
+    random ones are.
     """
     named = [(role.code, role.support, role.sources) for role in roles.roles]
     rng = np.random.default_rng(int.from_bytes(hashlib.blake2b(repr(named).encode(), digest_size=8).digest()))
@@ -164,14 +168,15 @@ def keys_of(roles: Roles, given: Tensor) -> list[Key]:
 def place_tokens(task: Task, short: int, long: int) -> Iterator[Tensor]:
     """Positions of the long instance for the tokens of a short one, [pos], in several ways.
 
-    The first and the last symbols of a run stay there, next to the marks; those between stand together at the first of
-    the places left, in the middle, or at the last. Prompt and answer may differ in that, as a mirrored answer needs.
+    The first and the last symbols of a run keep their place next to the marks. The symbols between them stand together:
+    first, in the middle, or last among the free places. Prompt and answer may differ in that, which a mirrored answer
+    needs.
 
     >>> from lengthlens.tasks import TASKS
     >>> next(place_tokens(TASKS["copy"], 5, 8)).tolist()  # ^ 1 2 3 . . . 4 5 = 1 2 3 . . . 4 5 $
     [0, 1, 2, 3, 7, 8, 9, 10, 11, 12, 16, 17, 18]
     """
-    (few, few_marks), (_, many_marks) = (_marks(task, scale) for scale in (short, long))
+    (few, few_marks), (_, many_marks) = (_marks(task, n) for n in (short, long))
     if len(few_marks) != len(many_marks):
         raise UserError(f"'{task.name}' has more marks at n={long} than at n={short}: its inputs cannot be stretched")
     end_of_prompt = task.prompt_length(short) - 1
@@ -190,20 +195,20 @@ def place_tokens(task: Task, short: int, long: int) -> Iterator[Tensor]:
 
 
 def edge(size: int) -> int:
-    """How many symbols at either end of a run stay there."""
+    """How many symbols at either end of a run keep their place."""
     return min(EDGE, (size - 1) // 2)
 
 
 def _spread(size: int, room: int, share: float) -> Tensor:
-    """The places of a run's symbols among `room`: its ends at the ends, the others behind a share of what is free."""
+    """The places of a run's symbols among `room`: its ends at the ends, the others after a share of what is free."""
     ends, place = edge(size), torch.arange(size)
     free = room - size
     return place + torch.where(place < ends, 0, torch.where(place >= size - ends, free, int(share * free)))
 
 
-def _marks(task: Task, scale: int) -> tuple[int, list[int]]:
+def _marks(task: Task, n: int) -> tuple[int, list[int]]:
     """The length of an instance, and the positions of all tokens that are no symbols."""
-    tokens = task.sample(scale, 1, Generator().manual_seed(0)).tokens[0]
+    tokens = task.sample(n, 1, Generator().manual_seed(0)).tokens[0]
     return len(tokens), (tokens >= len(task.symbols)).nonzero()[:, 0].tolist()
 
 
@@ -223,16 +228,16 @@ def stand_ins(
 ) -> tuple[Tensor, Tensor]:
     """For each row and position of the long instance, the row and position of the short ones whose content it has.
 
-    Tokens that stand there are their own. Any other position gets a token from inside the same run of some row, so
-    chosen that the whole is as much like a long instance as it can be: an answer token has in its sources the tokens
-    that are in the stand-in's, the step that follows it, too, and the token before it is the one before the stand-in.
-    Of equally good ones a random one is taken. [row, pos] each
+    A position with a token of the short instance has that one. Any other gets a token from inside the same run of some
+    row, so that the whole is as much like a long instance as it can be: the sources of an answer token hold what those
+    of its stand-in hold, so do the sources of the step after it, and the tokens before both are the same. Among equally
+    good ones the choice is random. [row, pos] each
     """
     rows, (length, marks), (_, few_marks) = len(batch), _marks(task, long), _marks(task, short)
     here, given = set(places.tolist()), batch.tokens.numpy()
     of_row, of_pos = (each.numpy() for each in own_places(rows, length, places))
     tokens = np.full((rows, length), UNUSED)
-    roles, few_roles = (_Surroundings(task.circuit(scale), len(task.vocab)) for scale in (long, short))
+    roles, few_roles = (_Surroundings(task.circuit(n), len(task.vocab)) for n in (long, short))
     for mark, following, few, few_following in zip(marks, [*marks[1:], length], few_marks, [*few_marks[1:], 0]):
         ends = edge(few_following - few - 1)
         inside = range(few + 1 + ends, few_following - ends)
@@ -249,25 +254,25 @@ def stand_ins(
 
 
 def own_places(rows: int, length: int, places: Tensor) -> tuple[Tensor, Tensor]:
-    """As `stand_ins`, with every token at its own place and nothing to speak of elsewhere."""
+    """As `stand_ins`, with every token at its own place and an arbitrary one elsewhere."""
     of_pos = torch.zeros(rows, length, dtype=torch.long, device=places.device)
     of_pos[:, places] = torch.arange(len(places), device=places.device)
     return torch.arange(rows, device=places.device)[:, None].repeat(1, length), of_pos
 
 
 class _Surroundings:
-    """What surrounds the tokens of one scale: the step that wrote each, the step behind it, the token before it."""
+    """What surrounds the tokens of one n: the step that wrote each, the step after it, the token before it."""
 
     def __init__(self, circuit: Circuit, vocabulary: int) -> None:
         self.names, self.vocabulary = sorted(circuit.functions), vocabulary
         self.steps = {step.query: step for step in circuit}
 
     def at(self, place: int, tokens: Ints) -> tuple[Ints, Ints, Ints]:
-        """A number for each of the three, the same where they are. [row] each, of tokens [row, pos]"""
+        """A number for each of the three, equal where they are equal. [row] each, of tokens [row, pos]"""
         return self._step(place - 1, place, tokens), self._step(place, place, tokens), tokens[:, place - 1]
 
     def _step(self, query: int, place: int, tokens: Ints) -> Ints:
-        """Of an operator and the tokens in its sources; one at the place itself, not known yet, does not count."""
+        """A number for an operator and the tokens in its sources. A source at `place` is not known yet and left out."""
         step = self.steps.get(query)
         number = np.full(len(tokens), 0 if step is None else 1 + self.names.index(step.operator))
         for source in step.sources if step else ():

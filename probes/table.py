@@ -29,7 +29,7 @@ from lengthlens.probes.network import (
     own_relation,
     prune,
     reachable,
-    scales_up_to,
+    sizes_up_to,
     task_of,
 )
 from lengthlens.probes.probe import PROBES, Probe, Row, by_scale, chosen
@@ -67,7 +67,7 @@ class Context:
     @cached_property
     def exact(self) -> dict[int, float]:
         """Exact match at every scale of the training range."""
-        return exact_by_scale(self.subject, self.task, scales_up_to(*self.range), generator=self.generator)
+        return exact_by_scale(self.subject, self.task, sizes_up_to(*self.range), generator=self.generator)
 
     @cached_property
     def coded(self) -> tuple[Network, Relation]:

@@ -29,7 +29,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Generator, Tensor
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.probes.network import AnyModel, Network, answer_queries, network_of, scales_up_to, task_of
+from lengthlens.probes.network import AnyModel, Network, answer_queries, network_of, sizes_up_to, task_of
 from lengthlens.probes.probe import OURS, Probe, Row, by_scale, index_row, records
 from lengthlens.probes.schema import BAR
 from lengthlens.tasks import Task
@@ -129,7 +129,7 @@ def readout_transfer(
     if hooks is None:
         hooks = [f"blocks.{layer}.hook_resid_post" for layer in subject.layers(layers)]
     generator = generator or Generator().manual_seed(0)
-    inside = list(scales_up_to(task, train_max))
+    inside = list(sizes_up_to(task, train_max))
     seen = [observe(subject, task, scale, hooks, labels, rows, generator) for scale in [*inside, *beyond]]
     samples = Samples.of(seen)
     fits = sum(len(part.steps) for part in seen[: len(inside)])

@@ -46,12 +46,6 @@ def test_logits_at_some_queries_are_those_of_the_whole_sequence(scheme):
     assert subject.next_tokens(tokens, 3, query).equal(whole[torch.arange(5), query].argmax(-1))
 
 
-def test_a_random_placement_sees_the_whole_input_although_only_its_begin_is_asked_about():
-    # Positions are drawn for a length: an input that were cut behind the query would stand elsewhere.
-    assert not Network(build(ModelConfig(task="copy", scheme="randomized:rope", d_model=16)))._looks_back
-    assert Network(build(ModelConfig(task="copy", scheme="rope", d_model=16)))._looks_back
-
-
 def networks():
     yield "copy by hand, hinted:relative", copy_by_hand("hinted:relative", 12)
     yield "copy by hand, lbpe", copy_by_hand("lbpe")
