@@ -479,13 +479,13 @@ class HookedModel(HookedRootModule):
     @classmethod
     def from_hooked_state_dict(cls, state_dict: dict[str, Tensor], hooked_config: dict[str, Any]) -> "HookedModel":
         """A HookedTransformer checkpoint: its state dict, and its HookedTransformerConfig as a dict."""
-        from lengthlens.models.interop import import_hooked  # it builds models, so it imports this file
+        from lengthlens.models.foreign import import_hooked  # it builds models, so it imports this file
 
         return import_hooked(state_dict, hooked_config)
 
     def to_bridge(self) -> Any:
         """The same model as a TransformerLens 4 TransformerBridge, where that has an equivalent."""
-        from lengthlens.models.interop import to_bridge  # slow to import, and seldom wanted
+        from lengthlens.models.foreign import to_bridge  # slow to import, and seldom wanted
 
         return to_bridge(self)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.models.checkpoints import Checkpoint, read_checkpoint, read_json, token_ids
+from lengthlens.models.foreign import Checkpoint, read_checkpoint, read_json, token_ids
 from lengthlens.models.saved import check_weights, weights_of
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.models.transformer import HookedModel
@@ -70,7 +70,7 @@ def import_checkpoint(
     source = read_checkpoint(path)
     mapping = read_json(Path(vocab)) if isinstance(vocab, str | Path) else vocab
     ids = token_ids(source, asked, mapping)
-    own = source.speaking(asked, ids)
+    own = source.restricted_to(asked, ids)
     about = {"task": task, "train_max": train_max, "seed": seed}
     config = _config(own, ids, name or source.name, start, spread, about)
     model = HookedModel(config.model, asked)

@@ -16,7 +16,7 @@ from torch import Tensor
 import lengthlens as ll
 from lengthlens.cli import main
 from lengthlens.errors import UserError
-from lengthlens.models.checkpoints import Checkpoint, read_checkpoint, token_ids
+from lengthlens.models.foreign import Checkpoint, read_checkpoint, token_ids
 from lengthlens.probes.probe import PROBES
 from lengthlens.probes.table import probe_run
 from lengthlens.runs.evaluation import evaluate, instance_seed, right_tokens, score_of

@@ -21,8 +21,8 @@ from lengthlens.analyses.table import read_study, write_study
 from lengthlens.analyses.tables import Table
 from lengthlens.cli import main
 from lengthlens.errors import UserError
-from lengthlens.models.checkpoints import read_checkpoint
 from lengthlens.models.config import ModelConfig
+from lengthlens.models.foreign import read_checkpoint
 from lengthlens.models.transformer import build
 from lengthlens.probes.table import FILE, probe_run
 from lengthlens.runs.config import RunConfig

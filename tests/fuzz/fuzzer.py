@@ -41,9 +41,8 @@ from lengthlens.analyses.table import BLANK, SIGNATURE, read_study, signed  # no
 from lengthlens.cli import main as lengthlens_command  # noqa: E402
 from lengthlens.errors import UserError  # noqa: E402
 from lengthlens.models import saved  # noqa: E402
-from lengthlens.models.checkpoints import read_checkpoint, token_ids  # noqa: E402
 from lengthlens.models.config import ModelConfig  # noqa: E402
-from lengthlens.models.interop import hooked_fields  # noqa: E402
+from lengthlens.models.foreign import hooked_fields, read_checkpoint, token_ids  # noqa: E402
 from lengthlens.probes.table import stored  # noqa: E402
 from lengthlens.runs.run import CONFIG, LOG, MANIFEST, MODEL, Run  # noqa: E402
 from lengthlens.runs.store import RunStore, repair  # noqa: E402
