@@ -15,8 +15,8 @@ Intervals are of a bootstrap over whole cells (`lengthlens.analyses.statistics`)
 """
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, MissingError, chosen_readout, indices, records
 from lengthlens.analyses.tables import Table, interval, of_frame, several
 from lengthlens.probes.probe import Probe
-from lengthlens.probes.schema import THRESHOLDS
+from lengthlens.probes.schema import THRESHOLDS, at_defaults
 from lengthlens.runs.evaluation import ACCURATE, EXTRAPOLATES
 
 Frame = pd.DataFrame
@@ -106,73 +106,6 @@ def others_mean(values: "pd.Series[float]", group: "pd.Series[str]") -> "pd.Seri
     return own.fillna(overall).round(12)  # rounding: sums in another order are not another value
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The finding: tables with one row for each statement, sentences about what is missing, and one headline."""
-
-    runs: Frame  # those that count: accurate in range, evaluated beyond
-    predictors: Frame  # factor × predictor: auc, spearman, kendall with intervals, runs, groups, positives, note
-    versus: Frame  # measure × baseline: the difference of their AUCs on the same runs, with its interval
-    within: Frame  # predictor × stratum: AUC over pairs of runs of the same task, scheme, …
-    ranks: Frame  # Spearman within each task and each scheme
-    left_out: Frame  # leave-one-task-out: balanced accuracy on the task left out, and over all
-    added: Frame  # what a measure adds to the verdict
-    held_out: Frame  # predictors on the tasks held out, and on the others
-    sensitivity: Frame  # AUC at each of the thresholds that ι was stored at
-    both_ways: Frame  # cells of which some seeds extrapolate and some do not
-    notes: list[str]
-
-    @property
-    def headline(self) -> str:
-        """The finding in one sentence, with its interval."""
-        first = records(self.predictors[self.predictors["factor"] == FACTORS[0]])
-        ours = first[0]
-        some = "" if ours["runs"] == len(self.runs) else f" of the {len(self.runs)}"
-        cells = several(ours["groups"], "cell")
-        size = f"{ours['runs']}{some} runs that are accurate in range, in {cells} of task and scheme"
-        if np.isnan(ours["auc"]):
-            why = ours["note"] or "it is not defined"
-            return f"Whether {ours['label']} predicts extrapolation cannot be said from {size}: {why}."
-        baselines = [row for row in first if row["kind"] != "measure" and not np.isnan(row["auc"])]
-        best = max(baselines, key=lambda row: float(row["auc"]), default=None)
-        return (
-            f"Over {size}, {ours['label']} tells the {ours['extrapolating']} that extrapolate from the rest "
-            f"with AUC {_in_words(ours)}"
-            + (f"; the best baseline, {best['label']}, reaches {_in_words(best)}." if best else ".")
-        )
-
-
-def _in_words(row: Row) -> str:
-    """The AUC with its interval: "0.971 (0.934 to 0.998)"."""
-    ends = "no interval" if np.isnan(row["auc_low"]) else f"{row['auc_low']:.3f} to {row['auc_high']:.3f}"
-    return f"{row['auc']:.3f} ({ends})"
-
-
-def prediction(study: Study) -> Prediction:
-    """Everything about ι and extrapolation in a study."""
-    runs = usable(study.runs)
-    runs = runs.assign(family=runs["scheme"].map(theme.family), cell=runs["row"] + " " + runs["label"])
-    runs = runs.astype(dict.fromkeys(STRATA, object))  # of so few rows, texts of Arrow take longer than objects
-    for name in BASE_RATES:
-        for factor in FACTORS:
-            runs[f"{name}_rate_{factor}"] = others_mean(runs[f"exact_{factor}"], runs[name])
-    if not runs[measures(runs)].notna().any().any():
-        raise MissingError("no run that is accurate in range was probed: it takes `lengthlens probe --all`")
-    return Prediction(
-        runs=runs,
-        predictors=pd.concat([compared(runs, factor) for factor in FACTORS], ignore_index=True),
-        versus=pd.DataFrame(versus(runs)),
-        within=pd.DataFrame(within(runs)),
-        ranks=pd.DataFrame(ranks(runs)),
-        left_out=pd.DataFrame(left_out(runs), columns=LEFT_OUT),
-        added=pd.DataFrame(added(runs)),
-        held_out=by_held_out(runs, study.held_out),
-        sensitivity=pd.DataFrame(sensitivity(study.rows, runs)),
-        both_ways=both_ways(runs),
-        notes=notes(study.runs, runs, study.held_out),
-    )
-
-
 def usable(runs: Frame) -> Frame:
     """The runs that say something about the conjecture: accurate in range, and evaluated beyond it."""
     found = runs[runs["accurate"] & runs[f"exact_{FACTORS[0]}"].notna()]
@@ -234,78 +167,202 @@ def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
     return pd.DataFrame(rows)
 
 
-def versus(runs: Frame) -> Iterator[Row]:
-    """How much higher the AUC of each measure is than that of each baseline, on the runs that have both."""
-    for measure in measures(runs):
-        for baseline in BASELINES:
-            own = known(runs, [measure, baseline])
-            mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, baseline))
-            found = enough(own, statistics.difference(mine, theirs), "difference")
-            yield {"measure": measure, "baseline": baseline, **found}
+def table(rows: Callable[[Any], Iterator[Row]]) -> "cached_property[Frame]":
+    """A method that gives rows as a table, made when it is first asked for."""
+    return cached_property(lambda self: pd.DataFrame(rows(self)))
 
 
-def within(runs: Frame) -> Iterator[Row]:
-    """AUC over those pairs only that share their task (scheme, family, verdict, cell).
+class Prediction:
+    """What predicts extrapolation in a study: tables with one row for each statement, and what to know about them.
 
-    Within a task no task effect can help; within a scheme the scheme's own relation cannot; within a cell only the
-    seed differs.
+    `runs` are those that count: accurate in range, evaluated beyond.
     """
-    for name in predictors(runs):
-        own = known(runs, [name])
-        for stratum in STRATA:
-            row = stated(own, auc(own[f"score_{name}"], own["positive"], own[stratum]), "auc")
-            mixed = own.groupby(stratum)["positive"].transform("nunique") == 2
-            if not mixed.any():
-                row["note"] = f"no {stratum} has runs that extrapolate and runs that do not"
-            elif stratum in SAME_BY_CONSTRUCTION.get(name, ()):
-                row |= Estimate(0.5, 0.5, 0.5).columns("auc")
-                row["note"] = "the same for all that is compared, by construction"
-            size = {"strata": own.loc[mixed, stratum].nunique(), "runs": int(mixed.sum())}
-            yield {"predictor": name, "within": stratum, **row, **size}
+
+    def __init__(self, study: Study) -> None:
+        self.study, runs = study, usable(study.runs)
+        runs = runs.assign(family=runs["scheme"].map(theme.family), cell=runs["row"] + " " + runs["label"])
+        runs = runs.astype(dict.fromkeys(STRATA, object))  # of so few rows, texts of Arrow take longer than objects
+        for name in BASE_RATES:
+            for factor in FACTORS:
+                runs[f"{name}_rate_{factor}"] = others_mean(runs[f"exact_{factor}"], runs[name])
+        if not runs[measures(runs)].notna().any().any():
+            raise MissingError("no run that is accurate in range was probed: it takes `lengthlens probe --all`")
+        self.runs = runs
+
+    @cached_property
+    def predictors(self) -> Frame:
+        """For each factor and predictor: AUC, Spearman and Kendall with intervals, how many runs, and a note."""
+        return pd.concat([compared(self.runs, factor) for factor in FACTORS], ignore_index=True)
+
+    @property
+    def headline(self) -> str:
+        """The finding in one sentence, with its interval."""
+        first = records(self.predictors[self.predictors["factor"] == FACTORS[0]])
+        ours = first[0]
+        some = "" if ours["runs"] == len(self.runs) else f" of the {len(self.runs)}"
+        cells = several(ours["groups"], "cell")
+        size = f"{ours['runs']}{some} runs that are accurate in range, in {cells} of task and scheme"
+        if np.isnan(ours["auc"]):
+            why = ours["note"] or "it is not defined"
+            return f"Whether {ours['label']} predicts extrapolation cannot be said from {size}: {why}."
+        baselines = [row for row in first if row["kind"] != "measure" and not np.isnan(row["auc"])]
+        best = max(baselines, key=lambda row: float(row["auc"]), default=None)
+        return (
+            f"Over {size}, {ours['label']} tells the {ours['extrapolating']} that extrapolate from the rest "
+            f"with AUC {_in_words(ours)}"
+            + (f"; the best baseline, {best['label']}, reaches {_in_words(best)}." if best else ".")
+        )
+
+    @table
+    def versus(self) -> Iterator[Row]:
+        """How much higher the AUC of each measure is than that of each baseline, on the runs that have both."""
+        for measure in measures(self.runs):
+            for baseline in BASELINES:
+                own = known(self.runs, [measure, baseline])
+                mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, baseline))
+                found = enough(own, statistics.difference(mine, theirs), "difference")
+                yield {"measure": measure, "baseline": baseline, **found}
+
+    @table
+    def within(self) -> Iterator[Row]:
+        """AUC over those pairs only that share their task (scheme, family, verdict, cell).
+
+        Within a task no task effect can help; within a scheme the scheme's own relation cannot; within a cell only the
+        seed differs.
+        """
+        for name in predictors(self.runs):
+            own = known(self.runs, [name])
+            for stratum in STRATA:
+                row = stated(own, auc(own[f"score_{name}"], own["positive"], own[stratum]), "auc")
+                mixed = own.groupby(stratum)["positive"].transform("nunique") == 2
+                if not mixed.any():
+                    row["note"] = f"no {stratum} has runs that extrapolate and runs that do not"
+                elif stratum in SAME_BY_CONSTRUCTION.get(name, ()):
+                    row |= Estimate(0.5, 0.5, 0.5).columns("auc")
+                    row["note"] = "the same for all that is compared, by construction"
+                size = {"strata": own.loc[mixed, stratum].nunique(), "runs": int(mixed.sum())}
+                yield {"predictor": name, "within": stratum, **row, **size}
+
+    @table
+    def ranks(self) -> Iterator[Row]:
+        """Spearman of each measure with exact match beyond, among the runs of each task and of each scheme."""
+        for name in measures(self.runs):
+            own = known(self.runs, [name])
+            for by in ("task", "scheme"):
+                for group, part in own.groupby(by):
+                    row = stated(part, spearman(part[f"score_{name}"], part["exact"]), "spearman")
+                    alike = {"note": "all runs alike"} if np.isnan(row["spearman"]) else {}
+                    yield {"predictor": name, "by": by, "name": group, **row, **alike}
+
+    @cached_property
+    def both_ways(self) -> Frame:
+        """Cells of which some seeds extrapolate and others do not, with the mean ι of both kinds."""
+        rows = []
+        for (task, scheme), part in self.runs.groupby(["row", "label"]):
+            yes = part["extrapolates_2"].astype(bool)
+            if yes.nunique() == 2:
+                row = {"task": task, "scheme": scheme, "extrapolating": int(yes.sum()), "runs": len(part)}
+                for name in measures(self.runs):
+                    row |= {f"{name}_yes": part.loc[yes, name].mean(), f"{name}_no": part.loc[~yes, name].mean()}
+                rows.append(row)
+        kinds = [f"{name}_{side}" for name in measures(self.runs) for side in ("yes", "no")]
+        return pd.DataFrame(rows, columns=["task", "scheme", "extrapolating", "runs", *kinds])
+
+    @table
+    def left_out(self) -> Iterator[Row]:
+        """For each task a threshold chosen on all other tasks, and how well it does on this one; last, all together."""
+        for name, predictor in predictors(self.runs).items():
+            own = known(self.runs, [name])
+            if own["task"].nunique() < 2:
+                continue
+            called = pd.Series(False, index=own.index)
+            for task, part in own.groupby("task"):
+                others = own[own["task"] != task]
+                threshold = best_threshold(others[f"score_{name}"].to_numpy(), others["positive"].to_numpy())
+                called[part.index] = part[f"score_{name}"] > threshold
+                right = statistics.balanced_accuracy(called[part.index], part["positive"])
+                one = "one class only: the share called right" if part["positive"].nunique() < 2 else ""
+                row = stated(part, right, "balanced_accuracy", one)
+                yield {"predictor": name, "task": task, "threshold": predictor.sign * threshold, **row}
+            right = statistics.balanced_accuracy(called, own["positive"])
+            yield {"predictor": name, "task": "all", **stated(own, right, "balanced_accuracy")}
+
+    @table
+    def added(self) -> Iterator[Row]:
+        """What each measure adds to the verdict before training, in three ways.
+
+        The AUC among runs with the same verdict (½ if the measure adds nothing). And a logistic regression of
+        "extrapolates" on the verdict alone and on verdict and ι, each fitted on all tasks but one and judged on that
+        one: the gain in AUC, and the gain in log loss per run (in nats; positive if ι helps).
+        """
+        for name in measures(self.runs):
+            own = known(self.runs, [name, "verdict"])
+            same = auc(own[f"score_{name}"], own["positive"], own["verdict"])
+            mixed = (own.groupby("verdict")["positive"].nunique() == 2).any()
+            one = "" if mixed else "every verdict has one outcome only, so there is nothing left to tell"
+            yield {"predictor": name, "what": "AUC among the same verdict", **stated(own, same, "value", one)}
+            alone_task = "one task only, so none can be left out" if own["task"].nunique() < 2 else ""
+            why = why_undefined(own["positive"]) or alone_task
+            gains = [statistics.mean(np.full(len(own), np.nan))] * 2 if why else _gains(own, name)
+            for what, gain in zip(("gain in AUC over the verdict", "gain in log loss over the verdict"), gains):
+                yield {"predictor": name, "what": what, **stated(own, gain, "value", why)}
+
+    @cached_property
+    def held_out(self) -> Frame:
+        """All predictors on the tasks held out and on the others; nothing if none was held out."""
+        mine = self.runs["task"].isin(self.study.held_out)
+        parts = {"held out": self.runs[mine], "others": self.runs[~mine]} if self.study.held_out else {}
+        tables = [compared(part).assign(tasks=name) for name, part in parts.items() if len(part)]
+        return pd.concat([pd.DataFrame(), *tables], ignore_index=True)
+
+    @table
+    def sensitivity(self) -> Iterator[Row]:
+        """The AUC of each index at each of the thresholds that it is stored at, on the same runs."""
+        rows, runs = self.study.rows, self.runs
+        for probe in indices(runs):
+            stored = chosen_readout(rows[(rows["measure"] == probe.index) & rows["run"].isin(runs["run"])])
+            stored = stored.sort_values(THRESHOLDS, kind="stable")
+            default = at_defaults(stored, probe.defaults).index
+            for _, part in stored.groupby(THRESHOLDS, sort=False, dropna=False):
+                at = part[THRESHOLDS].iloc[0].dropna().items()
+                value = part.groupby("run")["value"].first()
+                own = known(runs.assign(**{probe.index: runs["run"].map(value)}), [probe.index])
+                row: Row = {"measure": probe.index, "threshold": " ".join(f"{name}={each:g}" for name, each in at)}
+                row |= {"default": bool(probe.curve and part.index.isin(default).all())}
+                row |= enough(own, auc(own[f"score_{probe.index}"], own["positive"]), "auc")
+                yield {**row, "note": why_undefined(own["positive"]) or too_few(own)}
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the numbers has to know: which runs count, and what there was nothing of."""
+        every, runs, held_out = self.study.runs, self.runs, self.study.held_out
+        said = [
+            f"{len(runs)} of {len(every)} runs count, in {several(runs['cell'].nunique(), 'cell')} of task and scheme: "
+            f"{int((~every['accurate']).sum())} are not accurate in range, "
+            f"{int((every['accurate'] & every['exact_2'].isna()).sum())} were not evaluated at twice it"
+        ]
+        absent: dict[int, list[str]] = {}
+        for name in measures(runs):
+            absent.setdefault(int(runs[name].isna().sum()), []).append(predictors()[name].label)
+        for number, labels in absent.items():
+            if number:
+                said.append(
+                    f"{number} of the {len(runs)} runs ha{'s' if number == 1 else 've'} no {' and no '.join(labels)}"
+                )
+        if runs["exact_10"].isna().any():
+            said.append(f"{int(runs['exact_10'].isna().sum())} runs were not evaluated at ten times the range")
+        if why := why_undefined(runs["extrapolates_2"].astype(bool)):
+            said.append(why)
+        if runs["scheme"].nunique() == 1:
+            said.append(f"there is one scheme only, {runs['scheme'].iloc[0]}")
+        held = f"held out, so that nothing was chosen on them: {', '.join(held_out)}"
+        return [*said, held if held_out else "no task was held out"]
 
 
-def ranks(runs: Frame) -> Iterator[Row]:
-    """Spearman of each measure with exact match beyond, among the runs of each task and of each scheme."""
-    for name in measures(runs):
-        own = known(runs, [name])
-        for by in ("task", "scheme"):
-            for group, part in own.groupby(by):
-                row = stated(part, spearman(part[f"score_{name}"], part["exact"]), "spearman")
-                alike = {"note": "all runs alike"} if np.isnan(row["spearman"]) else {}
-                yield {"predictor": name, "by": by, "name": group, **row, **alike}
-
-
-def both_ways(runs: Frame) -> Frame:
-    """Cells of which some seeds extrapolate and others do not, with ι of both kinds."""
-    rows = []
-    for (task, scheme), part in runs.groupby(["row", "label"]):
-        yes = part["extrapolates_2"].astype(bool)
-        if yes.nunique() == 2:
-            row = {"task": task, "scheme": scheme, "extrapolating": int(yes.sum()), "runs": len(part)}
-            for name in measures(runs):
-                row |= {f"{name}_yes": part.loc[yes, name].mean(), f"{name}_no": part.loc[~yes, name].mean()}
-            rows.append(row)
-    kinds = [f"{name}_{side}" for name in measures(runs) for side in ("yes", "no")]
-    return pd.DataFrame(rows, columns=["task", "scheme", "extrapolating", "runs", *kinds])
-
-
-def left_out(runs: Frame) -> Iterator[Row]:
-    """For each task: a threshold chosen on all other tasks, and how well it does on this one; last, all together."""
-    for name, predictor in predictors(runs).items():
-        own = known(runs, [name])
-        if own["task"].nunique() < 2:
-            continue
-        called = pd.Series(False, index=own.index)
-        for task, part in own.groupby("task"):
-            others = own[own["task"] != task]
-            threshold = best_threshold(others[f"score_{name}"].to_numpy(), others["positive"].to_numpy())
-            called[part.index] = part[f"score_{name}"] > threshold
-            right = statistics.balanced_accuracy(called[part.index], part["positive"])
-            one = "one class only: the share called right" if part["positive"].nunique() < 2 else ""
-            row = stated(part, right, "balanced_accuracy", one)
-            yield {"predictor": name, "task": task, "threshold": predictor.sign * threshold, **row}
-        right = statistics.balanced_accuracy(called, own["positive"])
-        yield {"predictor": name, "task": "all", **stated(own, right, "balanced_accuracy")}
+def _in_words(row: Row) -> str:
+    """The AUC with its interval: "0.971 (0.934 to 0.998)"."""
+    ends = "no interval" if np.isnan(row["auc_low"]) else f"{row['auc_low']:.3f} to {row['auc_high']:.3f}"
+    return f"{row['auc']:.3f} ({ends})"
 
 
 def best_threshold(score: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
@@ -321,26 +378,6 @@ def best_threshold(score: NDArray[np.float64], positive: NDArray[np.bool_]) -> f
     marks = np.mean(shares, axis=0)
     best = np.flatnonzero(marks >= marks.max() - 1e-12)
     return float(between[best[(len(best) - 1) // 2]])
-
-
-def added(runs: Frame) -> Iterator[Row]:
-    """What each measure adds to the verdict before training, in three ways.
-
-    The AUC among runs with the same verdict (½ if the measure adds nothing). And a logistic regression of
-    "extrapolates" on the verdict alone and on verdict and ι, each fitted on all tasks but one and judged on that one:
-    the gain in AUC, and the gain in log loss per run (in nats; positive if ι helps).
-    """
-    for name in measures(runs):
-        own = known(runs, [name, "verdict"])
-        same = auc(own[f"score_{name}"], own["positive"], own["verdict"])
-        mixed = (own.groupby("verdict")["positive"].nunique() == 2).any()
-        one = "" if mixed else "every verdict has one outcome only, so there is nothing left to tell"
-        yield {"predictor": name, "what": "AUC among the same verdict", **stated(own, same, "value", one)}
-        alone_task = "one task only, so none can be left out" if own["task"].nunique() < 2 else ""
-        why = why_undefined(own["positive"]) or alone_task
-        gains = [statistics.mean(np.full(len(own), np.nan))] * 2 if why else _gains(own, name)
-        for what, gain in zip(("gain in AUC over the verdict", "gain in log loss over the verdict"), gains):
-            yield {"predictor": name, "what": what, **stated(own, gain, "value", why)}
 
 
 def _gains(own: Frame, name: str) -> list[Statistic]:
@@ -364,67 +401,6 @@ def out_of_task(own: Frame, features: list[str]) -> NDArray[np.float64]:
         else:
             chance[mine] = LogisticRegression().fit(x[~mine], y[~mine]).predict_proba(x[mine])[:, 1]
     return chance.round(9)  # equal inputs are ties, whatever the last digit
-
-
-def by_held_out(runs: Frame, held_out: Sequence[str]) -> Frame:
-    """All predictors on the tasks held out and on the others; nothing if none was held out."""
-    mine = runs["task"].isin(held_out)
-    parts = {"held out": runs[mine], "others": runs[~mine]} if held_out else {}
-    found = [compared(part).assign(tasks=name) for name, part in parts.items() if len(part)]
-    return pd.concat([pd.DataFrame(), *found], ignore_index=True)
-
-
-def sensitivity(rows: Frame, runs: Frame) -> Iterator[Row]:
-    """The AUC of each index at each of its stored thresholds, on the same runs."""
-    for each in indices(runs):
-        stored = chosen_readout(rows[(rows["measure"] == each.index) & rows["run"].isin(runs["run"])])
-        stored = stored.sort_values(THRESHOLDS, kind="stable")
-        default = set(threshold_texts(rows[rows["measure"] == each.curve].drop_duplicates(THRESHOLDS)))
-        for threshold, part in stored.groupby(threshold_texts(stored), sort=False):
-            value = part.groupby("run")["value"].first()
-            own = known(runs.assign(**{each.index: runs["run"].map(value)}), [each.index])
-            row = {"measure": each.index, "threshold": threshold, "default": threshold in default}
-            row |= enough(own, auc(own[f"score_{each.index}"], own["positive"]), "auc")
-            yield {**row, "note": why_undefined(own["positive"]) or too_few(own)}
-
-
-def threshold_texts(rows: Frame) -> "pd.Series[str]":
-    """The thresholds of each row as a text.
-
-    >>> rows = pd.DataFrame({"tolerance": [0.5, np.nan], "influence": [np.nan, 0.25], "fidelity": [np.nan, 0.9]})
-    >>> threshold_texts(rows.assign(bar=np.nan)).tolist()
-    ['tolerance=0.5', 'influence=0.25 fidelity=0.9']
-    """
-    texts = [
-        " ".join(f"{name}={value:g}" for name, value in zip(THRESHOLDS, row) if not np.isnan(value))
-        for row in rows[THRESHOLDS].to_numpy(float)
-    ]
-    return pd.Series(texts, index=rows.index, dtype="str")
-
-
-def notes(every: Frame, runs: Frame, held_out: Sequence[str]) -> list[str]:
-    """What a reader of the numbers has to know: which runs count, and what there was nothing of."""
-    said = [
-        f"{len(runs)} of {len(every)} runs count, in {several(runs['cell'].nunique(), 'cell')} of task and scheme: "
-        f"{int((~every['accurate']).sum())} are not accurate in range, "
-        f"{int((every['accurate'] & every['exact_2'].isna()).sum())} were not evaluated at twice it"
-    ]
-    absent: dict[int, list[str]] = {}
-    for name in measures(runs):
-        absent.setdefault(int(runs[name].isna().sum()), []).append(predictors()[name].label)
-    for number, labels in absent.items():
-        if number:
-            said.append(
-                f"{number} of the {len(runs)} runs ha{'s' if number == 1 else 've'} no {' and no '.join(labels)}"
-            )
-    if runs["exact_10"].isna().any():
-        said.append(f"{int(runs['exact_10'].isna().sum())} runs were not evaluated at ten times the range")
-    if why := why_undefined(runs["extrapolates_2"].astype(bool)):
-        said.append(why)
-    if runs["scheme"].nunique() == 1:
-        said.append(f"there is one scheme only, {runs['scheme'].iloc[0]}")
-    held = f"held out, so that nothing was chosen on them: {', '.join(held_out)}"
-    return [*said, held if held_out else "no task was held out"]
 
 
 # -- figures and tables ------------------------------------------------------------------------------------------
@@ -491,7 +467,7 @@ class Front(Finding):
         A mark stands for all runs of its kind at one place. Bars are 95 % intervals over resampled cells; with tasks
         held out, hollow marks below are the AUC on those alone.
         """
-        found = study.once(prediction)
+        found = study.once(Prediction)
         runs, high = found.runs, 2.9 if canvas.narrow else 2.45
         legend = theme.family_handles(runs)
         axes = canvas.panels(["runs", "auc"], theme.PAGE, high, across=2, least=2.5, more=0.1, legend=legend)
@@ -506,7 +482,7 @@ class Front(Finding):
 
     def tables(self, study: Study) -> dict[str, Table]:
         """Measures and baselines side by side, then what could explain the measures away."""
-        found = study.once(prediction)
+        found = study.once(Prediction)
         tables = {
             f"predictors-{factor}x": shown(
                 found.predictors[found.predictors["factor"] == factor], ASSOCIATION,
@@ -529,7 +505,7 @@ class Indices(Finding):
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         """A panel for each index, by its measure: `iota_src`, …"""
-        found = study.once(prediction)
+        found = study.once(Prediction)
         runs, names = found.runs, [each.index for each in study.indices]
         legend = theme.family_handles(runs)
         axes_of = canvas.panels(
@@ -551,7 +527,7 @@ class Sensitivity(Finding):
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         """AUC of each index at each of its thresholds; the default is filled."""
-        found = study.once(prediction).sensitivity
+        found = study.once(Prediction).sensitivity
         if found["auc"].isna().all():
             why = found["note"].max() or "no index is stored"
             raise MissingError(f"the AUC is undefined at every threshold: {why}")
@@ -571,7 +547,7 @@ class Sensitivity(Finding):
     def tables(self, study: Study) -> dict[str, Table]:
         columns, title = "measure threshold default auc runs extrapolating note", "AUC at each of the thresholds"
         caption = "AUC of each index at each of the thresholds it was stored at."
-        return {"sensitivity": shown(study.once(prediction).sensitivity, columns, title, caption, folded=True)}
+        return {"sensitivity": shown(study.once(Prediction).sensitivity, columns, title, caption, folded=True)}
 
 
 def shown(frame: pd.DataFrame, columns: str, title: str, caption: str, **more: Any) -> Table:

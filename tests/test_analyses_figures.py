@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from lengthlens.analyses import curves, learned, pola, theme, transfer
 from lengthlens.analyses.findings import all_tables, findings
-from lengthlens.analyses.prediction import prediction
+from lengthlens.analyses.prediction import Prediction
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, indices, joined
 from lengthlens.analyses.tables import Table
@@ -123,7 +123,7 @@ def test_names_from_the_data_are_shown_as_they_are(name):
 @pytest.mark.slow
 def test_the_front_figure_names_every_predictor_with_its_numbers():
     said = texts(drawn(study(), "front"))
-    for row in study().once(prediction).predictors.query("factor == 2").itertuples():
+    for row in study().once(Prediction).predictors.query("factor == 2").itertuples():
         assert row.label in said
         assert any(text.startswith(f"{row.auc:.3f} [") for text in said)
     assert any("held-out" in text for text in said)
@@ -291,7 +291,7 @@ def test_each_training_range_is_shaded_as_it_is():
 
 
 def test_the_bootstrap_resamples_such_cells_one_by_one():
-    assert mixed().once(prediction).runs["cell"].nunique() == 6
+    assert mixed().once(Prediction).runs["cell"].nunique() == 6
 
 
 # -- tables ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 
 from lengthlens.analyses.outcome import outcome
 from lengthlens.analyses.prediction import Prediction, best_threshold, others_mean, scores
-from lengthlens.analyses.prediction import prediction as of_study
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, default_index, exact_at, indices, of_runs, per_run
 from lengthlens.errors import UserError
@@ -31,7 +30,7 @@ def finding() -> Prediction:
 
 
 def prediction(rows: pd.DataFrame, held_out: Sequence[str] = ()) -> Prediction:
-    return of_study(Study(rows, held_out=held_out))
+    return Prediction(Study(rows, held_out=held_out))
 
 
 def by_hand(*runs: tuple[str, str, int, float, float]) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pytest
 from lengthlens.analyses.canvas import Canvas
 from lengthlens.analyses.findings import FINDINGS, all_tables, findings
 from lengthlens.analyses.page import page
-from lengthlens.analyses.prediction import prediction
+from lengthlens.analyses.prediction import Prediction
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import as_study
 from lengthlens.analyses.tables import Table, of_frame
@@ -84,7 +84,7 @@ def test_a_probe_is_in_the_table_of_a_run_and_in_the_study(tmp_path: Path) -> No
 
 
 def test_a_probe_is_a_predictor_a_column_and_a_growth_figure(study: Study) -> None:
-    found = study.once(prediction)
+    found = study.once(Prediction)
     row = found.predictors.query("predictor == 'iota_tokens' and factor == 2").iloc[0]
     assert row["label"] == "ι of tokens seen" and row["kind"] == "measure" and row["runs"] > 0
     assert "ι of tokens" in all_tables(study)["cells"].markdown().splitlines()[2]

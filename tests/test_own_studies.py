@@ -14,7 +14,7 @@ import lengthlens as ll
 from lengthlens.analyses import theme
 from lengthlens.analyses.findings import all_tables, findings
 from lengthlens.analyses.page import page
-from lengthlens.analyses.prediction import LEAST_CELLS, LEAST_RUNS, prediction
+from lengthlens.analyses.prediction import LEAST_CELLS, LEAST_RUNS, Prediction
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, read_study, write_study
 from lengthlens.cli import main
@@ -194,14 +194,14 @@ def test_a_table_of_runs_is_told_from_a_study(store: Path, tmp_path: Path) -> No
 def test_an_auc_needs_enough_runs_and_cells() -> None:
     """Two runs, one of which extrapolates, were an AUC of 1.000 (1.000 to 1.000)."""
     few = Study(synthetic_study(["copy"], ["ideal", "relative"], 1, pola_targets=()))
-    found = few.once(prediction)
+    found = few.once(Prediction)
     assert found.predictors["auc"].isna().all() and found.versus["difference"].isna().all()
     assert f"from {LEAST_RUNS} runs and {LEAST_CELLS} cells of each kind" in found.headline
     text = page(few)
     assert "are too few" in text and "1.000 (1.000 to 1.000)" not in text
     cells = Study(synthetic_study(["copy"], ["ideal", "relative"], 8, pola_targets=()))
-    assert "1 cell with some that extrapolate" in cells.once(prediction).headline, "16 runs, and still two cells"
-    assert not Study(table()).once(prediction).predictors["auc"].isna().all()
+    assert "1 cell with some that extrapolate" in cells.once(Prediction).headline, "16 runs, and still two cells"
+    assert not Study(table()).once(Prediction).predictors["auc"].isna().all()
 
 
 # -- figures as parts --------------------------------------------------------------------------------------------

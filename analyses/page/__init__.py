@@ -29,7 +29,7 @@ from lengthlens.analyses import theme
 from lengthlens.analyses.findings import findings
 from lengthlens.analyses.learned import learned_equations
 from lengthlens.analyses.outcome import outcome
-from lengthlens.analyses.prediction import prediction
+from lengthlens.analyses.prediction import Prediction
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, ONCE, MissingError, declared, records
 from lengthlens.analyses.tables import Table, several
@@ -143,7 +143,7 @@ def coded(text: Markup) -> Markup:
 def headline(study: Study) -> dict[str, Any]:
     """The finding in a sentence, and what goes with it; where nothing can be said, why."""
     try:
-        found = study.once(prediction)
+        found = study.once(Prediction)
     except MissingError as missing:
         return {"finding": f"Nothing can be said yet: {missing}.", "beside": []}
     return {"finding": found.headline, "beside": found.notes}
