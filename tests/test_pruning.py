@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lengthlens.analyses import pruning
+from lengthlens.analyses.interventions import pruning
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError
 from lengthlens.models.by_hand import copy_by_hand
@@ -103,7 +103,7 @@ def test_rows_of_a_pruned_copy():
 
 def test_the_finding_counts_failed_runs_by_what_pruning_made_of_them():
     table = synthetic_study(tasks=["copy", "parity-cot"], schemes=["hinted:relative/max_distance=12", "relative"])
-    found = pruning.pruning(Study(table))
+    found = pruning(Study(table))
     flattened, growing = found.failed()
     assert set(flattened["label"]) == {"hinted:relative/max_distance=12"}
     assert set(growing["label"]) == {"relative"}
@@ -118,15 +118,15 @@ def test_runs_whose_codes_are_those_of_the_pruned_copy_are_left_out():
     same = table.assign(
         relation=table["relation"].mask(table["measure"].isin(["src", "pruned"]), "forms that are left")
     )
-    assert len(pruning.pruning(Study(table)).runs) == 1
+    assert len(pruning(Study(table)).runs) == 1
     with pytest.raises(MissingError, match="than its pruned copy"):
-        pruning.pruning(Study(same))
+        pruning(Study(same))
 
 
 def test_a_study_that_was_not_pruned_says_so():
     table = synthetic_study(tasks=["copy"], schemes=["rope"], seeds=1)
     with pytest.raises(MissingError, match="no run in the table was pruned"):
-        pruning.pruning(Study(table))
+        pruning(Study(table))
 
 
 def test_a_task_that_ends_before_the_copy_would_be_tried_is_probed_all_the_same(monkeypatch):
