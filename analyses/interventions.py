@@ -226,6 +226,8 @@ def operated_runs(study: Study) -> pd.DataFrame:
     from lengthlens.probes.surgery import AS_TRAINED, IN_RANGE  # imports torch
 
     rows = measured(study.rows, "surgery_exact_match", "probe --measure surgery")
+    if not (rows["relation"] == AS_TRAINED).any():
+        raise MissingError("the table has exact match after surgery, and does not name the surgery in 'relation'")
     rows = rows.assign(longest=rows.groupby("run")["scale"].transform("max"))
     at = rows[(rows["scale"] == rows["longest"]) | (rows["relation"] == IN_RANGE)]
     about = ["run", "task", "scheme", "label", "seed", "train_max", "longest"]
