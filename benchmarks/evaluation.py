@@ -16,9 +16,8 @@ from common import options, show, timed
 from torch import Tensor
 from torch.nn import functional as F
 
-from lengthlens.models.attention import per_head
+from lengthlens.models.attention import affine, per_head
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.layers import affine
 from lengthlens.models.schemes import Positions
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.evaluation import instance_seed, right_answers

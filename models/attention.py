@@ -1,4 +1,4 @@
-"""A layer of the model: causal attention with any position embedding, and the block around it.
+"""The parts of a network: embeddings, norms, MLP, causal attention with any position embedding, and their block.
 
 Attention has one way that is fast, one that shows scores and pattern, and one for long inputs of which few keys matter.
 """
@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from transformer_lens.FactoredMatrix import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
+from lengthlens.errors import UserError
 from lengthlens.models.config import LensConfig
-from lengthlens.models.layers import MLP, affine, make_norm, watched
 from lengthlens.models.schemes import NamedKeys, Positions, PositionScheme
 
 # Elements of one block of scores. Large enough that the work per block outweighs its overhead, small enough that a
@@ -27,9 +27,122 @@ NAMED_LENGTH = 512  # tokens from which on it is quicker to look at the few keys
 MOST_NAMES = 32  # keys that a query names; with more of them, scores in blocks are quicker
 NAMED_BLOCK = 1 << 21  # numbers of named keys gathered at once
 
-# What is done to scores. Where no gradient needs what they were before, no memory is taken for what they become.
-KEPT = (torch.Tensor.add, torch.Tensor.mul)
-IN_PLACE = (torch.Tensor.add_, torch.Tensor.mul_)
+
+def solu(x: Tensor) -> Tensor:
+    return x * x.softmax(-1)
+
+
+ACT_FN: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_fast": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "solu": solu,
+}
+
+
+def watched(*points: HookPoint | None) -> bool:
+    """Whether one of the hook points has a hook; None stands for a point that this network does not have.
+
+    Besides hooks of torch and TransformerLens this sees NNsight, which shadows a module's `forward`.
+    """
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(p is not None and ("forward" in p.__dict__ or any(getattr(p, kind) for kind in kinds)) for p in points)
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``x @ weight + bias`` in one kernel; `x` [..., d_in], `weight` [d_in, d_out]."""
+    flat = torch.addmm(bias, x.reshape(-1, x.shape[-1]), weight)
+    return flat.view(*x.shape[:-1], weight.shape[1])
+
+
+def outside(d_vocab: int) -> UserError:
+    """What is said of a token id that does not exist."""
+    return UserError(f"a token id is outside the vocabulary of {d_vocab} tokens")
+
+
+class Embed(nn.Module):
+    """Token ids to vectors."""
+
+    def __init__(self, cfg: LensConfig) -> None:
+        super().__init__()
+        self.W_E = nn.Parameter(torch.empty(cfg.d_vocab, cfg.d_model))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        try:
+            return F.embedding(tokens, self.W_E)  # [row, pos, d_model]
+        except IndexError:
+            raise outside(len(self.W_E)) from None
+
+
+class Unembed(nn.Module):
+    """Residual stream to logits."""
+
+    def __init__(self, cfg: LensConfig) -> None:
+        super().__init__()
+        self.W_U = nn.Parameter(torch.empty(cfg.d_model, cfg.d_vocab_out))
+        self.b_U = nn.Parameter(torch.zeros(cfg.d_vocab_out))
+        self.hook_in, self.hook_out = HookPoint(), HookPoint()  # [row, pos, d_model], [row, pos, d_vocab_out]
+
+    def forward(self, residual: Tensor) -> Tensor:
+        logits: Tensor = self.hook_out(affine(self.hook_in(residual), self.W_U, self.b_U))
+        return logits
+
+
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm, with or without weights: ``LN``, ``LNPre``, ``RMS``, ``RMSPre``.
+
+    The fused kernel runs unless someone looks at the scale or at the normalised vector.
+    """
+
+    def __init__(self, cfg: LensConfig) -> None:
+        super().__init__()
+        kind = cfg.normalization_type
+        self.centred, self.eps, self.shape = kind in ("LN", "LNPre"), cfg.eps, (cfg.d_model,)
+        self.w = nn.Parameter(torch.ones(cfg.d_model)) if kind in ("LN", "RMS") else None
+        self.b = nn.Parameter(torch.zeros(cfg.d_model)) if kind == "LN" else None
+        self.hook_scale, self.hook_normalized = HookPoint(), HookPoint()  # [row, pos, 1], [row, pos, d_model]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not watched(self.hook_scale, self.hook_normalized):
+            if self.centred:
+                return F.layer_norm(x, self.shape, self.w, self.b, self.eps)
+            return F.rms_norm(x, self.shape, self.w, self.eps)
+        x = x - x.mean(-1, keepdim=True) if self.centred else x
+        scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        normalized: Tensor = self.hook_normalized(x / scale)
+        if self.w is None:
+            return normalized
+        return normalized * self.w if self.b is None else normalized * self.w + self.b
+
+
+def make_norm(cfg: LensConfig) -> nn.Module:
+    return nn.Identity() if cfg.normalization_type is None else Norm(cfg)
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them; gated, a third map gives what the second is multiplied by."""
+
+    def __init__(self, cfg: LensConfig) -> None:
+        super().__init__()
+        d_mlp = cfg.d_mlp or 4 * cfg.d_model
+        self.W_gate = nn.Parameter(torch.empty(cfg.d_model, d_mlp)) if cfg.gated_mlp else None
+        self.W_in = nn.Parameter(torch.empty(cfg.d_model, d_mlp))
+        self.b_in = nn.Parameter(torch.zeros(d_mlp))
+        self.W_out = nn.Parameter(torch.empty(d_mlp, cfg.d_model))
+        self.b_out = nn.Parameter(torch.zeros(cfg.d_model))
+        self.act_fn = ACT_FN[cfg.act_fn]
+        self.hook_pre, self.hook_post = HookPoint(), HookPoint()  # [row, pos, d_mlp]
+        if cfg.gated_mlp:
+            self.hook_pre_linear = HookPoint()  # [row, pos, d_mlp], what the activation of `hook_pre` is multiplied by
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.W_gate is None:
+            post = self.act_fn(self.hook_pre(affine(x, self.W_in, self.b_in)))
+        else:  # the bias comes behind the product, as in HookedTransformer
+            post = self.act_fn(self.hook_pre(x @ self.W_gate)) * self.hook_pre_linear(x @ self.W_in) + self.b_in
+        return affine(self.hook_post(post), self.W_out, self.b_out)
 
 
 class AttentionContext:
@@ -51,11 +164,6 @@ def log_temperature(length: int, train_ctx: int, device: torch.device) -> Tensor
     tensor([0.5000, 0.7925, 1.0000])
     """
     return torch.log(torch.arange(2.0, length + 2, device=device)) / math.log(train_ctx + 2)
-
-
-def repeat_heads(x: Tensor, n_heads: int) -> Tensor:
-    """[row, pos, d_model] to [row, pos, head, d_model]; a copy, because hooks may write into it."""
-    return x[:, :, None].repeat(1, 1, n_heads, 1)
 
 
 class Attention(nn.Module):
@@ -119,51 +227,45 @@ class Attention(nn.Module):
         if context.rotates:
             q = self.hook_rot_q(context.scheme.rotate_in(self.layer, q, context.positions))
             k = self.hook_rot_k(context.scheme.rotate_in(self.layer, k, context.positions))
-        looked_at, wanted = self.explicit or self._watched(), queries or slice(0, q.shape[1])
+        added = getattr(self, "hook_pos_score", None)
+        looked_at = self.explicit or watched(self.hook_attn_scores, self.hook_pattern, added)
+        asked = queries or slice(0, q.shape[1])
+        few = None if looked_at else names_of(context, q, v, asked)
         if looked_at and not self.blocked:
-            z = self._mixed(q, k[:, : wanted.stop], v[:, : wanted.stop], context, wanted)
+            z = self._mixed(q, k[:, : asked.stop], v[:, : asked.stop], context, asked)
+        elif few is not None:
+            times = (torch.ones(asked.stop) if context.temperature is None else context.temperature)[asked]
+            seen = k[:, : asked.stop], v[:, : asked.stop]
+            z = attend_to_named(q[:, asked] / self.cfg.attn_scale, *seen, few, self.layer, times)
         elif looked_at or context.scores or context.factors or queries is not None:
-            named = None if looked_at else self._to_named(q, k, v, context, wanted)
-            z = self._in_blocks(q, k, v, context, wanted) if named is None else named
-        else:
-            z = self._kernel(q, k, v, context)
+            z = self._in_blocks(q, k, v, context, asked, looked_at)
+        else:  # the scheme leaves the scores as they are: fused causal attention, linear in memory by itself
+            q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a rotation leaves float32 beside bfloat16 values
+            if context.temperature is not None:
+                q = q * context.temperature[:, None, None].to(q.dtype)
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale).transpose(1, 2)
         z = self.hook_z(z)
         if self.cfg.use_attn_result:
             result: Tensor = self.hook_result(torch.einsum("rphd,hdm->rphm", z, self.W_O))
             return result.sum(2) + self.b_O
         return affine(z.flatten(2), self.W_O.flatten(0, 1), self.b_O)
 
-    def _watched(self) -> bool:
-        """Whether someone looks at scores or pattern."""
-        return watched(self.hook_attn_scores, self.hook_pattern, *self._position_scores())
-
-    def _position_scores(self) -> list[HookPoint]:
-        """The hook point of what the scheme adds to scores, if it does."""
-        return [self.hook_pos_score] if hasattr(self, "hook_pos_score") else []
-
-    def _to_named(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, wanted: slice) -> Tensor | None:
-        """What heads give where the scheme names few keys of a long input; None where that way is closed."""
-        known = q.dtype == v.dtype == torch.float32 and q.device.type == "cpu" and not torch.is_grad_enabled()
-        named = names_of(context.scheme, context.positions) if known else None
-        if named is None:
-            return None
-        own = NamedKeys(named.key[wanted], named.bias[:, :, wanted], named.valued[:, :, wanted])
-        times = torch.ones(wanted.stop) if context.temperature is None else context.temperature
-        keys, values = k[:, : wanted.stop], v[:, : wanted.stop]
-        return attend_to_named(q[:, wanted] / self.cfg.attn_scale, keys, values, own, self.layer, times[wanted])
-
-    def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, wanted: slice) -> Tensor:
-        first, end = wanted.start, wanted.stop
-        step = max(1, self.block_elements // max(1, q.shape[0] * q.shape[2] * end))
+    def _in_blocks(
+        self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, asked: slice, looked_at: bool
+    ) -> Tensor:
+        """What heads mix at the queries that are asked for, a block of them at a time. [row, query, head, d_head]"""
+        step = max(1, self.block_elements // max(1, q.shape[0] * q.shape[2] * asked.stop))
         # The last block first: it is the largest, and what it frees fits all others. The other way round the
         # allocator finds no freed piece large enough for the next block, and memory grows without need.
-        blocks = [slice(start, min(start + step, end)) for start in reversed(range(first, end, step))]
+        starts = reversed(range(asked.start, asked.stop, step))
+        blocks = [slice(start, min(start + step, asked.stop)) for start in starts]
         mixed: Callable[..., Tensor] = self._mixed
-        fused = not (torch.is_grad_enabled() or self.explicit or context.factors or self._watched())  # nobody looks
         if self.blocked and len(blocks) > 1 and torch.is_grad_enabled():  # a gradient would keep all blocks
             mixed = partial(checkpoint, self._alone, use_reentrant=False, preserve_rng_state=False)
-        elif end >= LONG and fused and q.dtype == torch.float32 and q.device.type == "cpu":
-            mixed = self._fused
+        elif not (torch.is_grad_enabled() or looked_at or context.factors):
+            if asked.stop >= LONG and q.dtype == torch.float32 and q.device.type == "cpu":
+                mixed = self._fused
         parts = [mixed(q, k[:, : block.stop], v[:, : block.stop], context, block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
 
@@ -172,16 +274,8 @@ class Attention(nn.Module):
         positions = context.positions.alone()
         return self._mixed(q, k, v, AttentionContext(context.scheme, positions, context.temperature), queries)
 
-    def _kernel(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        """The scheme does not touch the scores: fused causal attention, linear in memory by itself."""
-        q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a rotation leaves float32 beside bfloat16 values
-        if context.temperature is not None:
-            q = q * context.temperature[:, None, None].to(q.dtype)
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale).transpose(1, 2)
-
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, queries: slice) -> Tensor:
-        """The same as `_mixed`, scores never being held: what the scheme adds to them is the mask of a fused kernel."""
+        """The same as `_mixed` without holding scores: what the scheme adds to them is the mask of a fused kernel."""
         q, mask = q[:, queries] / self.cfg.attn_scale, q.new_zeros(1, 1, 1, 1)
         if context.scores:
             bias = context.scheme.score(self.layer, context.positions, queries, q, k)
@@ -194,8 +288,25 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2)
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, queries: slice) -> Tensor:
-        """A block of queries with all keys up to its end: scores, pattern, mix of values."""
-        scores = self.hook_attn_scores(self._scores(q, k, context, queries))
+        """What heads mix at a block of queries: scores [row, head, query, key] with all keys up to the last of these
+        queries, then the pattern, then the mean of the values under it. [row, query, head, d_head]
+        """
+        q = q[:, queries] / self.cfg.attn_scale
+        scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
+        # Where no gradient needs what scores were before, no memory is taken for what they become.
+        in_place = not torch.is_grad_enabled()
+        if context.scores:
+            bias = context.scheme.score(self.layer, context.positions, queries, q, k)
+            if bias is not None and watched(getattr(self, "hook_pos_score", None)):
+                bias = self.hook_pos_score(bias.expand_as(scores).clone())  # all of it, which a hook may write to
+            if bias is not None:
+                scores = scores.add_(bias) if in_place else scores + bias
+        if context.temperature is not None:
+            times = context.temperature[queries, None]
+            scores = scores.mul_(times) if in_place else scores * times
+        key = ("later", queries.start, queries.stop, scores.dtype)
+        later = context.positions.memo(key, lambda: later_keys(queries, scores), "length", square=True)
+        scores = self.hook_attn_scores(scores.add_(later) if in_place else scores + later)
         pattern: Tensor = scores.softmax(-1)
         if context.factors:
             factor = context.scheme.factor(self.layer, context.positions, queries)
@@ -203,35 +314,28 @@ class Attention(nn.Module):
         pattern = self.hook_pattern(pattern)
         return (pattern.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2)
 
-    def _scores(self, q: Tensor, k: Tensor, context: AttentionContext, queries: slice) -> Tensor:
-        """Scores of a block of queries with all keys up to its end, [row, head, query, key]."""
-        q = q[:, queries] / self.cfg.attn_scale
-        scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
-        add, times = KEPT if torch.is_grad_enabled() else IN_PLACE
-        if context.scores:
-            bias = context.scheme.score(self.layer, context.positions, queries, q, k)
-            if bias is not None and watched(*self._position_scores()):  # who looks sees all of it, and may write to it
-                bias = self.hook_pos_score(bias.expand_as(scores).clone())
-            scores = scores if bias is None else add(scores, bias)
-        if context.temperature is not None:
-            scores = times(scores, context.temperature[queries, None])
-        key = ("later", queries.start, queries.stop, scores.dtype)
-        return add(scores, context.positions.memo(key, lambda: later_keys(queries, scores), "length", square=True))
 
+def names_of(context: AttentionContext, q: Tensor, v: Tensor, queries: slice) -> NamedKeys | None:
+    """The keys that these queries of a long input name, where all rows name the same few and all others have score 0.
 
-def names_of(scheme: PositionScheme, positions: Positions) -> NamedKeys | None:
-    """The keys that every query of a long input names, where all rows name the same few and all others have score 0.
-
-    None otherwise. A network trained with `lbpe` names one key or a few. For copy at n = 1000, on one core, its pass
-    takes 0.03 s this way and by scores in blocks 0.40 s; twenty of them in batches take 0.56 s and 2.3 s.
+    None where that is not so, or where scores in blocks are needed: for a gradient, or on a GPU. A network trained with
+    `lbpe` names one key or a few. For copy at n = 1000, on one core, its pass takes 0.03 s this way and by scores in
+    blocks 0.40 s; twenty of them in batches take 0.56 s and 2.3 s.
     """
+    scheme, positions = context.scheme, context.positions
     tokens = positions.tokens.shape[1]
-    if tokens < NAMED_LENGTH or not scheme.means_others or positions.limit is not None or scheme.acts() != ["score"]:
+    if torch.is_grad_enabled() or tokens < NAMED_LENGTH:
+        return None
+    if not scheme.means_others or positions.limit is not None or scheme.acts() != ["score"]:
+        return None
+    if not q.dtype == v.dtype == torch.float32 or q.device.type != "cpu":
         return None
     one = scheme.names_in(positions, slice(0, 1))
     if one is None or not 0 < one.key.shape[1] <= MOST_NAMES:
         return None
-    return positions.memo("named", lambda: scheme.names_in(positions, slice(0, tokens)), "pass")
+    named = positions.memo("named", lambda: scheme.names_in(positions, slice(0, tokens)), "pass")
+    assert named is not None
+    return NamedKeys(named.key[queries], named.bias[:, :, queries], named.valued[:, :, queries])
 
 
 def attend_to_named(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, layer: int, times: Tensor) -> Tensor:
@@ -341,16 +445,15 @@ class Block(nn.Module):
     def _attention_inputs(self, resid_pre: Tensor, embed_qk: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """What queries, keys and values are made from; with a head dimension where a flag asks for it."""
         cfg = self.cfg
+        each_head = resid_pre[:, :, None].expand(-1, -1, cfg.n_heads, -1)  # copied where hooks may write into it
         if embed_qk is not None and (cfg.use_attn_in or cfg.use_split_qkv_input):
             embed_qk = embed_qk[:, :, None]
         if cfg.use_split_qkv_input:  # a copy for each, under the names of TransformerLens 3 and of 4
             outer = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
             inner = (self.attn.hook_q_input, self.attn.hook_k_input, self.attn.hook_v_input)
-            copies = [i(o(repeat_heads(resid_pre, cfg.n_heads))) for o, i in zip(outer, inner)]
-            q, k, v = map(self.ln1, copies)
+            q, k, v = (self.ln1(i(o(each_head.clone()))) for o, i in zip(outer, inner))
         else:
-            shared = self.hook_attn_in(repeat_heads(resid_pre, cfg.n_heads)) if cfg.use_attn_in else resid_pre
-            q = k = v = self.ln1(shared)
+            q = k = v = self.ln1(self.hook_attn_in(each_head.clone()) if cfg.use_attn_in else resid_pre)
         if embed_qk is None:
             return q, k, v
         q_positioned = q + embed_qk

@@ -17,10 +17,20 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.models.attention import Attention, AttentionContext, Block, dead_hook, log_temperature
+from lengthlens.models.attention import (
+    Attention,
+    AttentionContext,
+    Block,
+    Embed,
+    Unembed,
+    dead_hook,
+    log_temperature,
+    make_norm,
+    outside,
+    watched,
+)
 from lengthlens.models.config import LensConfig, ModelConfig
 from lengthlens.models.devices import sent
-from lengthlens.models.layers import Embed, Unembed, make_norm, outside, watched
 from lengthlens.models.schemes import Positions, Sizes, schemes_in
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.task import END
