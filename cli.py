@@ -4,19 +4,16 @@ from importlib.metadata import version
 
 import click
 
-from lengthlens.commands.interpret import INTERPRET_COMMANDS
-from lengthlens.commands.lightly import import_lightly
 from lengthlens.commands.options import plugin_option
 from lengthlens.commands.probes import PROBE_COMMANDS
-from lengthlens.commands.runs import RUN_COMMANDS
-from lengthlens.commands.sharing import SHARING_COMMANDS
+from lengthlens.commands.runs import RUN_COMMANDS, SHARING_COMMANDS
 from lengthlens.commands.studies import STUDY_COMMANDS
 from lengthlens.commands.terminal import Group
 from lengthlens.commands.theory import THEORY_COMMANDS
 
 SECTIONS = {
     "Before any training": THEORY_COMMANDS,
-    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *INTERPRET_COMMANDS, *SHARING_COMMANDS),
+    "Trained runs": (*RUN_COMMANDS, *PROBE_COMMANDS, *SHARING_COMMANDS),
     "Studies of many runs": STUDY_COMMANDS,
 }
 
@@ -27,7 +24,6 @@ def main() -> None:
     """Why Transformers fail, or do not fail, on inputs longer than those they were trained on."""
 
 
-import_lightly()  # here and not in `main`, so that worker processes, which import this file, are light, too
 main.params.append(plugin_option())
 main.add_sections(SECTIONS)
 

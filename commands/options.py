@@ -12,13 +12,13 @@ from lengthlens import values
 from lengthlens.errors import UserError
 from lengthlens.values import LARGEST, MOST_ITEMS, parse_json, read_whole_number
 
-MOST_SCALE = 10_000_000  # of a scale that a command is asked about
+MOST_SCALE = 10_000_000  # the largest n that a command takes
 
 Command = Callable[..., None]
 
 
 class Whole(click.ParamType):  # type: ignore[type-arg]
-    """A whole number in these bounds: ``type=Whole(1)`` in place of int, whose bounds nobody knows."""
+    """A whole number within bounds: ``type=Whole(1)`` in place of int, which has none."""
 
     name = "integer"
 
@@ -57,7 +57,7 @@ class OutFolder(click.Path):
 
 
 def reading(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    """The callback of an option whose text is read so, if it is given."""
+    """The callback of an option that reads its text, if there is one, by `read`."""
 
     def callback(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
         try:
@@ -97,23 +97,23 @@ def read_numbers(text: str) -> list[int]:
 
 
 def read_scales(text: str) -> list[int | tuple[int, ...]]:
-    """Whole numbers and ranges, and tuples of lengths of fields: one by one, or so many times the same.
+    """Whole numbers and ranges, and tuples of field lengths: written out (3:5), or one length repeated (4x200).
 
     >>> read_scales("10,12-13,3:5,4x200")
     [10, 12, 13, (3, 5), (200, 200, 200, 200)]
     """
-    found: list[int | tuple[int, ...]] = []
+    scales: list[int | tuple[int, ...]] = []
     for part in text.split(","):
         if "x" not in part and ":" not in part:
-            found += read_numbers(part)
+            scales += read_numbers(part)
             continue
         count, times, length = part.strip().partition("x")
         words = f"each number in {values.shown(part)} (a tuple such as 3:5 or 20x200)"
         if times and read_whole_number(count, words) > MOST_ITEMS:
             raise UserError(f"{values.shown(part)} has more than {MOST_ITEMS} numbers")
         pieces = [length] * int(count) if times else part.split(":")
-        found.append(tuple(read_whole_number(piece, words) for piece in pieces))
-    return found
+        scales.append(tuple(read_whole_number(piece, words) for piece in pieces))
+    return scales
 
 
 def read_bytes(text: str) -> int:
@@ -122,8 +122,8 @@ def read_bytes(text: str) -> int:
     >>> read_bytes("2GiB"), read_bytes("512M"), read_bytes("1.5 GB")
     (2147483648, 536870912, 1610612736)
     """
-    found = re.fullmatch(r"([0-9]{0,12}\.?[0-9]{1,12}(?:E[0-9]{1,2})?) *([KMG]?)I?B?", text.strip().upper())
-    amount = float(found[1]) * 1024 ** " KMG".index(found[2] or " ") if found else math.nan
+    parts = re.fullmatch(r"([0-9]{0,12}\.?[0-9]{1,12}(?:E[0-9]{1,2})?) *([KMG]?)I?B?", text.strip().upper())
+    amount = float(parts[1]) * 1024 ** " KMG".index(parts[2] or " ") if parts else math.nan
     if not 1 <= amount < 2**60:
         raise UserError(f"{values.shown(text)} is no amount of memory: write it as 512MiB or 2GiB")
     return int(amount)
@@ -146,23 +146,23 @@ def plugin_option() -> click.Option:
         is_eager=True,
         expose_value=False,
         callback=load_plugins,
-        help="Load tasks, schemes, probes and figures of your own from there; may be given again.",
+        help="Load user-defined tasks, schemes, probes and figures from there; may be given again.",
     )
 
 
 def read_where(text: str) -> dict[str, list[Any]]:
-    """Fields with the values that they may have.
+    """Fields with the values that are allowed for them.
 
     >>> read_where("task=copy|reverse, train_max=10")
     {'task': ['copy', 'reverse'], 'train_max': [10]}
     """
-    found = {}
+    allowed = {}
     for part in read_names(text):
         name, equals, values = part.partition("=")
         if not (name and equals and values):
             raise UserError(f"'{part}' in '{text}' is no FIELD=VALUE, such as task=copy or train_max=5|10")
-        found[name.strip()] = [plain_value(value.strip()) for value in values.split("|")]
-    return found
+        allowed[name.strip()] = [plain_value(value.strip()) for value in values.split("|")]
+    return allowed
 
 
 names, numbers, scales = reading(read_names), reading(read_numbers), reading(read_scales)
@@ -196,17 +196,14 @@ def plain_value(text: str) -> Any:
 
 
 def open_store(context: click.Context, parameter: click.Parameter | None, path: str | None) -> Any:
-    """The store at a path; without one that of the command above, if it has one."""
+    """The store at a path; without a path, the store of the group's ``--store``, if there is one."""
     from lengthlens.runs.store import RunStore
 
-    return context.obj if path is None else RunStore(checked_store(path))
-
-
-def checked_store(path: str) -> Path:
-    """The name of a store, if it can be one."""
+    if path is None:
+        return context.obj
     if not values.text()(path, "--store"):
         raise UserError("--store must be the name of a directory, not ''")
-    return Path(path)
+    return RunStore(Path(path))
 
 
 store_option = click.option(
@@ -239,7 +236,7 @@ resources_option = click.option(
     multiple=True,
     metavar="NAME=AMOUNT",
     callback=read_resources,
-    help="What a run takes of a worker of Dask: GPU=1.",
+    help="What a run takes of a Dask worker: GPU=1.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 quiet = click.option("--quiet", is_flag=True, help="Only the summary.")
@@ -273,5 +270,5 @@ def config_options(command: Command) -> Command:
     command = click.option("--set", "settings", multiple=True, metavar=pair, callback=read_pairs, help=words)(command)
     command = click.option("--score-scaling", type=scaling, help="Length-scaled scores, or not.")(command)
     command = device_option(command)
-    command = click.option("--train-max", type=Whole(1), help="The largest scale in training.")(command)
+    command = click.option("--train-max", type=Whole(1), help="The largest n in training.")(command)
     return click.option("--steps", type=Whole(1), help="The most training steps.")(command)

@@ -1,4 +1,4 @@
-"""The commands that make, evaluate and keep runs: train, evaluate, sweep, runs."""
+"""The commands that make runs, evaluate them, look after them, take them in from others and hand them on."""
 
 import sys
 from pathlib import Path
@@ -8,15 +8,16 @@ import click
 
 from lengthlens.commands import options, terminal
 from lengthlens.commands.options import Whole, as_json, config_options, given_fields, own_store, plot_file, store_option
-from lengthlens.commands.terminal import in_range_words, print_json, print_table, progress, stoppable
+from lengthlens.commands.terminal import print_json, print_table, progress, stoppable
 from lengthlens.errors import UserError
 from lengthlens.values import anything, map_of
 
 if TYPE_CHECKING:
+    from lengthlens.runs.run import Run
     from lengthlens.runs.store import RunStore
     from lengthlens.runs.sweep import Grid, RunOutcome
 
-LENGTHS = "Scales n to evaluate at, such as 10,20,50,1000{}.  [default: 1, 2, 5 and 10 times train_max]"
+LENGTHS = "Sizes n to evaluate at, such as 10,20,50,1000{}.  [default: 1, 2, 5 and 10 times train_max]"
 lengths_option = click.option("--lengths", callback=options.numbers, help=LENGTHS.format(""))
 scales_option = click.option(
     "--lengths",
@@ -42,15 +43,9 @@ scales_option = click.option(
 @click.option("--quiet", is_flag=True, help="No progress.")
 @as_json
 def train_command(
-    scheme_options: dict[str, str],
-    store: "RunStore",
-    keep: list[int] | None,
-    wandb: bool,
-    tensorboard: bool,
-    quiet: bool,
-    as_json: bool,
-    **fields: Any,
-) -> None:
+    scheme_options: dict[str, str], store: "RunStore", keep: list[int] | None, wandb: bool, tensorboard: bool,
+    quiet: bool, as_json: bool, **fields: Any,
+) -> None:  # fmt: skip
     """Train a run, or continue it where it was interrupted. The same config is the same run."""
     from lengthlens.runs.config import RunConfig
     from lengthlens.runs.training import tensorboard_report, train, wandb_report
@@ -78,6 +73,16 @@ def train_command(
         click.echo(f"checkpoints kept: steps {', '.join(map(str, trained.run.checkpoints))}")
 
 
+def in_range_words(train_max: int, mean: float, run: "Run | None") -> str:
+    """Exact match over the training range: its mean, and where it is least."""
+    rows = [row for row in run.evaluation() if row["length"] <= train_max] if run else []
+    least = min(
+        (row for row in rows if row.get("exact_match") is not None), key=lambda row: row["exact_match"], default=None
+    )
+    where = f"; least {least['exact_match']:.4f}, at n = {least['length']}" if least else ""
+    return f"exact match, mean over n up to {train_max}: {mean:.4f}{where}"
+
+
 @click.command()
 @click.argument("run")
 @scales_option
@@ -91,42 +96,38 @@ def train_command(
     help="The most that a block of instances may take.",
 )
 @options.device_option
-@click.option("--again", is_flag=True, help="Compute lengths again that are known already.")
+@click.option("--again", is_flag=True, help="Compute lengths anew that were evaluated before.")
 @store_option
 @plot_file
 @as_json
 def evaluate(
-    run: str,
-    lengths: list[int | tuple[int, ...]] | None,
-    store: "RunStore",
-    plot: Path | None,
-    as_json: bool,
+    run: str, lengths: list[int | tuple[int, ...]] | None, store: "RunStore", plot: Path | None, as_json: bool,
     **how: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Exact match of RUN (a name, or how it begins) at any length, from one parallel pass, with 95 % intervals."""
     from lengthlens.runs import evaluation
 
-    found = store.find(run)
-    wanted = lengths or evaluation.summary_lengths(found.config.train_max)
+    trained = store.find(run)
+    wanted = lengths or evaluation.summary_lengths(trained.config.train_max)
     how |= {"device": how["device"] or "auto", "unkept": terminal.say_unkept}
     with progress("evaluating") as report:
-        rows = evaluation.evaluate(found, wanted, report=report, **how)
+        rows = evaluation.evaluate(trained, wanted, report=report, **how)
     print_json(rows) if as_json else print_table([score_cells(row) for row in rows])
     if plot:
         from lengthlens.analyses.curves import plot_exact_match
 
-        terminal.save_figure(plot_exact_match(rows, found.config.train_max, found.id), plot)
+        terminal.save_figure(plot_exact_match(rows, trained.config.train_max, trained.id), plot)
 
 
 def score_cells(row: dict[str, Any]) -> dict[str, Any]:
-    """The cells of a row for people."""
+    """A row of an evaluation as it is printed."""
     from lengthlens.tasks.scale import tuple_in_words
 
-    scale = tuple_in_words(row["shape"]) if row.get("shape") else row["length"]
+    n = tuple_in_words(row["shape"]) if row.get("shape") else row["length"]
     if row.get("reason"):
-        return {"n": scale, "exact match": row["reason"], "95 % interval": "", "without end": "", "tokens": ""}
+        return {"n": n, "exact match": row["reason"], "95 % interval": "", "without end": "", "tokens": ""}
     return {
-        "n": scale,
+        "n": n,
         "exact match": f"{row['exact_match']:.4f}",
         "95 % interval": f"{row['exact_match_low']:.4f} to {row['exact_match_high']:.4f}",
         "without end": f"{row['exact_match_no_end']:.4f}",
@@ -181,7 +182,7 @@ def sweep_command(store: "RunStore", dry_run: bool, quiet: bool, as_json: bool, 
 
 
 def make_grid(file: Path | None, **asked: Any) -> "Grid":
-    """The grid of a file, with what was given as options in place of what the file says."""
+    """The grid of a file; options that are given replace its entries."""
     from dataclasses import replace
 
     from lengthlens.runs.evaluation import summary_lengths
@@ -228,28 +229,15 @@ def print_outcome(outcome: "RunOutcome") -> None:
 @click.pass_context
 def runs(context: click.Context, /, store: str, as_json: bool, **only: str | None) -> None:
     """List the runs; or show one, check all checksums, repair what is damaged, or make one table of all."""
+    context.obj = options.open_store(context, None, store)
     if context.invoked_subcommand is None:
-        show_runs(options.checked_store(store), as_json, only)
-    else:
-        context.obj = options.open_store(context, None, store)
-
-
-def show_runs(path: Path, as_json: bool, only: dict[str, str | None]) -> None:
-    """Print the runs of a store; where all of them are known already, without torch, which takes seconds to import."""
-    from lengthlens.runs.index import listed_at_once
-
-    rows = listed_at_once(path)
-    if rows is None:
-        from lengthlens.runs.store import RunStore
-
-        rows = RunStore(path).listing()
-    rows = [row for row in rows if all(value is None or row[key] == value for key, value in only.items())]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table([{k: v for k, v in row.items() if k not in ("task", "scheme", "seed")} for row in rows])
-    else:
-        click.echo(f"no such runs in '{path}'")
+        rows = context.obj.listing(**only)
+        if as_json:
+            print_json(rows)
+        elif rows:
+            print_table([{k: v for k, v in row.items() if k not in ("task", "scheme", "seed")} for row in rows])
+        else:
+            click.echo(f"no such runs in '{store}'")
 
 
 @runs.command()
@@ -332,4 +320,124 @@ def repair(names: tuple[str, ...], dry_run: bool, store: "RunStore", as_json: bo
         sys.exit(1)
 
 
+# -- what others made, and what others get ------------------------------------------------------------------------
+
+
+@click.command("import")
+@click.argument("source", metavar="SOURCE")
+@click.option("--task", help="The task of an external model; see `lengthlens tasks`.")
+@click.option(
+    "--vocab",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="JSON: the model's id or token for each token of the task.  [default: looked up in the model's tokenizer]",
+)
+@click.option("--train-max", type=Whole(1), default=10, show_default=True, help="The largest n it was trained on.")
+@click.option("--start", type=Whole(0), default=0, help="Learned positions: that of the first token.  [default: 0]")
+@click.option(
+    "--spread", type=Whole(0), default=0, help="Learned positions: average over random starts, up to so much further."
+)
+@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Tells apart models of one training recipe.")
+@click.option("--name", help="Its name in studies.  [default: the name of the directory]")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where a study is written.  [default: its name, as parquet]",
+)
+@store_option
+@as_json
+def import_command(
+    source: str, task: str | None, store: "RunStore", out: Path | None, as_json: bool, **how: Any
+) -> None:
+    """Take in an external trained model as a run, or what `lengthlens export` wrote.
+
+    SOURCE is a directory, or a repository owner/name on the Hugging Face Hub. It holds config.json and safetensors:
+    GPT-2, Llama, Mistral, Qwen2, GPT-NeoX or BLOOM as save_pretrained writes them, or a HookedTransformer or
+    TransformerBridge of TransformerLens. What has no equivalent is refused by name.
+    """
+    from lengthlens.models.saved import download, is_local
+    from lengthlens.runs.importing import import_checkpoint
+    from lengthlens.studies.sharing import is_export
+
+    folder = Path(source) if is_local(source) else Path(download(source, None))
+    if is_export(folder):
+        take_back(folder, store, out, as_json)
+        return
+    if task is None:
+        raise UserError(f"'{source}' is an external model: choose its task with --task")
+    how["name"] = how["name"] or Path(source).resolve().name
+    with stoppable("the import", kept=False), progress("importing") as report:
+        run = import_checkpoint(folder, task, store, report=report, **how)
+    print_json(summary(run)) if as_json else show_imported(run)
+
+
+def take_back(folder: Path, store: "RunStore", out: Path | None, as_json: bool) -> None:
+    """Read what was exported: a run into the store, a study into a file."""
+    from lengthlens.studies.sharing import certificate_words, fetch
+
+    fetched = fetch(folder, store)
+    if fetched.kind == "study":
+        out = out or Path(f"{fetched.name}.parquet")
+        fetch(folder, into=out)
+    path = str(fetched.run.path if fetched.run else out)
+    if as_json:
+        print_json({"kind": fetched.kind, "name": fetched.name, "path": path})
+        return
+    click.echo(f"{fetched.kind} {fetched.name}: {path}")
+    if fetched.certificate:
+        click.echo(f"certificate: {certificate_words(fetched.certificate)}")
+
+
+@click.command("export")
+@click.argument("what", metavar="RUN|STUDY")
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--certificate",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What `lengthlens certify RUN --json` printed, to go with the run.",
+)
+@click.option("--hub", metavar="OWNER/NAME", help="Upload it to this repository of the Hugging Face Hub, too.")
+@click.option("--private", is_flag=True, help="A repository that is made for it is private.")
+@store_option
+@as_json
+def export_command(
+    what: str, directory: Path, certificate: Path | None, store: "RunStore", as_json: bool, **where: Any
+) -> None:
+    """Write a run (a name, or how it begins) or a study (a file) into one directory that can be handed on.
+
+    It holds safetensors, JSON and parquet, with a card that says what it is; `lengthlens import` reads it back.
+    """
+    from lengthlens.files import read_whole
+    from lengthlens.studies.sharing import export, read_certificate
+
+    is_study = Path(what).suffix in (".parquet", ".csv")
+    if is_study and certificate:
+        raise UserError(f"a certificate is about a run, and '{what}' is a study")
+    given = read_certificate(read_whole(certificate), f"'{certificate}'") if certificate else None
+    folder = export(what if is_study else store.find(what), directory, certificate=given, **where)
+    names = sorted(path.name for path in folder.iterdir())
+    print_json({"path": str(folder), "files": names}) if as_json else click.echo(f"{folder}: {', '.join(names)}")
+
+
+def summary(run: "Run") -> dict[str, Any]:
+    """Status and source of an imported run, in plain values."""
+    from dataclasses import asdict
+
+    from lengthlens.runs.importing import source_of
+
+    return {"run": run.id, **asdict(run.status()), "source": source_of(run), "path": str(run.path)}
+
+
+def show_imported(run: "Run") -> None:
+    facts = summary(run)
+    source, config = facts["source"], run.config
+    tokens = "  ".join(f"{token} {number}" for token, number in source["tokens"].items())
+    click.echo(f"{run.id}: {source['kind']} model '{source['name']}' with scheme {config.spec.label}")
+    click.echo(f"ids of the task's tokens: {tokens}")
+    click.echo(in_range_words(config.train_max, facts["in_range_exact_match"], run))
+    if source["outside"]:
+        share = f"{source['outside']:.1%} of the answer tokens at n = {config.train_max}"
+        click.echo(f"answers are the likeliest of the task's tokens; the source prefers another token at {share}")
+
+
 RUN_COMMANDS = (train_command, evaluate, sweep_command, runs)
+SHARING_COMMANDS = (import_command, export_command)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lengthlens.runs.store import RunStore
     from lengthlens.studies.reproduce import Reproduced
 
-KEPT = 500_000  # objects between looks for what can be forgotten: imports and figures stay, and looking takes seconds
+COLLECTED = 500_000  # objects between garbage collections: imports and figures stay, and a collection takes seconds
 table_file = click.option(
     "--table",
     "tables",
@@ -42,17 +42,15 @@ held_out_tasks = click.option(
     "--held-out",
     metavar="TASKS",
     callback=options.names,
-    help="Tasks on which nothing was chosen, with commas: reported apart, too.  [default: as the study says]",
+    help="Tasks on which nothing was chosen, with commas: reported apart, too.  [default: those in the study]",
 )
-
-
 where_option = click.option(
     "--where",
     metavar="FIELD=VALUE,…",
     callback=options.reading(options.read_where),
-    help="Only runs with these fields of their config: task=copy|reverse,train_max=10. A bar stands between choices.",
+    help="Only runs whose config has these values: task=copy|reverse,train_max=10. A bar separates choices.",
 )
-title_option = click.option("--title", help="What the page is called.  [default: as the study says]")
+title_option = click.option("--title", help="The title of the page.  [default: that of the study]")
 
 
 @click.command("study")
@@ -69,19 +67,14 @@ title_option = click.option("--title", help="What the page is called.  [default:
 )
 @as_json
 def study_command(
-    store: "RunStore",
-    out: Path,
-    where: dict[str, list[Any]] | None,
-    title: str | None,
-    held_out: list[str] | None,
-    pola: list[str] | None,
-    as_json: bool,
-) -> None:
-    """Make a study of runs that are there: all that is known of them, and verdicts, as one table.
+    store: "RunStore", out: Path, where: dict[str, list[Any]] | None, title: str | None, held_out: list[str] | None,
+    pola: list[str] | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Make a study of the runs in a store: one table with all their measurements, and verdicts.
 
-    `lengthlens figures` and `lengthlens report` show it. Runs that are not probed yet are in it with their scores; for
-    their complexity probe them first, with `lengthlens probe --all`. A study that is there already is updated: only
-    runs that are new or have changed are read again.
+    `lengthlens figures` and `lengthlens report` show it. Runs without probes are in it with their scores; for their
+    complexity, probe them first with `lengthlens probe --all`. If the file exists, it is updated: only new and changed
+    runs are read.
     """
     import time
 
@@ -99,15 +92,15 @@ def study_command(
         table = study(
             store, chosen, pola_targets=pola or (), report=tell, left_out=left_out, earlier=earlier_study(out)
         )
-        kept = [name for name in table["run"].unique() if name]
+        runs = [name for name in table["run"].unique() if name]
         today = time.strftime("%Y-%m-%d", time.gmtime())
-        about = provenance(store, kept, today, words, known_tasks(held_out or (), table["task"]), title or "")
+        about = provenance(store, runs, today, words, known_tasks(held_out or (), table["task"]), title or "")
         write_study(table, about, out)
         cells = len(table.loc[table["run"] != "", ["task", "scheme", "recipe", "train_max"]].drop_duplicates())
         if as_json:
-            print_json({"study": str(out), "runs": len(kept), "cells": cells, "rows": len(table)})
+            print_json({"study": str(out), "runs": len(runs), "cells": cells, "rows": len(table)})
         else:
-            click.echo(f"{len(kept)} runs in {cells} cells: {out}")
+            click.echo(f"{len(runs)} runs in {cells} cells: {out}")
 
 
 def shown_where(where: dict[str, list[Any]]) -> str:
@@ -124,7 +117,7 @@ def known_tasks(names: Sequence[str], tasks: "pd.Series[str]") -> Sequence[str]:
 @click.command("reproduce")
 @click.argument("file", required=False, metavar="[STUDY.toml]")
 @click.option(
-    "--preset", help="Which study of ours: smoke, quick, paper, unscaled, schemes, records or full.  [default: quick]"
+    "--preset", help="One of our studies: smoke, quick, paper, unscaled, schemes, records or full.  [default: quick]"
 )
 @click.option("--out", type=options.OutFolder(), default="out", show_default=True)
 @click.option("--store", callback=options.open_store, help="Where the runs are.  [default: runs in --out]")
@@ -135,20 +128,14 @@ def known_tasks(names: Sequence[str], tasks: "pd.Series[str]") -> Sequence[str]:
 @options.quiet
 @as_json
 def reproduce_command(
-    file: str | None,
-    preset: str | None,
-    out: Path,
-    store: "RunStore | None",
-    dry_run: bool,
-    quiet: bool,
-    as_json: bool,
-    **where: Any,
-) -> None:
+    file: str | None, preset: str | None, out: Path, store: "RunStore | None", dry_run: bool, quiet: bool,
+    as_json: bool, **where: Any,
+) -> None:  # fmt: skip
     """Everything from nothing: train and probe a study's runs, then its table, figures and page.
 
-    The study is one of ours, or one of your own in a TOML file that says its tasks, schemes, seeds, lengths, probes and
-    title. What is finished is not done again, so that after an interruption the same command goes on where it was. A
-    run that fails is shown in the summary and on the page, and stops nothing.
+    The study is a preset, or a TOML file that names its tasks, schemes, seeds, lengths, probes and title. Finished work
+    is not repeated: after an interruption, the same command continues. A run that fails is shown in the summary and on
+    the page; the others go on.
     """
     from lengthlens.studies.reproduce import reproduce
 
@@ -191,7 +178,7 @@ def show_plans(study: str, store: "RunStore | None", out: Path, as_json: bool) -
 
 
 def show_reproduced(done: "Reproduced") -> None:
-    """What became of all runs, and where everything is."""
+    """The outcomes of all runs, and the paths of all results."""
     click.echo(f"runs: {counted([run.status for run in done.runs])}")
     if done.probed:
         click.echo(f"probes: {counted([run.status for run in done.probed])}")
@@ -223,19 +210,14 @@ def show_reproduced(done: "Reproduced") -> None:
 @held_out_tasks
 @as_json
 def figures(
-    names: tuple[str, ...],
-    out: Path,
-    formats: list[str],
-    as_json: bool,
-    tables: Sequence[Path],
-    held_out: list[str] | None,
-    **asked: Any,
-) -> None:
+    names: tuple[str, ...], out: Path, formats: list[str], as_json: bool, tables: Sequence[Path],
+    held_out: list[str] | None, **asked: Any,
+) -> None:  # fmt: skip
     """Redraw every figure and table of a study, or only those NAMEs. The same study gives the same bytes.
 
     Figures are written in each of the formats pdf, png, svg and pgf, tables in Markdown, LaTeX and csv.
     """
-    gc.set_threshold(KEPT)
+    gc.set_threshold(COLLECTED)
     from lengthlens.studies.drawing import check_names, draw
 
     check_names(names, formats)
@@ -263,8 +245,8 @@ def figures(
 @held_out_tasks
 @title_option
 def report(out: Path, title: str | None, figures: Path | None, **about: Any) -> None:
-    """Make one page of a study: the finding, the figures, and every cell to look into."""
-    gc.set_threshold(KEPT)
+    """Make one page of a study: the finding, the figures, and every cell (a task under a scheme) in detail."""
+    gc.set_threshold(COLLECTED)
     from lengthlens.analyses.page import page
     from lengthlens.files import make_directory, write_whole
 

@@ -1,6 +1,5 @@
 """What all commands share: errors as one line, interruption, progress, tables, JSON, figures."""
 
-import errno
 import json
 import math
 import signal
@@ -20,7 +19,6 @@ from lengthlens.values import text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lengthlens.runs.run import Run
     from lengthlens.runs.training import Report, TrainingProgress
     from lengthlens.studies.reproduce import Progress
 
@@ -61,57 +59,26 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
-        """Words that are no text (bytes that are not UTF-8, a zero byte) are refused before anything looks at them."""
         words = sys.argv[1:] if args is None else args
         try:
-            for word in words:
+            for word in words:  # bytes that are not UTF-8, and a zero byte, before anything looks at them
                 text(MOST_WORD)(word, "an argument")
+            return super().main(args, *rest, **options)
         except UserError as error:
-            click.echo(f"Error: {error}", err=True)
-            sys.exit(2)
-        return super().main(args, *rest, **options)
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        try:
-            return super().make_context(info_name, args, parent, **extra)
-        except UserError as error:  # in an option before the command's name; the group above says it, if there is one
-            if parent is not None:
-                raise
-            click.echo(f"Error: {error}", err=True)
-            raise click.exceptions.Exit(2) from None
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except UserError as error:
-            said = str(error)
+            sentence = str(error)
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "allocate" not in str(error):  # which is how torch says it
                 raise
-            said = "there is not enough memory for this"
+            sentence = "there is not enough memory for this"
         except OSError as error:
-            if error.errno == errno.EPIPE:  # whoever reads the output has seen enough
-                raise
-            said = f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else "")
-        click.echo(f"Error: {said}", err=True)
-        raise click.exceptions.Exit(2)
-
-
-def in_range_words(train_max: int, mean: float, run: "Run | None") -> str:
-    """Exact match over the training range: its mean, and where it is least."""
-    rows = [row for row in run.evaluation() if row["length"] <= train_max] if run else []
-    least = min(
-        (row for row in rows if row.get("exact_match") is not None), key=lambda row: row["exact_match"], default=None
-    )
-    where = f"; least {least['exact_match']:.4f}, at n = {least['length']}" if least else ""
-    return f"exact match, mean over n up to {train_max}: {mean:.4f}{where}"
+            sentence = f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else "")
+        click.echo(f"Error: {sentence}", err=True)
+        sys.exit(2)
 
 
 @contextmanager
 def stoppable(what: str, kept: bool = True) -> Iterator[None]:
-    """Ctrl-C, and the terminate signal of batch systems, end with a sentence; it says whether work so far is kept."""
+    """After Ctrl-C, or the terminate signal of a batch system, a sentence says whether work so far is `kept`."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -127,7 +94,7 @@ def stoppable(what: str, kept: bool = True) -> Iterator[None]:
 
 @contextmanager
 def live_line(quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
-    """What shows a text on the live line; None if nothing is wanted or stderr is no terminal."""
+    """A function that shows a text on the live line; None if `quiet` or stderr is no terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -146,7 +113,7 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def training_progress(quiet: bool) -> "Iterator[Report]":
-    """How one run is doing; where there is no terminal, a plain line now and then."""
+    """Progress of one run; without a terminal, a plain line every few seconds."""
     last = -PLAIN_SECONDS
     with live_line(quiet) as show:
 
@@ -173,7 +140,7 @@ def training_line(now: "TrainingProgress") -> str:
 def study_progress(
     quiet: bool = False, clock: Callable[[], float] = time.monotonic
 ) -> "Iterator[Callable[[Progress], None]]":
-    """How a whole study is doing, with the time left by the pace so far; a plain line for each step and failure."""
+    """Progress of a study, with the time left at the pace so far; a plain line for each step and failure."""
     start, last = clock(), ("", -1)
     with live_line(quiet) as show:
 
@@ -208,7 +175,7 @@ def print_json(value: Any) -> None:
 
 
 def finite(value: Any) -> Any:
-    """The value with every float that JSON cannot hold spelt out."""
+    """The value with every float that JSON does not have as a string."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -245,16 +212,16 @@ def counted(statuses: list[str]) -> str:
 
 @contextmanager
 def leaving_out(what: str) -> "Iterator[Callable[[str, str], None]]":
-    """What is told of each run that is damaged, which is named and left out; if there was one, the exit code is 1."""
-    found: list[str] = []
+    """A function that reports a damaged run, which is left out; after one or more of them the exit code is 1."""
+    damaged: list[str] = []
 
     def tell(run: str, reason: str) -> None:
-        found.append(run)
+        damaged.append(run)
         click.echo(f"left out: {reason if run in reason else f'{run}: {reason}'}", err=True)
 
     yield tell
-    if found:
-        click.echo(f"{len(found)} damaged run{'s are' if len(found) > 1 else ' is'} not in {what}", err=True)
+    if damaged:
+        click.echo(f"{len(damaged)} damaged run{'s are' if len(damaged) > 1 else ' is'} not in {what}", err=True)
         sys.exit(1)
 
 

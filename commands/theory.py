@@ -21,9 +21,9 @@ Rows = list[dict[str, Any]]
 
 
 def cached(name: str, make: Callable[[], Rows]) -> Rows:
-    """Rows that follow from the code alone, from the user's cache if they are of this code; else made, and cached.
+    """Rows that follow from the code alone: from the user's cache if this version of the code wrote them.
 
-    With plug-ins they follow from more than this code, and are made every time.
+    With plug-ins, rows follow from more than this code, and are made every time.
     """
     if named_anywhere():
         return make()
@@ -68,7 +68,7 @@ def tasks(as_json: bool) -> None:
 
 @click.command()
 @click.argument("task")
-@click.option("--scale", type=Whole(0, MOST_SCALE), default=4, show_default=True, help="The scale n.")
+@click.option("--scale", type=Whole(0, MOST_SCALE), default=4, show_default=True, help="The size n.")
 @click.option("--batch", type=Whole(0, 100_000), default=5, show_default=True, help="How many instances.")
 @click.option("--seed", type=Whole(0, 2**63 - 1), default=0, show_default=True)
 @as_json
@@ -99,15 +99,13 @@ def steps(task: str, instance: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("task")
-@click.option("--max-scale", type=Whole(0, MOST_SCALE), default=16, show_default=True, help="The largest scale n.")
+@click.option("--max-scale", type=Whole(0, MOST_SCALE), default=16, show_default=True, help="The largest n.")
 @click.option("--search", is_flag=True, help="Also search the least number of operators, without the declaration.")
-@click.option(
-    "--arity", type=Whole(0, 64), default=2, show_default=True, help="With --search: the most sources of a step."
-)
+@click.option("--arity", type=Whole(0, 64), default=2, show_default=True, help="For --search: most sources of a step.")
 @plot_file
 @as_json
 def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, as_json: bool) -> None:
-    """The sequential representation complexity of TASK at every scale up to --max-scale."""
+    """The sequential representation complexity (SRC) of TASK at every n up to --max-scale."""
     from lengthlens.tasks import TASKS
     from lengthlens.tasks.complexity import src_rows
 
@@ -136,7 +134,7 @@ def schemes(as_json: bool) -> None:
         {
             "scheme": row["name"],
             "acts on": ", ".join(row["acts"]) or "-",
-            "its code of a pair (i, j) at scale n": row["relation"],
+            "its code of a pair (i, j) at size n": row["relation"],
             "options": " ".join(f"{name}={value}" for name, value in row["options"].items()) or "-",
         }
         for row in rows
@@ -148,17 +146,13 @@ def schemes(as_json: bool) -> None:
 @click.option("--target", required=True, help="What attention should compute, e.g. prefix-sum, running-mean.")
 @click.option("--scheme", required=True, help="A position embedding; 'ideal' has one code per value of the target.")
 @scheme_option
-@click.option(
-    "--train-max", type=Whole(0, MOST_SCALE), default=8, show_default=True, help="The scale that is trained on."
-)
-@click.option(
-    "--test-max", type=Whole(0, MOST_SCALE), default=64, show_default=True, help="The largest scale asked about."
-)
+@click.option("--train-max", type=Whole(0, MOST_SCALE), default=8, show_default=True, help="The n of training.")
+@click.option("--test-max", type=Whole(0, MOST_SCALE), default=64, show_default=True, help="The largest n tested.")
 @click.option("--train", is_flag=True, help="Also train by gradient descent, to set beside the prediction.")
 @plot_file
 @as_json
 def pola(scheme_options: dict[str, str], plot: Path | None, as_json: bool, **asked: Any) -> None:
-    """Position-only linear attention: LRC, the predicted error at every scale, and the trained one on top."""
+    """Position-only linear attention: LRC, and the predicted error at every n; with --train the trained one, too."""
     from lengthlens.theory.pola import pola_table
 
     with progress("training") as report:
@@ -182,12 +176,8 @@ def pola(scheme_options: dict[str, str], plot: Path | None, as_json: bool, **ask
 @click.option("--scheme", help="A position embedding; see `lengthlens schemes`.")
 @scheme_option
 @click.option("--all", "every", is_flag=True, help="Every task under every scheme.")
-@click.option(
-    "--train-max", type=Whole(0, MOST_SCALE), default=10, show_default=True, help="The largest training scale."
-)
-@click.option(
-    "--test-max", type=Whole(0, MOST_SCALE), default=40, show_default=True, help="The largest scale asked about."
-)
+@click.option("--train-max", type=Whole(0, MOST_SCALE), default=10, show_default=True, help="The largest n trained on.")
+@click.option("--test-max", type=Whole(0, MOST_SCALE), default=40, show_default=True, help="The largest n tested.")
 @click.option(
     "--jobs", type=Whole(1, 4096), default=os.cpu_count() or 1, show_default="all cores", help="With --all: processes."
 )
@@ -210,8 +200,8 @@ def verdict_command(
 
     with progress("verdict") as report:
         report("{task} under {scheme}, n up to {test_max}".format(**asked))
-        found = verdict(**asked, scheme_options=scheme_options)
-    print_json(found.to_dict()) if as_json else click.echo(str(found))
+        answer = verdict(**asked, scheme_options=scheme_options)
+    print_json(answer.to_dict()) if as_json else click.echo(str(answer))
 
 
 def show_grid(jobs: int, plot: Path | None, as_json: bool, task: str | None, scheme: str | None, **scales: int) -> None:
@@ -220,11 +210,11 @@ def show_grid(jobs: int, plot: Path | None, as_json: bool, task: str | None, sch
     def make() -> Rows:
         from lengthlens.theory.grid import verdict_grid
 
-        chosen, under = ([name] if name else None for name in (task, scheme))
+        tasks, schemes = ([name] if name else None for name in (task, scheme))
         with progress("verdicts") as report:
             told = lambda done, of: report(f"{done} of {of}")  # noqa: E731
-            found = verdict_grid(chosen, under, **scales, progress=told, jobs=jobs)
-        return found.to_dict("records")  # type: ignore[return-value]
+            grid = verdict_grid(tasks, schemes, **scales, progress=told, jobs=jobs)
+        return grid.to_dict("records")  # type: ignore[return-value]
 
     rows = make() if task or scheme else cached("verdicts-{train_max}-{test_max}".format(**scales), make)
     cells = [{name: row[name] for name in ("task", "scheme", "verdict")} for row in rows]
@@ -241,19 +231,19 @@ def show_grid(jobs: int, plot: Path | None, as_json: bool, task: str | None, sch
 @click.argument("plugin", metavar="PLUGIN|NAME")
 @as_json
 def check_command(plugin: str, as_json: bool) -> None:
-    """Try whether tasks, schemes, probes and figures of a PLUGIN (FILE.py or package.module) do what they must.
+    """Test whether tasks, schemes, probes and figures of a PLUGIN (FILE.py or package.module) do what they must.
 
-    Each failure names the method and shows the smallest example. A NAME that is registered can be given, too. The
-    same is done once, by itself, before anything is trained with a class of your own.
+    Each failure names the method and shows the smallest example. A registered NAME can be given, too. The same tests
+    run once, automatically, before anything is trained with a user-defined class.
     """
     from lengthlens.studies.checking import check
 
     with progress("checking") as report:
         report(plugin)
-        found = check(plugin)
-    rows = [{"kind": one.kind, "name": one.name, "breaches": [b._asdict() for b in one.breaches]} for one in found]
-    print_json(rows) if as_json else click.echo("\n".join(map(str, found)))
-    if not all(one.sound for one in found):
+        results = check(plugin)
+    rows = [{"kind": one.kind, "name": one.name, "breaches": [b._asdict() for b in one.breaches]} for one in results]
+    print_json(rows) if as_json else click.echo("\n".join(map(str, results)))
+    if not all(one.sound for one in results):
         sys.exit(1)
 
 
