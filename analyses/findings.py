@@ -22,14 +22,13 @@ from lengthlens.analyses.canvas import Canvas, Given
 from lengthlens.analyses.curves import Extrapolation, Growth
 from lengthlens.analyses.forecast import ForecastOfRuns
 from lengthlens.analyses.interventions import PrunedRuns, RepairedRuns
-from lengthlens.analyses.learned import LearnedRelations
+from lengthlens.analyses.learned import LearnedRelations, ReadoutTransfer
 from lengthlens.analyses.outcome import VerdictAndOutcome
 from lengthlens.analyses.pola import LinearAttention
 from lengthlens.analyses.prediction import Front, Indices, Sensitivity
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import indices
 from lengthlens.analyses.tables import Table
-from lengthlens.analyses.transfer import ReadoutTransfer
 from lengthlens.errors import unknown
 from lengthlens.plugins.registry import Extensible
 
@@ -70,9 +69,11 @@ def plot(
 
     What the study lacks is a `MissingError` with a sentence; a name that does not exist is a `UserError`.
 
-        figure, axes = plt.subplots(1, 2)
-        ll.plot("extrapolation", table, {"copy": axes[0], "parity": axes[1]}, schemes=["rope", "lbpe"])
-        ll.plot("front", table, width=3.3).savefig("front.pdf")
+    >>> from matplotlib.figure import Figure
+    >>> table, axes = "figures/study/study.parquet", Figure().subplots(1, 2)
+    >>> figure = plot("extrapolation", table, {"copy": axes[0], "parity": axes[1]}, schemes=["rope", "lbpe"])
+    >>> figure is axes[0].figure, float(plot("extrapolation", table, width=3.3).get_figwidth())
+    (True, 3.3)
     """
     known = findings()
     if name not in known:

@@ -35,8 +35,8 @@ from lengthlens.models.schemes import SchemeSpec
 from lengthlens.plugins.fingerprint import code_version
 from lengthlens.probes.schema import STUDY_COLUMNS
 from lengthlens.runs.config import EXECUTION, RunConfig
-from lengthlens.runs.evaluation import best_rows, is_accurate
-from lengthlens.runs.run import Run
+from lengthlens.runs.evaluation import is_accurate
+from lengthlens.runs.run import Run, best_rows
 from lengthlens.runs.store import LeftOut, RunStore, each_sound
 from lengthlens.tasks import Task
 from lengthlens.tasks.complexity import src_curve
@@ -82,8 +82,13 @@ def study(
     `earlier` is a study of the same store with its provenance, as `read_study` reads it. If it was made by the same
     code, what it says of cells, and of runs whose files are still the same, byte for byte, is taken from it.
 
-        table = ll.study(ll.RunStore("out/runs"))
-        table[table["measure"] == "exact_match"].groupby(["task", "scheme", "scale"])["value"].mean()
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     store = RunStore(folder)
+    ...     run = store.find("copy/lbpe")  # a trained model of the package, taken into the store
+    ...     table = study(store, test_max=20, pola_targets=[])
+    >>> table.loc[table["measure"] == "verdict", ["task", "verdict"]].values.tolist()
+    [['copy', 'possible']]
     """
     tell = report or (lambda text: None)
     kept = Kept(earlier)

@@ -51,8 +51,11 @@ def draw(
     A figure for which the study lacks something is left out, and drawn as a sentence if it was asked for by name; the
     sentence is in `missing`, too. A name or a format that does not exist is a `UserError`.
 
-        table = ll.study(ll.RunStore("out/runs"))
-        ll.draw(table, ["front", "tables"], out="figures", formats=["png"]).missing
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     drawn = draw("figures/study/study.parquet", ["extrapolation"], folder, formats=["png"], tasks=["copy"])
+    >>> [path.name for path in drawn.files], drawn.missing
+    (['extrapolation.png', 'cells.md', 'cells.tex', 'cells.csv'], {})
     """
     check_names(names, formats)
     study = Study.of(table, held_out or None).select(tasks, schemes, seeds)

@@ -95,8 +95,13 @@ def reproduce(
     A run that fails is shown in the result and on the page, and stops nothing. An unknown preset or engine, a name in a
     file that does not exist, or a place that cannot be written, is a `UserError`.
 
-        done = ll.reproduce("smoke", "out", report=print)
-        [run.status for run in done.runs], done.page
+    >>> from tempfile import TemporaryDirectory
+    >>> tiny = ["tasks = ['copy']", "schemes = ['rope']", "samples = 9", "[settings]", "steps = 2", "train_max = 2"]
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "tiny.toml").write_text("\\n".join(tiny))
+    ...     done = reproduce(f"{folder}/tiny.toml", f"{folder}/out", workers=1)
+    >>> [run.status for run in done.runs], done.page.name
+    (['not-converged'], 'index.html')
     """
     chosen, out, start = preset_of(preset), Path(out), time.monotonic()
     store = store or RunStore(out / "runs")

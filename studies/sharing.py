@@ -21,9 +21,8 @@ from lengthlens.probes.certify import Certificate
 from lengthlens.probes.table import FILE as PROBES
 from lengthlens.probes.table import stored
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluation import best_rows
 from lengthlens.runs.importing import SOURCE
-from lengthlens.runs.run import EVALUATION, METRICS, MODEL, OF_STEP, STATUS, VERSIONS, Run, step_file
+from lengthlens.runs.run import EVALUATION, METRICS, MODEL, OF_STEP, STATUS, VERSIONS, Run, best_rows, step_file
 from lengthlens.runs.store import RunStore
 from lengthlens.values import (
     list_of,
@@ -110,7 +109,11 @@ def export(
 
     Errors: UserError for a run without a model, a file that is no study, a directory that holds something.
 
-        ll.export(ll.RunStore("runs").find("copy_lbpe"), "to-share", hub="me/copier")
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     run = RunStore(f"{folder}/runs").find("copy/lbpe")
+    ...     sorted(path.name for path in export(run, f"{folder}/to-share").iterdir())[:4]
+    ['README.md', 'config.json', 'lengthlens.json', 'model.safetensors']
     """
     made = of_run(what, certificate) if isinstance(what, Run) else of_study(Path(what))
     target = Path(folder)
@@ -144,7 +147,11 @@ def fetch(source: str | Path, store: RunStore | None = None, *, into: str | Path
 
     Errors: UserError, in one sentence, for anything that is not what was written.
 
-        run = ll.fetch("me/copier", ll.RunStore("runs")).run
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     shared = export(RunStore(f"{folder}/runs").find("copy/lbpe"), f"{folder}/to-share")
+    ...     fetch(shared, RunStore(f"{folder}/theirs")).run.id
+    'copy_lbpe_s0_85f68898'
     """
     folder = Path(source) if is_local(source) else Path(download(str(source), None))
     if not is_export(folder):
