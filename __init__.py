@@ -9,13 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lengthlens.analyses.findings import plot
+    from lengthlens.analyses.findings import draw, plot
     from lengthlens.inside.ablation import ablate, least_heads
     from lengthlens.inside.attribution import judge_relevance, relevance
-    from lengthlens.inside.heads import attention_by_role, heads, relations
+    from lengthlens.inside.heads import attention_by_role, head_plane, heads, plane_over_training, relations
     from lengthlens.inside.look import inspect, look_at
     from lengthlens.inside.patching import attribution_patching, patch_by_role
-    from lengthlens.inside.plane import head_plane, plane_over_training
     from lengthlens.inside.residual import residual_parts, residual_shares
     from lengthlens.inside.scores import score_parts, score_shares
     from lengthlens.models.config import ModelConfig
@@ -34,13 +33,11 @@ if TYPE_CHECKING:
     from lengthlens.runs.config import RunConfig
     from lengthlens.runs.evaluation import exact_match
     from lengthlens.runs.importing import import_checkpoint
-    from lengthlens.runs.loading import load
-    from lengthlens.runs.store import RunStore
+    from lengthlens.runs.store import RunStore, load
     from lengthlens.runs.sweep import sweep
     from lengthlens.runs.training import train
     from lengthlens.studies.build import study
     from lengthlens.studies.checking import check
-    from lengthlens.studies.drawing import draw
     from lengthlens.studies.reproduce import reproduce
     from lengthlens.studies.sharing import export, fetch
     from lengthlens.tasks import TASKS
@@ -62,7 +59,7 @@ HOMES = {
     "RunStore": "runs.store",
     "exact_match": "runs.evaluation",
     "import_checkpoint": "runs.importing",
-    "load": "runs.loading",
+    "load": "runs.store",
     "sweep": "runs.sweep",
     "verdict": "theory.verdict",
     "measured_src": "probes.src",
@@ -79,8 +76,8 @@ HOMES = {
     "heads": "inside.heads",
     "attention_by_role": "inside.heads",
     "relations": "inside.heads",
-    "head_plane": "inside.plane",
-    "plane_over_training": "inside.plane",
+    "head_plane": "inside.heads",
+    "plane_over_training": "inside.heads",
     "score_parts": "inside.scores",
     "score_shares": "inside.scores",
     "residual_parts": "inside.residual",
@@ -96,7 +93,7 @@ HOMES = {
     "healing": "probes.surgery",
     "study": "studies.build",
     "reproduce": "studies.reproduce",
-    "draw": "studies.drawing",
+    "draw": "analyses.findings",
     "plot": "analyses.findings",
     "export": "studies.sharing",
     "fetch": "studies.sharing",

@@ -35,8 +35,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from lengthlens.errors import UserError, unknown
-from lengthlens.inside.instances import StepRoles, checked_scales, first_query, roles_in, watch
-from lengthlens.inside.scores import as_instances
+from lengthlens.inside.instances import StepRoles, as_instances, checked_scales, first_query, roles_in, watch
 from lengthlens.models.attention import log_temperature
 from lengthlens.probes.network import AnyModel, Network, network_of, task_of
 from lengthlens.runs.evaluation import evaluating

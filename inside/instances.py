@@ -4,6 +4,7 @@ A *role* is what a key is to a step of the task's circuit: the slot of the opera
 the operator's function has for it (adding digits reads ``a``, ``b``, ``a_before``, …).
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def role_names(circuit: Circuit) -> list[str]:
 
 N_INSTANCES = 32  # of each input size: means over heads then move by less than 0.02 from draw to draw
 SCALES = (5, 10, 20)  # where none are named: what runs are trained on by default, and twice that
-BY_CHANCE = 1.5  # times the variance that chance gives a mean over instances: above it, positions have a part in it
+BY_CHANCE = 1.5  # times the variance that a mean over so few instances has by chance: above it, positions contribute
 Watcher = Callable[[Tensor], Tensor | None]  # sees an activation, may give another in its place
 
 
@@ -154,20 +155,23 @@ def checked_scales(model: AnyModel, task: Task | None, scales: Sequence[int] | N
         try:
             exact_by_scale(model, task, [n], n_instances=1)
         except UserError as error:
-            raise UserError(f"{error} (the largest n that fits is {_largest_below(n, model, task)})") from None
+            smaller = range(task.min_scale, n)
+            fit = bisect_left(smaller, True, key=lambda size: not reachable(model, task, [size]))  # how many of them
+            raise UserError(f"{error} (the largest n that fits is {smaller[fit - 1] if fit else 'none'})") from None
     return wanted
 
 
-def _largest_below(too_large: int, model: AnyModel, task: Task) -> int | str:
-    """The largest input size below one that is too large which the model can process, by bisection."""
-    low, high = task.min_scale - 1, too_large  # fits, does not fit
-    while high - low > 1:
-        middle = (low + high) // 2
-        if reachable(model, task, [middle]):
-            low = middle
-        else:
-            high = middle
-    return low if low >= task.min_scale else "none"
+def as_instances(model: AnyModel, tokens: Tensor | str, scale: int | None) -> tuple[Tensor, int]:
+    """Ids [row, pos] and their input size, read off by the task's rule if None."""
+    network: Any = network_of(model).model
+    ids = network.to_tokens(tokens) if isinstance(tokens, str) else tokens
+    if scale is None:
+        task = getattr(network, "task", None)
+        scales = task.scale_of(ids).unique().tolist() if task is not None else [ids.shape[1]]
+        if len(scales) > 1:
+            raise UserError(f"instances of one size n are needed, not of {', '.join(map(str, scales))}")
+        scale = int(scales[0])
+    return ids, scale
 
 
 def by_head_and_scale(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -188,9 +192,8 @@ def watch(
     if not hasattr(run, "run_with_hooks"):
         raise UserError("looking inside needs hooks, and the model has none (no run_with_hooks)")
     hooks = [(name, lambda value, hook, seen=seen: seen(value)) for name, seen in watchers]
-    told = {"scale": scale} if subject.takes_scale else {}
     with evaluating(run), in_blocks(run) if blocked else nullcontext():
-        logits: Tensor = run.run_with_hooks(tokens.to(subject.device), fwd_hooks=hooks, **told)
+        logits: Tensor = run.run_with_hooks(tokens.to(subject.device), fwd_hooks=hooks, **subject.told(scale))
     return logits
 
 

@@ -13,13 +13,14 @@ from lengthlens.inside.ablation import ablate
 from lengthlens.inside.heads import (
     HeadRelation,
     HeadStatistics,
+    head_plane,
     head_relations,
     head_statistics,
     measure_table,
+    plane_over_training,
     role_table,
 )
 from lengthlens.inside.instances import by_head_and_scale, checked_scales, known_task, roles_in, sample_instances, watch
-from lengthlens.inside.plane import head_plane, plane_over_training
 from lengthlens.inside.residual import residual_shares
 from lengthlens.inside.scores import score_shares
 from lengthlens.probes.network import AnyModel, label, largest_within, network_of, reachable

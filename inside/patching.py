@@ -58,9 +58,9 @@ class MinimalPairs:
     def rows(self) -> Tensor:
         return torch.arange(len(self.clean), device=self.clean.device)
 
-    def lead(self, logits: Tensor, query: Tensor) -> Tensor:
-        """By how much the clean answer leads the corrupted one at each row's query. [row]"""
-        at = logits[self.rows, query]
+    def lead(self, logits: Tensor, run: int) -> Tensor:
+        """By how much the clean answer leads at each query of the clean run (0) or the corrupted one (1). [row]"""
+        at = logits[self.rows, self.places[QUERY][run]]
         return at[self.rows, self.clean_answer] - at[self.rows, self.corrupted_answer]
 
 
@@ -103,29 +103,19 @@ def patch_by_role(
     for component in components:
         if component not in ACTIVATIONS:
             raise unknown("component", component, ACTIVATIONS)
-    subject = network_of(model)
-    found = minimal_pairs(model, task, scale, onto, roles=roles, pairs=pairs, steps=steps, generator=generator)
-    network: Any = subject.model
+    network: Any = network_of(model).model
+    pairs_of_all = minimal_pairs(model, task, scale, onto, roles=roles, pairs=pairs, steps=steps, generator=generator)
     with evaluating(network):
         names = [name for name in network.hook_dict if name.rpartition(".")[2] in HOOKS]
-        clean_logits, cache = network.run_with_cache(found.clean, names_filter=names)
-        clean, corrupted = found.lead(clean_logits, found.places[QUERY][0]), _corrupted(network, found)
+        logits, cache = network.run_with_cache(pairs_of_all.clean, names_filter=names)
+        leads = pairs_of_all.lead(logits, 0), pairs_of_all.lead(network(pairs_of_all.corrupted), 1)
         tables = [
-            _patched(network, found, component, place, cache, clean, corrupted)
+            _patched(network, pairs_of_all, component, place, cache, *leads)
             for component in components
-            for place in (found.places if component == "residual" else [QUERY])
-            if _exists(network, component)
+            for place in (pairs_of_all.places if component == "residual" else [QUERY])
+            if component != "mlp" or not network.cfg.attn_only
         ]
     return pd.concat(tables, ignore_index=True)
-
-
-def _exists(network: Any, component: str) -> bool:
-    return component != "mlp" or not network.cfg.attn_only
-
-
-def _corrupted(network: Any, pairs: MinimalPairs) -> Tensor:
-    lead: Tensor = pairs.lead(network(pairs.corrupted), pairs.places[QUERY][1])
-    return lead
 
 
 def _patched(
@@ -134,45 +124,37 @@ def _patched(
     """The effects of one component at one place, for every layer (and head)."""
     here, there = pairs.places[place]
     rows = pairs.rows[(here >= 0) & (there >= 0)]
-    name, by_head = ACTIVATIONS[component], component == "head"
-    heads = range(network.cfg.n_heads) if by_head else [0]
-    index = pd.DataFrame(
-        [(layer, head) for layer in range(network.cfg.n_layers) for head in heads], columns=["layer", "head_index"]
-    )
+    heads = range(network.cfg.n_heads) if component == "head" else [0]
+    index = [(layer, head) for layer in range(network.cfg.n_layers) for head in heads]
 
     def put(activation: Tensor, at: Sequence[int], given: Tensor) -> Tensor:
-        if by_head:
-            activation[rows, there[rows], at[1]] = given[rows, here[rows], at[1]]
-        else:
-            activation[rows, there[rows]] = given[rows, here[rows]]
+        part = at[1] if component == "head" else slice(None)
+        activation[rows, there[rows], part] = given[rows, here[rows], part]
         return activation
 
-    def metric(logits: Tensor) -> Tensor:
-        return pairs.lead(logits, pairs.places[QUERY][1])
-
-    with redirect_stderr(io.StringIO()):  # a bar for each component
-        done = patching.generic_activation_patch(
-            network, pairs.corrupted, cache, metric, put, name, index_df=index, reduce="none"
-        )
-    lead = done.values.reshape(len(index), -1)  # [component, row]
-    effect = (lead - corrupted) / (clean - corrupted)
-    return _by_role(pairs, component, place, index, effect, lead > 0, rows)
+    with redirect_stderr(io.StringIO()):  # TransformerLens shows a bar for each component
+        patched = patching.generic_activation_patch(
+            network, pairs.corrupted, cache, lambda logits: pairs.lead(logits, 1), put, ACTIVATIONS[component],
+            index_df=pd.DataFrame(index, columns=["layer", "head_index"]), reduce="none",
+        )  # fmt: skip
+    lead = patched.values.reshape(len(index), -1)  # [component, row]
+    return _by_role(pairs, component, place, index, (lead - corrupted) / (clean - corrupted), lead > 0, rows)
 
 
 def _by_role(
-    pairs: MinimalPairs, component: str, place: str, index: pd.DataFrame, effect: Tensor, flips: Tensor, rows: Tensor
-) -> pd.DataFrame:
+    pairs: MinimalPairs, component: str, place: str, index: Sequence[tuple[int, int]], effect: Tensor, flips: Tensor,
+    rows: Tensor,
+) -> pd.DataFrame:  # fmt: skip
     """Means over the rows of each role."""
-    found, kept = [], set(rows.tolist())
+    table, among = [], set(rows.tolist())
     for role in dict.fromkeys(pairs.role):
-        mine = [row for row, own in enumerate(pairs.role) if own == role and row in kept]
-        if mine:
-            for k, (layer, head) in enumerate(index.itertuples(index=False)):
-                about = {"role": role, "component": component, "layer": layer}
-                about |= {"head": head if component == "head" else -1, "place": place}
-                means = {"effect": float(effect[k, mine].mean()), "flips": float(flips[k, mine].float().mean())}
-                found.append({**about, **means})
-    return pd.DataFrame(found)
+        of_role = [row for row, name in enumerate(pairs.role) if name == role and row in among]
+        for k, (layer, head) in enumerate(index if of_role else ()):
+            about = {"role": role, "component": component, "layer": layer}
+            about |= {"head": head if component == "head" else -1, "place": place}
+            means = {"effect": float(effect[k, of_role].mean()), "flips": float(flips[k, of_role].float().mean())}
+            table.append({**about, **means})
+    return pd.DataFrame(table)
 
 
 def attribution_patching(
@@ -196,33 +178,31 @@ def attribution_patching(
     >>> float(attribution_patching(copy_by_hand("lbpe"), scale=3, onto=9)["effect"].round(3)[0])
     1.0
     """
-    subject = network_of(model)
-    found = minimal_pairs(model, task, scale, onto, roles=roles, pairs=pairs, steps=steps, generator=generator)
-    network: Any = subject.model
-    layers = subject.layers(None)
-    names = [f"blocks.{layer}.attn.hook_z" for layer in layers]
-    here, there = found.places[QUERY]
+    network: Any = network_of(model).model
+    pairs_of_all = minimal_pairs(model, task, scale, onto, roles=roles, pairs=pairs, steps=steps, generator=generator)
+    names = [f"blocks.{layer}.attn.hook_z" for layer in range(network.cfg.n_layers)]
     with evaluating(network):
-        clean_logits, cache = network.run_with_cache(found.clean, names_filter=names)
-    kept: dict[str, Tensor] = {}
+        clean_logits, clean = network.run_with_cache(pairs_of_all.clean, names_filter=names)
+    corrupted: dict[str, Tensor] = {}
 
     def keep(activation: Tensor, hook: Any) -> Tensor:
-        kept[hook.name] = activation = activation.detach().requires_grad_() if not kept else activation
-        activation.retain_grad()
+        activation = activation if corrupted else activation.detach().requires_grad_()
+        corrupted[hook.name] = activation
         return activation
 
     with evaluating(network), torch.enable_grad(), in_blocks(network):  # else a gradient keeps whole patterns
-        lead = found.lead(network.run_with_hooks(found.corrupted, fwd_hooks=[(n, keep) for n in names]), there)
-        gradients = torch.autograd.grad(lead.sum(), [kept[name] for name in names])
+        hooks = [(name, keep) for name in names]
+        lead = pairs_of_all.lead(network.run_with_hooks(pairs_of_all.corrupted, fwd_hooks=hooks), 1)
+        gradients = torch.autograd.grad(lead.sum(), [corrupted[name] for name in names])
+    rows, (here, there) = pairs_of_all.rows, pairs_of_all.places[QUERY]
     change = [
-        ((cache[name][found.rows, here] - kept[name][found.rows, there]) * gradient[found.rows, there]).sum(-1)
+        ((clean[name][rows, here] - corrupted[name][rows, there]) * gradient[rows, there]).sum(-1)
         for name, gradient in zip(names, gradients)
     ]  # [row, head] each
-    difference = found.lead(clean_logits, here) - lead.detach()
-    index = pd.DataFrame([(x, h) for x in layers for h in range(network.cfg.n_heads)], columns=["layer", "head_index"])
+    difference = pairs_of_all.lead(clean_logits, 0) - lead.detach()
+    index = [(layer, head) for layer in range(network.cfg.n_layers) for head in range(network.cfg.n_heads)]
     effect = (torch.cat(change, 1).detach() / difference[:, None]).T
-    table = _by_role(found, "head", QUERY, index, effect, effect > 0, found.rows)
-    return table.drop(columns="flips")
+    return _by_role(pairs_of_all, "head", QUERY, index, effect, effect > 0, rows).drop(columns="flips")
 
 
 def agreement(exact: pd.DataFrame, estimated: pd.DataFrame) -> pd.DataFrame:
@@ -233,14 +213,13 @@ def agreement(exact: pd.DataFrame, estimated: pd.DataFrame) -> pd.DataFrame:
     keys = ["role", "layer", "head"]
     heads = exact[(exact["component"] == "head") & (exact["place"] == QUERY)]
     both = heads.merge(estimated[[*keys, "effect"]], on=keys, suffixes=("", "_estimated"))
-    found = []
+    table = []
     for role, part in both.groupby("role", sort=False):
         one, other = part["effect"], part["effect_estimated"]
+        ranks, worst = one.rank().corr(other.rank()), float((one - other).abs().max())
         same = int(one.to_numpy().argmax()) == int(other.to_numpy().argmax())
-        worst = float((one - other).abs().max())
-        ranks = one.rank().corr(other.rank())
-        found.append({"role": role, "pearson": one.corr(other), "spearman": ranks, "worst": worst, "same_first": same})
-    return pd.DataFrame(found)
+        table.append({"role": role, "pearson": one.corr(other), "spearman": ranks, "worst": worst, "same_first": same})
+    return pd.DataFrame(table)
 
 
 # -- pairs ---------------------------------------------------------------------------------------------------------
@@ -269,19 +248,25 @@ def minimal_pairs(
     for role in roles or ():
         if role not in known:
             raise unknown("role", role, known)
-    parts = []
-    for role in roles or known:
-        for step in _spread(task.answer_length(onto), steps):
-            if (part := _pairs_of(task, role, step, scale, onto, pairs, generator)) is not None:
-                parts.append(part)
+    answer = task.answer_length(onto)
+    spread = sorted({round(k * (answer - 1) / max(1, steps - 1)) for k in range(steps)})  # evenly, ends included
+    parts = [_pairs_of(task, role, step, scale, onto, pairs, generator) for role in roles or known for step in spread]
+    parts = [part for part in parts if part is not None]
     if not parts:
         raise UserError(f"no minimal pair of '{task.name}' at n = {onto} was found for {', '.join(roles or known)}")
-    return _joined(parts, subject.device)
-
-
-def _spread(number: int, most: int) -> list[int]:
-    """Up to `most` of `number` steps, evenly spread, ends included."""
-    return sorted({round(k * (number - 1) / max(1, most - 1)) for k in range(most)})
+    device, none = subject.device, {len(part.clean): torch.full((len(part.clean),), -1) for part in parts}
+    places = {
+        name: tuple(
+            torch.cat([part.places.get(name, (none[len(part.clean)],) * 2)[run] for part in parts]).to(device)
+            for run in (0, 1)
+        )
+        for name in dict.fromkeys(name for part in parts for name in part.places)
+    }
+    joined = {
+        name: torch.cat([getattr(part, name) for part in parts]).to(device)
+        for name in ("clean", "corrupted", "clean_answer", "corrupted_answer")
+    }
+    return MinimalPairs(role=[role for part in parts for role in part.role], places=places, **joined)
 
 
 def _pairs_of(
@@ -293,11 +278,13 @@ def _pairs_of(
     except UserError:
         return None
     tokens, place, fits = clean.tokens, step, torch.ones(len(clean), dtype=torch.bool)
-    if scale != onto:
-        counterpart = _counterpart(task, step, scale, onto)
-        if counterpart is None:
+    if scale != onto:  # the step of the same operator that is as far along at `scale` as this one is at `onto`
+        short, long = list(task.circuit(scale)), list(task.circuit(onto))
+        wanted = step * (len(short) - 1) / max(1, len(long) - 1)
+        same = [k for k, each in enumerate(short) if each.operator == long[step].operator]
+        if not same:
             return None
-        place = counterpart
+        place = min(same, key=lambda k: abs(k - wanted))
         tokens, fits = twins(task, StepAt(scale, place), tokens_read(task.circuit(onto), step, clean.tokens), generator)
     if not fits.any():
         return None
@@ -311,29 +298,5 @@ def _pairs_of(
 def _places(task: Task, scale: int, tokens: Tensor, step: int) -> dict[str, Tensor]:
     """Where a step's query is, and the key in each of its roles, [row] each; −1 where there is none."""
     roles, rows = roles_in(task, scale, tokens), len(tokens)
-    found = {name: roles.keys_of(name)[:, step].expand(rows) for name in roles.names}
-    return {QUERY: roles.query[step].expand(rows), **found}
-
-
-def _counterpart(task: Task, step: int, scale: int, onto: int) -> int | None:
-    """The step at `scale` that is as far along as `step` is at `onto`, of the same operator; None if there is none."""
-    short, operator = list(task.circuit(scale)), list(task.circuit(onto))[step].operator
-    same = [k for k, each in enumerate(short) if each.operator == operator]
-    wanted = step * (len(short) - 1) / max(1, len(task.circuit(onto)) - 1)
-    return min(same, key=lambda k: abs(k - wanted), default=None)
-
-
-def _joined(parts: Sequence[MinimalPairs], device: torch.device) -> MinimalPairs:
-    """All pairs as one batch."""
-    names = list(dict.fromkeys(name for part in parts for name in part.places))
-
-    def gathered(name: str, side: int) -> Tensor:
-        empty = [torch.full((len(part.clean),), -1) for part in parts]
-        return torch.cat([p.places[name][side] if name in p.places else e for p, e in zip(parts, empty)]).to(device)
-
-    tensors = {
-        key: torch.cat([getattr(part, key) for part in parts]).to(device)
-        for key in ("clean", "corrupted", "clean_answer", "corrupted_answer")
-    }
-    places = {name: (gathered(name, 0), gathered(name, 1)) for name in names}
-    return MinimalPairs(role=[role for part in parts for role in part.role], places=places, **tensors)
+    places = {QUERY: roles.query[step].expand(rows)}
+    return places | {name: roles.keys_of(name)[:, step].expand(rows) for name in roles.names}

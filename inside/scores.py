@@ -23,7 +23,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lengthlens.errors import UserError
 from lengthlens.inside.instances import N_INSTANCES, Instances, by_head_and_scale, first_query, instances_at, watch
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.probes.network import AnyModel, hook_named, network_of
@@ -92,19 +91,6 @@ def score_shares(
                     about = {"layer": layer, "head": head, "scale": instances.scale, "part": part}
                     rows_of_heads.append({**about, "share": round(share, 6) + 0.0})
     return by_head_and_scale(rows_of_heads)
-
-
-def as_instances(model: AnyModel, tokens: Tensor | str, scale: int | None) -> tuple[Tensor, int]:
-    """Ids [row, pos] and their input size."""
-    network: Any = network_of(model).model
-    ids = network.to_tokens(tokens) if isinstance(tokens, str) else tokens
-    if scale is None:
-        task = getattr(network, "task", None)
-        scales = task.scale_of(ids).unique().tolist() if task is not None else [ids.shape[1]]
-        if len(scales) > 1:
-            raise UserError(f"instances of one size n are needed, not of {', '.join(map(str, scales))}")
-        scale = int(scales[0])
-    return ids, scale
 
 
 def _shares(model: AnyModel, instances: Instances, layer: int) -> dict[str, Tensor]:

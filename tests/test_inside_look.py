@@ -8,9 +8,17 @@ import torch
 
 from lengthlens.analyses.inside import plot_plane
 from lengthlens.errors import UserError
-from lengthlens.inside.heads import FIRST, OTHER, attention_by_role, head_statistics, heads, relations
+from lengthlens.inside.heads import (
+    FIRST,
+    OTHER,
+    attention_by_role,
+    head_plane,
+    head_statistics,
+    heads,
+    plane_over_training,
+    relations,
+)
 from lengthlens.inside.instances import roles_in, sample_instances, watch
-from lengthlens.inside.plane import head_plane, plane_over_training
 from lengthlens.inside.residual import PARTS, residual_parts, residual_shares, split
 from lengthlens.inside.scores import score_parts, score_shares
 from lengthlens.models.by_hand import copy_by_content, copy_by_hand, induction_by_hand
@@ -293,7 +301,7 @@ def test_names_that_do_not_exist_are_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown role 'simbol': did you mean 'symbol'"):
         roles.keys_of("simbol")
     short = build(ModelConfig("copy", "learned", n_ctx=40))
-    with pytest.raises(UserError, match=r"cannot process a sequence of 102 \(the largest n that fits is 19\)"):
+    with pytest.raises(UserError, match=r"cannot process a sequence of 103 \(the largest n that fits is 18\)"):
         heads(short, scales=[50])
     with pytest.raises(UserError, match="there is no layer 5: the model has layers 0 to 1"):
         score_parts(INDUCTION, "^ c a b = a", layer=5)

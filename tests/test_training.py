@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 from lengthlens.errors import UserError
-from lengthlens.inside.plane import plane_over_training
+from lengthlens.inside.heads import plane_over_training
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.loading import load
 from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, step_file
-from lengthlens.runs.store import RunStore
+from lengthlens.runs.store import RunStore, load
 from lengthlens.runs.trainer import Metrics, Trainer, check_in_range, fast_parameters, make_optimizer, on_plateau
 from lengthlens.runs.training import (
     TrainingProgress,
