@@ -1,6 +1,5 @@
 """Every choice about one training run, and the name that follows from it."""
 
-import copy
 import dataclasses
 import hashlib
 import json
@@ -9,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lengthlens.models.config import RULES as MODEL_RULES
 from lengthlens.models.config import JsonConfig, ModelConfig, later
 from lengthlens.models.devices import named
 from lengthlens.tasks import TASKS, Task
@@ -40,7 +38,7 @@ RULES = {
 # another number of threads sums are taken in another order, so results then agree up to rounding, not bit for bit.
 EXECUTION = ("device", "threads", "compile", "deterministic", "tf32")
 
-MODEL_FIELDS = {f.name for f in dataclasses.fields(ModelConfig)}  # what a run says of them is passed on to its model
+MODEL_FIELDS = {f.name for f in dataclasses.fields(ModelConfig)}  # a run passes them on to its model
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class RunConfig(JsonConfig):
     KIND = "run config"
     task: str  # a name in TASKS
     scheme: str  # a name of a scheme, such as "rope" or "hinted:relative"
-    scheme_options: Mapping[str, Any] = field(default_factory=dict)  # completed by the scheme's own defaults
+    scheme_options: Mapping[str, Any] = field(default_factory=dict)  # completed by the scheme's defaults
     n_layers: int = ModelConfig.n_layers
     n_heads: int = ModelConfig.n_heads
     d_model: int = ModelConfig.d_model
@@ -72,15 +70,15 @@ class RunConfig(JsonConfig):
     n_ctx: int = ModelConfig.n_ctx
     initializer_range: float | None = ModelConfig.initializer_range  # with 0.03 addition stayed on a plateau
     score_scaling: str | None = None  # filled in; as `SchemeSpec.usual_scaling` has it, with the reason
-    train_max: int = 10  # the largest scale in training: room enough to see growth, and to go 100 times beyond
+    train_max: int = 10  # the largest n in training: room enough to see growth, and to go 100 times beyond
     steps: int = 4000  # at most; copying by plain distances takes nearly all of them, most runs settle before
     batch: int = 32  # instances a step; in a few trials on parity-cot, four times as many converged no sooner
-    lengths: str = "one"  # one scale for each batch wastes nothing on padding; "mixed" draws one for each row
+    lengths: str = "one"  # one n for each batch wastes nothing on padding; "mixed" draws one for each row
     lr: float = 2e-3  # AdamW's usual rate for so small a model
     pe_lr_factor: float = 15.0  # biases of scores must become large, which weights of a network must not
     label_smoothing: float = 0.1  # wants fixed logits, so that leaking attention keeps costing; see trainer.py
     weight_decay: float = 0.01  # of weight matrices; position tables, biases and norms have none
-    beta2: float = 0.98  # a shorter memory than 0.999, since scales alternate between batches
+    beta2: float = 0.98  # a shorter memory than 0.999, since n alternates between batches
     clip: float = 1.0  # the largest norm of a gradient, so that no single batch can throw a run off
     warmup: int = 100  # steps in which the rate rises to lr, while AdamW's averages are still poor
     cooldown: float = 0.5  # share of the run, at its end, in which the rate falls to zero along a cosine
@@ -119,19 +117,6 @@ class RunConfig(JsonConfig):
         shared = {name: value for name, value in vars(self).items() if name in MODEL_FIELDS}
         shared["train_ctx"] = self.task_object.longest(self.train_max)
         return ModelConfig.from_dict({**self.imported.get("model", {}), **shared})
-
-    def with_seed(self, seed: int) -> "RunConfig":
-        """The same choices with another seed; the others were checked already.
-
-        >>> RunConfig("copy", "rope").with_seed(3) == RunConfig("copy", "rope", seed=3)
-        True
-        """
-        MODEL_RULES["seed"](seed, "seed")
-        made = copy.copy(self)
-        for follows in ("id", "model"):
-            vars(made).pop(follows, None)
-        object.__setattr__(made, "seed", seed)
-        return made
 
     def identity(self) -> dict[str, Any]:
         """The choices that decide the result: all but `EXECUTION`; of plug-ins what they define, not where they are."""

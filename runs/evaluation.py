@@ -356,19 +356,6 @@ def in_range_rows(model: Model, config: RunConfig, report: Callable[[str], None]
     return [asdict(score) for score in scores]
 
 
-def best_rows(rows: Sequence[Row]) -> list[Row]:
-    """For each n the row with the most samples, of the lowest seed; none for tuples that were asked for.
-
-    >>> rows = [{"length": 5, "samples": s, "seed": 0} for s in (10, 1000, 200)]
-    >>> best_rows(rows)
-    [{'length': 5, 'samples': 1000, 'seed': 0}]
-    """
-    ranked = sorted(
-        (row for row in rows if not row.get("shape")), key=lambda row: (row["length"], row["samples"], -row["seed"])
-    )
-    return list({row["length"]: row for row in ranked}.values())
-
-
 def is_accurate(config: RunConfig, scores: Sequence[Row]) -> bool:
     """Whether exact match is high enough at every scale of the training range."""
     found = {row["length"]: row.get("exact_match") for row in scores}

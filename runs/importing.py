@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lengthlens.errors import UserError
 from lengthlens.models.foreign import Checkpoint, read_checkpoint, read_json, token_ids
-from lengthlens.models.saved import check_weights, weights_of
+from lengthlens.models.saved import weights_of
 from lengthlens.models.schemes import SchemeSpec
-from lengthlens.models.transformer import HookedModel
+from lengthlens.models.transformer import HookedModel, with_weights
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluating, in_range_rows
 from lengthlens.runs.run import MODEL, VERSIONS, Run
@@ -61,8 +61,13 @@ def import_checkpoint(
     Errors: UserError for weights that are not safetensors, for what this model cannot represent (by name), and for
     tokens whose ids are not known.
 
-        run = ll.import_checkpoint("my-gpt2", "copy", ll.RunStore("runs"), vocab={"^": 50256, "$": 198})
-        model = run.model()  # the hooks of any other model here
+    >>> from tempfile import TemporaryDirectory
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> folder, ids = TemporaryDirectory(), {token: k for k, token in enumerate(TASKS["copy"].vocab)}
+    >>> GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_head=2, n_layer=1)).save_pretrained(f"{folder.name}/small")
+    >>> run = import_checkpoint(f"{folder.name}/small", "copy", RunStore(f"{folder.name}/runs"), vocab=ids, train_max=2)
+    >>> run.model()("^ 7 3 =").shape  # with the hooks of any other model here
+    torch.Size([1, 4, 14])
     """
     asked: Task = TASKS[task]
     tell = report or (lambda text: None)
@@ -73,9 +78,7 @@ def import_checkpoint(
     own = source.restricted_to(asked, ids)
     about = {"task": task, "train_max": train_max, "seed": seed}
     config = _config(own, ids, name or source.name, start, spread, about)
-    model = HookedModel(config.model, asked)
-    check_weights(own.weights, model.state_dict(), f"'{path}'")
-    model.load_state_dict(dict(own.weights))
+    model = with_weights(config.model, own.weights, f"'{path}'", asked)
     run = store.create(config)
     with run.locked():
         if not run.status().finished:

@@ -9,18 +9,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
 from lengthlens import files
 from lengthlens.errors import UserError
+from lengthlens.models.saved import refuse_not_finite
+from lengthlens.models.transformer import HookedModel, with_weights
 from lengthlens.notebook import Share, card
 from lengthlens.runs.config import RunConfig
 from lengthlens.values import Rule, list_of, map_of, one_of, optional, parse_json, real, record, shown, text, whole
-
-if TYPE_CHECKING:
-    from lengthlens.models.transformer import HookedModel
 
 FORMAT = 1  # of a run directory; raised when an older version of this code could misread it
 CONFIG, STATUS, MANIFEST, LOG, LOCK = "config.json", "status.json", "manifest.json", "log.jsonl", ".lock"
@@ -101,7 +100,6 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known: tuple[bytes | None, dict[str, Any]] = None, {}  # the manifest that was read last, and what it says
 
     @property
     def id(self) -> str:
@@ -114,8 +112,6 @@ class Run:
             return f"Run('{self.path}', unreadable: {error})"
 
     def _repr_html_(self) -> str:
-        from lengthlens.runs.evaluation import best_rows  # it evaluates runs, so it imports this file
-
         try:
             config, status, scores = self.config, self.status(), best_rows(self.evaluation())
         except UserError as error:
@@ -209,15 +205,8 @@ class Run:
         if not self.has(MANIFEST):
             return {}
         data = self._bytes(MANIFEST)
-        if data != self._known[0]:
-            self._known = data, self._entries(data)
-        return dict(self._known[1])
-
-    def _entries(self, data: bytes) -> dict[str, Any]:
-        """What a manifest says, if it is one."""
-        listed = self._json(MANIFEST, data, MANIFEST_RULE)
-        if (known := listed["format"]) > FORMAT:
-            newer = f"it has format {known}, and this version knows formats up to {FORMAT}"
+        if (made := self._json(MANIFEST, data, MANIFEST_RULE)["format"]) > FORMAT:
+            newer = f"it has format {made}, and this version knows formats up to {FORMAT}"
             raise UserError(f"run '{self.id}' was made by a newer version of lengthlens: {newer}")
         entries: dict[str, Any] = self._json(MANIFEST, data, ENTRIES_RULE)["files"]
         for name in entries:
@@ -308,10 +297,8 @@ class Run:
         """The training steps after which weights were kept (`train` with `keep`), in order."""
         return sorted(int(found[1]) for found in map(OF_STEP.fullmatch, self.manifest()) if found)
 
-    def model(self, device: str = "cpu", step: int | None = None) -> "HookedModel":
+    def model(self, device: str = "cpu", step: int | None = None) -> HookedModel:
         """The trained model, ready for evaluation; with `step` as it was after that training step, if that was kept."""
-        from lengthlens.models.saved import refuse_not_finite, with_weights
-
         if step is not None and step not in self.checkpoints:
             kept = ", ".join(map(str, self.checkpoints)) or "none"
             make = f"train it with keep=[{step}] or --keep {step}, which adds it to a finished run too"
@@ -321,7 +308,7 @@ class Run:
         name = MODEL if step is None else step_file(step)
         if not self.has(name):
             raise UserError(f"run '{self.id}' has no model: it is {self.status().status}")
-        model: HookedModel = with_weights(self.config.model, self.read(name), self.id).to(device).eval()
+        model: HookedModel = with_weights(self.config.model, self.read(name), f"'{self.id}'").to(device).eval()
         refuse_not_finite(model)
         return model
 
@@ -334,20 +321,19 @@ class Run:
 
     def digest(self) -> str:
         """Changes with every file but the weights; a file that is not as it was written is an error."""
-        found = {}
-        for name, entry in sorted(self.manifest().items()):
-            if not name.endswith(".safetensors"):
-                if wrong := self._wrong(name, entry):
-                    raise self.damaged(name, wrong)
-                found[name] = entry["sha256"]
-        return files.sha256(json.dumps(found).encode())
+        listed = {name: entry for name, entry in self.manifest().items() if not name.endswith(".safetensors")}
+        self._require_sound(listed)
+        return files.sha256(json.dumps({name: listed[name]["sha256"] for name in sorted(listed)}).encode())
 
     def verified(self) -> dict[str, Any]:
         """The `facts`, if every file is as it was written; else an error that says which is not."""
-        for name, entry in self.manifest().items():
+        self._require_sound(self.manifest())
+        return self.facts()
+
+    def _require_sound(self, listed: Mapping[str, Any]) -> None:
+        for name, entry in listed.items():
             if wrong := self._wrong(name, entry):
                 raise self.damaged(name, wrong)
-        return self.facts()
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the run, a sentence each; nothing for a run that is sound."""
@@ -399,6 +385,19 @@ class Run:
             if (now := self.manifest().get(name)) == entry:  # else someone wrote it meanwhile
                 return "is missing" if checksum is None else DIFFERS
             entry = now
+
+
+def best_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each n the row with the most samples, of the lowest seed; none for tuples that were asked for.
+
+    >>> rows = [{"length": 5, "samples": s, "seed": 0} for s in (10, 1000, 200)]
+    >>> best_rows(rows)
+    [{'length': 5, 'samples': 1000, 'seed': 0}]
+    """
+    ranked = sorted(
+        (row for row in rows if not row.get("shape")), key=lambda row: (row["length"], row["samples"], -row["seed"])
+    )
+    return list({row["length"]: row for row in ranked}.values())
 
 
 def step_file(step: int) -> str:

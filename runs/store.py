@@ -1,10 +1,17 @@
-"""All runs in one directory: find, list, check, repair, and put into one table."""
+"""All runs in one directory: find, list, check, repair, put into one table; and `load`, the one way to a trained model.
+
+The trained models that come with the package are runs like any other, in the folder `trained`, named by task and
+scheme: ``copy/lbpe``. `load` opens them where they are; a store that is asked for one takes a copy, which can be
+evaluated and probed further.
+"""
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,11 +20,11 @@ from pandas.api.types import is_numeric_dtype
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import StorageError, attempt, make_directory, printable, read_whole, set_aside, write_whole
+from lengthlens.models.transformer import HookedModel
 from lengthlens.notebook import card
 from lengthlens.plugins.registry import PluginError
 from lengthlens.runs.config import EXECUTION, RunConfig
-from lengthlens.runs.evaluation import Score, best_rows, in_range_rows
-from lengthlens.runs.index import Facts, RunIndex, names_of_runs, state_of
+from lengthlens.runs.evaluation import Score, in_range_rows
 from lengthlens.runs.run import (
     ASIDE,
     CHECKPOINT,
@@ -32,8 +39,9 @@ from lengthlens.runs.run import (
     VERSIONS,
     Run,
     Status,
+    best_rows,
 )
-from lengthlens.runs.shipped import copied, is_shipped_name, shipped_run
+from lengthlens.tasks import Task
 from lengthlens.values import harmless_cell, text
 
 COLUMNS = [
@@ -45,8 +53,9 @@ COLUMNS = [
 ]
 LeftOut = Callable[[str, str], None]  # told the name of a run, and what is wrong with it
 Result = TypeVar("Result")
-SCORE = ("length", "samples", "seed", "exact_match")  # what is kept of an evaluation
 INTEGERS = ("length", "samples", "d_mlp")  # columns that may be empty and are whole numbers otherwise
+MARKS = (MANIFEST, CONFIG, LOG)  # one of them is in every run
+SHIPPED = Path(__file__).resolve().parent / "trained"
 
 
 class RunStore:
@@ -105,9 +114,8 @@ class RunStore:
     def runs(self) -> Iterator[Run]:
         """Every run, by name."""
         with attempt("read", self.path):
-            names = names_of_runs(self.path) if self.path.is_dir() else []
-        for name in names:
-            yield Run(self.path / name)
+            folders = sorted(self.path.iterdir()) if self.path.is_dir() else []
+        yield from (Run(each) for each in folders if any(os.path.lexists(each / mark) for mark in MARKS))
 
     def must_exist(self) -> "RunStore":
         """The store itself, if there is one: a slip of the hand in its name is not an empty store."""
@@ -146,26 +154,9 @@ class RunStore:
         self, task: str | None = None, scheme: str | None = None, status: str | None = None
     ) -> list[dict[str, Any]]:
         """One row for each run, of one task, scheme or status if given. A run that cannot be read says why."""
-        rows = [facts["row"] for facts in self.facts([run.id for run in self.runs()], whole=True).values()]
         wanted = {"task": task, "scheme": scheme, "status": status}
+        rows = map(listed, self.runs())
         return [row for row in rows if all(value is None or row[key] == value for key, value in wanted.items())]
-
-    def facts(self, names: Iterable[str], whole: bool = False) -> dict[str, Facts]:
-        """What is known of each run: its row in the listing, and its scores; read where it is not known yet.
-
-        `whole` says that these are all runs of the store.
-        """
-        index, found = RunIndex(self.path), {}
-        for name in names:
-            facts = index.facts(name)
-            if facts is None:
-                state = state_of(self.path, name)
-                facts, keep = facts_of(Run(self.path / name))
-                if keep:
-                    index.note(name, state, facts)
-            found[name] = facts
-        index.save([*found, *([] if whole else index.kept)])
-        return found
 
     def table(self, left_out: LeftOut | None = None) -> pd.DataFrame:
         """One row for each run and length: the run's choices, how it ended, and its scores.
@@ -211,16 +202,6 @@ def harmless(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: table[name].map(harmless_cell) for name in texts})
 
 
-def facts_of(run: Run) -> tuple[Facts, bool]:
-    """What an index keeps of a run, and whether it follows from the run's files alone."""
-    row, scores = listed(run), None
-    with suppress(UserError):
-        scores = [[each.get(name) for name in SCORE] for each in run.evaluation()]
-    with suppress(UserError):
-        return {"row": row, "scores": scores}, scores is not None and not run.config.plugins
-    return {"row": row, "scores": scores}, False
-
-
 def listed(run: Run) -> dict[str, Any]:
     """The row of a run in a listing."""
     try:
@@ -250,6 +231,107 @@ def rows_of(run: Run) -> list[dict[str, Any]]:
     outcome = {**status, "trained_steps": status["steps"]}
     scores = [{**row, "evaluation_seed": row["seed"]} for row in best_rows(run.evaluation())] or [{}]
     return [{**outcome, **row, **about} for row in scores]
+
+
+# -- trained models ----------------------------------------------------------------------------------------------------
+
+
+def load(
+    source: str | Path | Run,
+    task: Task | None = None,
+    *,
+    store: RunStore | str | Path = "runs",
+    device: str = "cpu",
+    step: int | None = None,
+) -> HookedModel:
+    """A trained or imported model, ready for evaluation.
+
+    Arguments:
+        source: a trained model of the package (``"copy/lbpe"``), a run, the directory of a run, the name of a run in
+            `store` (or how it begins), or a directory that `HookedModel.save_pretrained` wrote.
+        task: the task itself, where it is not registered; for saved models.
+        store: where a name is looked up.
+        device: where the model is to be.
+        step: of a run that kept checkpoints, the training step after which the model is wanted; the end if None.
+
+    Errors: UserError where there is nothing of that kind, where a file is damaged, and where a plug-in is not loaded
+    (the sentence says which). Nothing is unpickled, and no code that came with the model is run.
+
+    >>> load("copy/lbpe").predict("^ 7 3 5 =")
+    '7 3 5 $'
+    >>> import tempfile
+    >>> from lengthlens.runs.training import train
+    >>> store = RunStore(tempfile.mkdtemp())
+    >>> run = train(RunConfig(task="copy", scheme="rope", steps=2, batch=2, train_max=2), store).run
+    >>> load("copy_rope", store=store).config == load(run.path).config == load(run).config
+    True
+    """
+    if isinstance(source, Run):
+        return source.model(device, step)
+    if not isinstance(source, str | Path):
+        raise UserError(
+            f"ll.load takes a run, a path or a name, not {type(source).__name__}; what ll.train gives has a .model"
+        )
+    folder = Path(source)
+    if (folder / MANIFEST).exists():
+        return Run(folder.resolve()).model(device, step)
+    if folder.is_dir():
+        if step is not None:
+            raise UserError(f"'{source}' is a saved model, which has no checkpoints of its training: leave step out")
+        model: HookedModel = HookedModel.from_pretrained(folder, task).to(device).eval()
+        return model
+    if is_shipped_name(source):
+        return shipped_run(str(source)).model(device, step)
+    place = store if isinstance(store, RunStore) else RunStore(store)
+    if isinstance(source, Path) or len(folder.parts) > 1 or not any(place.runs()):
+        raise UserError(f"'{source}' is no directory of a run or a saved model, and no run in '{place.path}' either")
+    return place.find(str(source)).model(device, step)
+
+
+@cache
+def shipped() -> dict[str, Run]:
+    """Every trained model of the package, by name.
+
+    >>> shipped()["copy/rope"].config.train_max
+    10
+    """
+    runs = [Run(path) for path in sorted(SHIPPED.iterdir()) if path.is_dir()] if SHIPPED.is_dir() else []
+    return {f"{run.config.task}/{run.config.spec.label}": run for run in runs}
+
+
+def is_shipped_name(name: object) -> bool:
+    """Whether it is written as the name of such a model, a task and a scheme, and is no path that exists."""
+    if not isinstance(name, str) or not 1 < len(name) < 200 or "/" not in name[1:-1] or name.startswith("."):
+        return False
+    return name.partition("/")[0] in {known.partition("/")[0] for known in shipped()} and not Path(name).exists()
+
+
+def shipped_run(name: str) -> Run:
+    """The model of this name, or whose name alone begins so.
+
+    >>> shipped_run("addition/lbpe").config.spec.label
+    'lbpe/forms=nine/other=one'
+    """
+    known = shipped()
+    if name in known:
+        return known[name]
+    begins = [each for each in known if each.startswith(name)]
+    if len(begins) > 1:
+        raise UserError(f"'{name}' may mean any of {len(begins)} trained models: {', '.join(begins)}")
+    if not begins:
+        raise unknown("trained model", name, [*known, *("/".join(each.split("/")[:2]) for each in known)])
+    return known[begins[0]]
+
+
+def copied(source: Run, target: Run) -> Run:
+    """The run at `target`, made there with everything that `source` holds if it is not there yet."""
+    if target.status().finished:
+        return target
+    with target.locked(wait=True):
+        names = [name for name in source.manifest() if source.has(name)]
+        for name in sorted(names, key=lambda each: each == STATUS):  # last: once it says finished, all else is there
+            target.write(name, read_whole(source.path / name))
+    return target
 
 
 # -- repair ------------------------------------------------------------------------------------------------------------

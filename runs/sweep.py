@@ -1,7 +1,6 @@
 """Many runs at once: a grid of configs, worked off by processes here or by the workers of a cluster."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,11 +15,10 @@ from lengthlens.models.devices import BrokenGpuError, working_gpu
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.parallel import in_parallel
 from lengthlens.runs.config import RunConfig
-from lengthlens.runs.evaluation import SAMPLES, best_rows, cpu_threads, evaluate, refuse_too_many
-from lengthlens.runs.index import Facts
-from lengthlens.runs.run import FINISHED
+from lengthlens.runs.evaluation import SAMPLES, cpu_threads, evaluate, refuse_too_many
+from lengthlens.runs.run import Run, best_rows
 from lengthlens.runs.stack import stacks
-from lengthlens.runs.store import SCORE, RunStore
+from lengthlens.runs.store import RunStore, listed
 from lengthlens.runs.trainer import Trainer
 from lengthlens.runs.training import CHECKPOINT_SECONDS, train, train_stacked
 from lengthlens.tasks import TASKS
@@ -57,12 +55,15 @@ class Planned:
                 share = self.share_after_none_right
         return None
 
-    def complete(self, facts: Facts) -> bool:
-        """Whether nothing is left to do, by what `RunStore.facts` knows of the run."""
-        status, scores = facts["row"]["status"], facts["scores"]
-        if status not in FINISHED or scores is None:
-            return False  # one that cannot be read says in the attempt what is wrong with it
-        return status == "diverged" or self.next_evaluation([dict(zip(SCORE, score)) for score in scores]) is None
+    def complete(self, run: Run) -> bool:
+        """Whether nothing is left to do. A run that cannot be read is not complete: the attempt says what is wrong."""
+        try:
+            status = run.status()
+            if not status.finished or run.config.id != self.config.id:
+                return False
+            return status.status == "diverged" or self.next_evaluation(run.evaluation()) is None
+        except UserError:
+            return False
 
 
 # What a sweep may say, in a file or by options.
@@ -107,11 +108,11 @@ class Grid:
             task.checked_scale(min(self.lengths, default=task.min_scale))  # before any training
             there = [n for n in self.lengths if task.max_scale is None or n <= task.max_scale]
             refuse_too_many(task, max(there, default=task.min_scale), self.samples)
-        cells = [
-            RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": self.seeds[0]})
-            for task, scheme in product(self.tasks, map(SchemeSpec.of, self.schemes))
-        ]
-        configs = (cell.with_seed(seed) for cell in cells for seed in self.seeds)
+        cells = product(self.tasks, map(SchemeSpec.of, self.schemes), self.seeds)
+        configs = (
+            RunConfig.from_dict({**self.settings, "task": task, **scheme.to_dict(), "seed": seed})
+            for task, scheme, seed in cells
+        )
         return list({config.id: config for config in configs}.values())
 
     def planned(self) -> list[Planned]:
@@ -196,14 +197,7 @@ def train_and_evaluate_all(
 def pending(grid: Grid | Sequence[Planned], store: RunStore) -> list[RunConfig]:
     """The configs of a grid with something left to train or to evaluate."""
     plans = grid.planned() if isinstance(grid, Grid) else grid
-    known = known_facts(plans, store)
-    return [plan.config for plan in plans if plan.config.id not in known or not plan.complete(known[plan.config.id])]
-
-
-def known_facts(plans: Sequence[Planned], store: RunStore) -> dict[str, Facts]:
-    """What there is to know of those of the runs that were begun, by name."""
-    names = [plan.config.id for plan in plans]
-    return store.facts(name for name in names if os.path.lexists(store.path / name))
+    return [plan.config for plan in plans if not plan.complete(store.run(plan.config))]
 
 
 def sweep(
@@ -245,7 +239,6 @@ def sweep(
     [1, 2, 4, 1, 2, 4]
     """
     plans = {plan.config.id: plan for plan in (grid.planned() if isinstance(grid, Grid) else grid)}
-    known = known_facts(list(plans.values()), store)
     outcomes: dict[str, RunOutcome] = {}
 
     def note(outcome: RunOutcome) -> None:
@@ -253,23 +246,22 @@ def sweep(
         if report:
             report(outcome)
 
-    for name, facts in known.items():
-        if plans[name].complete(facts):
-            note(RunOutcome(name, facts["row"]["status"], facts["row"]["reason"], trained=False))
-    failed = {name for name, facts in known.items() if facts["row"]["status"] == "failed"}
-    in_turn = sorted(plans.items(), key=lambda each: each[0] in failed)  # what failed is tried again at the end
+    rows = {name: listed(store.run(plan.config)) for name, plan in plans.items()}
+    for name, plan in plans.items():
+        if plan.complete(store.run(plan.config)):
+            note(RunOutcome(name, rows[name]["status"], rows[name]["reason"], trained=False))
+    in_turn = sorted(plans, key=lambda name: rows[name]["status"] == "failed")  # what failed is tried again at the end
     place = RunStore(store.path.resolve())
     where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
     where["device"] = next((plan.config.device for plan in plans.values()), "cpu")
     for wait in (False, True):
-        left = stacks([plan.config for name, plan in in_turn if name not in outcomes], stack)
+        left = stacks([plans[name].config for name in in_turn if name not in outcomes], stack)
         groups = {group[0].id: [plans[config.id] for config in group] for group in left}
         work = partial(train_and_evaluate_all, store=place, checkpoint_seconds=checkpoint_seconds, wait=wait)
         for _, found in in_parallel(work, groups, **where):
             for outcome in found:
                 if outcome.status != BUSY:
                     note(outcome)
-    known_facts(list(plans.values()), store)  # read once more, so that all of them are listed at once from now on
     return [outcomes[name] for name in plans]
 
 

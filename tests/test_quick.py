@@ -1,10 +1,7 @@
-"""What was made quick gives what the slow way gave: logits at some queries, covers, counts, verdicts, the index."""
+"""What was made quick gives what the slow way gave: logits at some queries, covers, counts."""
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +18,6 @@ from lengthlens.probes.lrc import MeasuredLrc
 from lengthlens.probes.network import Network
 from lengthlens.probes.table import plain_rows, probe_model
 from lengthlens.probes.transfer import cover_number
-from lengthlens.runs.config import RunConfig
-from lengthlens.runs.index import RunIndex, listed_at_once, state_of
-from lengthlens.runs.run import Status
-from lengthlens.runs.store import RunStore
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import hitting_points
 
@@ -106,101 +99,3 @@ def test_lrc_counts_are_hitting_points_code_by_code():
         mine &= (low > 0) | (high < 0)
         parts = weights[mine].groupby("code").indices.values()
         assert count == sum(hitting_points(low[mine].to_numpy()[k], high[mine].to_numpy()[k]) for k in parts)
-
-
-# -- what was read of a store is kept, and never believed over the files ---------------------------------------------
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    made = RunStore(tmp_path / "runs")
-    for seed in range(3):
-        run = made.create(RunConfig(task="copy", scheme="rope", seed=seed))
-        with run.locked():
-            run.set_status(Status("diverged", seed))
-        old(run.path)
-    return made
-
-
-def old(path):
-    """As if it had been written an hour ago: what is only just written is never kept."""
-    for file in path.iterdir():
-        os.utime(file, (1e9, 1e9))
-
-
-def settle(monkeypatch):
-    """Times of change cannot be set back, so that the clock goes ahead."""
-    monkeypatch.setattr("lengthlens.runs.index.time.time", lambda: 4e9)
-
-
-def test_a_listing_is_kept_and_follows_every_change_of_a_file(store, monkeypatch):
-    assert listed_at_once(store.path) is None
-    rows = store.listing()
-    assert listed_at_once(store.path) is None  # too new to be believed
-    settle(monkeypatch)
-    assert store.listing() == rows == listed_at_once(store.path)
-    first, second, third = store.runs()
-    with second.locked():
-        second.set_status(Status("failed", 7, reason="why"))
-    assert listed_at_once(store.path) is None
-    assert [row["status"] for row in store.listing()] == ["diverged", "failed", "diverged"]
-    (third.path / "status.json").write_bytes(b"{}")  # damaged: said every time, never kept
-    for _ in range(2):
-        assert [row["status"] for row in store.listing()] == ["diverged", "failed", "unreadable"]
-    for file in third.path.iterdir():
-        file.unlink()
-    third.path.rmdir()
-    assert [row["run"] for row in store.listing()] == [first.id, second.id]
-    assert list(RunIndex(store.path).kept) == [first.id, second.id]
-
-
-def test_a_run_under_way_is_not_kept(store, monkeypatch):
-    settle(monkeypatch)
-    run = next(store.runs())
-    with run.locked():
-        run.set_status(Status("running"))
-        assert store.listing()[0]["status"] == "running"
-    assert store.listing()[0]["status"] == "interrupted" and run.id not in RunIndex(store.path).kept
-
-
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"runs": 3}', b"\xff"])
-def test_a_damaged_or_foreign_cache_is_made_again(store, monkeypatch, damage):
-    settle(monkeypatch)
-    rows = store.listing()
-    path = RunIndex(store.path).path
-    sound = path.read_bytes()
-    path.write_bytes(damage)
-    assert store.listing() == rows and json.loads(path.read_bytes()) == json.loads(sound)
-    path.write_bytes(sound.replace(b'"format": 1', b'"format": 0'))
-    assert listed_at_once(store.path) is None and store.listing() == rows
-
-
-def test_the_state_of_a_run_differs_with_every_file_it_follows_from(store):
-    run = next(store.runs())
-    for name in ("manifest.json", "config.json", "status.json", "evaluation.json"):
-        before, path = state_of(store.path, run.id), run.path / name
-        path.write_bytes((path.read_bytes() if path.exists() else b"") + b" ")
-        assert state_of(store.path, run.id) != before
-
-
-# -- what is imported --------------------------------------------------------------------------------------------
-
-
-def loaded(code, *names):
-    """Which of these modules are there after some code, in a process of its own."""
-    asked = f"{code}\nimport sys\nprint([name for name in {names!r} if name in sys.modules])"
-    return eval_list(subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout)
-
-
-def eval_list(text):
-    return json.loads(text.replace("'", '"'))
-
-
-def test_a_listing_of_runs_does_not_even_need_torch(store, monkeypatch):
-    settle(monkeypatch)
-    store.listing()
-    words = ["runs", "--store", str(store.path)]
-    listing = "import lengthlens\nfrom click.testing import CliRunner\nfrom lengthlens.cli import main\n"
-    listing += f"assert CliRunner().invoke(main, {words!r}).output.count('diverged') == 3"
-    assert loaded(listing, "torch", "pandas") == []

@@ -23,8 +23,7 @@ from lengthlens.errors import UserError
 from lengthlens.files import PARTIAL, StorageError, write_whole
 from lengthlens.models.config import ModelConfig
 from lengthlens.runs.config import EXECUTION, RunConfig
-from lengthlens.runs.evaluation import best_rows
-from lengthlens.runs.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATUS, Run, Status
+from lengthlens.runs.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATUS, Run, Status, best_rows
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import Planned, pending
 from lengthlens.runs.training import train

@@ -7,14 +7,14 @@ import torch
 
 import lengthlens as ll
 from lengthlens.errors import UserError
-from lengthlens.runs.evaluation import best_rows
-from lengthlens.runs.shipped import HOME, shipped
+from lengthlens.runs.run import best_rows
+from lengthlens.runs.store import SHIPPED, shipped
 
 BYTES = 2_000_000  # of all models together
 
 
 def test_they_are_small_sound_and_say_nothing_of_a_machine() -> None:
-    files = [path for path in HOME.rglob("*") if path.is_file()]
+    files = [path for path in SHIPPED.rglob("*") if path.is_file()]
     assert 0 < sum(path.stat().st_size for path in files) < BYTES
     assert {path.name for path in files} == {
         *("config.json", "status.json", "evaluation.json", "manifest.json", "model.safetensors")
