@@ -261,11 +261,11 @@ class Attention(nn.Module):
         starts = reversed(range(asked.start, asked.stop, step))
         blocks = [slice(start, min(start + step, asked.stop)) for start in starts]
         mixed: Callable[..., Tensor] = self._mixed
+        on_cpu = q.dtype == torch.float32 and q.device.type == "cpu"
         if self.blocked and len(blocks) > 1 and torch.is_grad_enabled():  # a gradient would keep all blocks
             mixed = partial(checkpoint, self._alone, use_reentrant=False, preserve_rng_state=False)
-        elif not (torch.is_grad_enabled() or looked_at or context.factors):
-            if asked.stop >= LONG and q.dtype == torch.float32 and q.device.type == "cpu":
-                mixed = self._fused
+        elif asked.stop >= LONG and on_cpu and not (torch.is_grad_enabled() or looked_at or context.factors):
+            mixed = self._fused
         parts = [mixed(q, k[:, : block.stop], v[:, : block.stop], context, block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
 
@@ -305,7 +305,7 @@ class Attention(nn.Module):
             times = context.temperature[queries, None]
             scores = scores.mul_(times) if in_place else scores * times
         key = ("later", queries.start, queries.stop, scores.dtype)
-        later = context.positions.memo(key, lambda: later_keys(queries, scores), "length", square=True)
+        later = context.positions.memo(key, lambda: later_keys(queries, scores), square=True)
         scores = self.hook_attn_scores(scores.add_(later) if in_place else scores + later)
         pattern: Tensor = scores.softmax(-1)
         if context.factors:
@@ -333,7 +333,7 @@ def names_of(context: AttentionContext, q: Tensor, v: Tensor, queries: slice) ->
     one = scheme.names_in(positions, slice(0, 1))
     if one is None or not 0 < one.key.shape[1] <= MOST_NAMES:
         return None
-    named = positions.memo("named", lambda: scheme.names_in(positions, slice(0, tokens)), "pass")
+    named = positions.memo("named", lambda: scheme.names_in(positions, slice(0, tokens)))
     assert named is not None
     return NamedKeys(named.key[queries], named.bias[:, :, queries], named.valued[:, :, queries])
 

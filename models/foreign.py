@@ -1,20 +1,21 @@
-"""Models that others trained, as directories on disk: their architecture, weights and tokens in this project's terms.
+"""Models trained elsewhere, as directories on disk: their architecture, weights and tokens under this project's names.
 
 A directory of Hugging Face holds config.json, weights as safetensors and perhaps a tokenizer. One of TransformerLens
 holds the same with `cfg.to_dict()` as config.json and, in model.safetensors, the state dict of a HookedTransformer (up
 to 3.9) or what `tl_parameters()` or `state_dict()` of a native TransformerBridge gives (from 4 on). Nothing is
-unpickled and no code that came with a model is run: weights in another format are refused. So are weights that have no
-place in this project's model, and configs that ask for something that it does not have, both by name.
+unpickled and no code that came with a model is run: weights in another format are refused. So are, by name, weights for
+which this project's model has no place, and features in a config that it does not have.
 
-Keys and values that heads share are written out for each head, and a norm of the embedding is applied to its table
-once: both compute the same, and every hook has the shape that it has in all other models.
+Keys and values that heads share are repeated for each head, and a norm of the embedding is applied to its table once:
+both compute the same, and every hook has the shape that it has in all other models.
 
 `to_bridge` is the way back: a model of this project as a TransformerBridge of TransformerLens 4.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,9 +26,7 @@ from torch.nn import functional as F
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import read_whole, regular
-from lengthlens.models.config import ModelConfig
-from lengthlens.models.saved import CONFIG, WEIGHTS, check_weights
-from lengthlens.models.transformer import HookedModel
+from lengthlens.models.saved import CONFIG, WEIGHTS
 from lengthlens.tasks import Task
 from lengthlens.tasks.task import BEGIN, END, PAD
 from lengthlens.values import anything, map_of, parse_json, parsed, real, shown, text
@@ -45,9 +44,9 @@ SPACES = ("", "Ġ", "▁")  # how tokenizers write the space before a word, or i
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A trained model of someone else's.
+    """A model that was trained elsewhere: fields of a `ModelConfig`, and weights under this project's names and shapes.
 
-    `fields` are those of a `ModelConfig`, `weights` have this model's names and shapes. Token ids are the model's own.
+    Token ids are those of the source, until `restricted_to` takes those of a task.
     """
 
     name: str  # of the directory
@@ -61,13 +60,6 @@ class Checkpoint:
     @property
     def d_vocab(self) -> int:
         return len(self.weights["embed.W_E"])
-
-    def model(self, task: Task | None = None) -> HookedModel:
-        """The model, ready for evaluation: over its own ids, or (after `restricted_to`) over the tokens of a task."""
-        fields = {**self.fields, "task": task.name if task else None}
-        model = _loaded(ModelConfig(**fields), task, self.weights, f"'{self.name}'")
-        model.eval()
-        return model
 
     def restricted_to(self, task: Task, ids: Mapping[str, int]) -> "Checkpoint":
         """The same model over the tokens of a task: embedding and unembedding of these ids only, in the task's order.
@@ -91,7 +83,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a directory with a model")
     config = read_json(folder / CONFIG)
-    hooked = is_hooked_config(config)
+    sizes = ("n_layers", "d_model", "d_head", "d_vocab")
+    hooked = "model_type" not in config and all(name in config for name in sizes)
     kind = "TransformerLens" if hooked else str(config.get("model_type"))
     if not hooked and "model_type" not in config:
         raise UserError(f"'{folder / CONFIG}' is the config of no model of Hugging Face or TransformerLens")
@@ -100,7 +93,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     files = _weight_files(folder)
     weights: Weights = {}
     for file in map(regular, files):
-        weights |= parsed(lambda file=file: load_file(file), f"'{file}'", "a safetensors file")  # type: ignore[misc]
+        weights |= parsed(partial(load_file, file), f"'{file}'", "a safetensors file")
     weights = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
     try:
         fields, weights = (read_hooked if hooked else read_huggingface)(config, weights)
@@ -108,16 +101,12 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         raise UserError(f"the weights of '{folder}' do not fit its config: {error}") from None
     weights = {name: value.contiguous() for name, value in weights.items()}
     ends = {token: config[name] for token, name in ENDS.items() if type(config.get(name)) is int}
-    checksum = _checksum([folder / CONFIG, *files])
-    return Checkpoint(folder.resolve().name, kind, checksum, fields, weights, read_vocabulary(folder), ends)
-
-
-def _loaded(config: ModelConfig, task: Task | None, weights: Mapping[str, Tensor], source: str) -> HookedModel:
-    """The model with these weights; `source` names them where they do not fit."""
-    model: HookedModel = HookedModel(config, task)
-    check_weights(weights, model.state_dict(), source)
-    model.to(next(iter(weights.values())).dtype).load_state_dict(dict(weights))
-    return model
+    checksum = hashlib.sha256()
+    for path in (folder / CONFIG, *files):
+        with path.open("rb") as file:
+            checksum.update(hashlib.file_digest(file, "sha256").digest())
+    name, vocabulary = folder.resolve().name, read_vocabulary(folder)
+    return Checkpoint(name, kind, checksum.hexdigest(), fields, weights, vocabulary, ends)
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -141,15 +130,6 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file."""
     values: dict[str, Any] = parse_json(read_whole(path), f"'{path}'", map_of(anything(), MOST_TOKENS))
     return values
-
-
-def _checksum(paths: Sequence[Path]) -> str:
-    """One checksum over files, in order."""
-    total = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
 
 
 # -- tokens --------------------------------------------------------------------------------------------------------
@@ -178,16 +158,21 @@ def read_vocabulary(folder: Path) -> dict[str, int]:
 def token_ids(checkpoint: Checkpoint, task: Task, given: Mapping[str, Any] | None = None) -> dict[str, int]:
     """The model's id of each of the task's tokens.
 
-    `given` says it, by id or by the text of a token of the model's tokenizer; what it leaves out is guessed. Symbols
+    `given` maps tokens of the task to ids, or to texts of tokens of the model's tokenizer; others are guessed. Symbols
     and marks are looked up in the tokenizer, all as they are or all with a space before them. ``^``, ``$`` and ``_``
-    are tokens of these texts or, where the tokenizer has none or the task's own ids are not known, the ids that the
-    config names as beginning, end and padding. A model with exactly as many ids as the task has tokens, and no
-    tokenizer, is taken to use the task's own ids.
+    are the tokens with these texts or, where the tokenizer lacks ``^`` or ``$``, the ids that the config names as
+    beginning, end and padding. A model without a tokenizer that has exactly as many ids as the task has tokens is taken
+    to use the task's ids.
     """
     ids = _guessed(checkpoint, task)
     for token, value in (given or {}).items():
-        if token in task.ids:
-            ids[token] = _id_of(value, token, checkpoint)
+        if token not in task.ids:
+            continue
+        number = checkpoint.vocabulary.get(value) if isinstance(value, str) else value
+        if type(number) is not int or not 0 <= number < checkpoint.d_vocab:
+            wanted = f"an id below {checkpoint.d_vocab}" + " or a token of its tokenizer" * bool(checkpoint.vocabulary)
+            raise UserError(f"token '{token}' is mapped to {value!r}, and '{checkpoint.name}' needs {wanted}")
+        ids[token] = number
     ids.setdefault(PAD, ids.get(END, 0))  # padding stands behind the answer, where nothing looks at it
     missing = [token for token in task.vocab if token not in ids]
     if missing:
@@ -217,14 +202,6 @@ def _guessed(checkpoint: Checkpoint, task: Task) -> dict[str, int]:
         if all(space + token in known for token in payload):
             return ids | {token: known[space + token] for token in payload}
     return ids
-
-
-def _id_of(value: Any, token: str, checkpoint: Checkpoint) -> int:
-    number = checkpoint.vocabulary.get(value) if isinstance(value, str) else value
-    if type(number) is not int or not 0 <= number < checkpoint.d_vocab:
-        wanted = f"an id below {checkpoint.d_vocab}" + (" or a token of its tokenizer" if checkpoint.vocabulary else "")
-        raise UserError(f"token '{token}' is mapped to {value!r}, and '{checkpoint.name}' needs {wanted}")
-    return number
 
 
 # -- names ---------------------------------------------------------------------------------------------------------
@@ -364,21 +341,6 @@ ACTIVATIONS = {
     "gelu_python": "gelu",
     "swish": "silu",
 }
-
-
-def import_hooked(state_dict: Mapping[str, Tensor], hooked_config: Config) -> HookedModel:
-    """The model that computes what the HookedTransformer with this state dict and config computes.
-
-    ``import_hooked(old.state_dict(), old.cfg.to_dict())`` for an `old` of the four kinds standard, rotary,
-    shortformer and alibi. What this model does not have is refused by name.
-    """
-    fields, weights = read_hooked(hooked_config, dict(state_dict))
-    return _loaded(ModelConfig(**fields), None, weights, "the checkpoint")
-
-
-def is_hooked_config(config: Config) -> bool:
-    """Whether this is the config of a HookedTransformer or of a TransformerBridge, as a dict."""
-    return "model_type" not in config and all(name in config for name in ("n_layers", "d_model", "d_head", "d_vocab"))
 
 
 def read_hooked(hooked: Config, weights: Weights) -> Read:
@@ -584,7 +546,7 @@ SCHEMES_THERE = ("learned", "rope")
 ACTIVATIONS_THERE = ("gelu", "gelu_new", "relu", "silu", "solu")
 
 
-def to_bridge(model: HookedModel) -> Any:
+def to_bridge(model: Any) -> Any:
     """A TransformerBridge around TransformerLens' native model with copies of the weights: equal logits.
 
     The native model rotates adjacent pairs. A ``rope`` that rotates halves is carried over by reordering each head's
@@ -617,50 +579,39 @@ def to_bridge(model: HookedModel) -> Any:
     )
     native = NativeModel(bridge_config)
     native.head = nn.Linear(cfg.d_model, cfg.d_vocab_out)  # TransformerLens' own has no bias
-    with torch.no_grad():
-        for theirs, ours in weight_pairs(model, native):
-            theirs.copy_(ours)
+    native.load_state_dict(native_weights(model))
     native = native.to(cfg.device, cfg.dtype).train(model.training)
     same = {"tl_config": native.cfg, "dtype": cfg.dtype, "device": cfg.device}
     return build_bridge_from_module(native, architecture=ARCHITECTURE, tokenizer=None, model_name="native", **same)
 
 
-def weight_pairs(model: HookedModel, native: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each weight of the native model, and its value."""
-    yield native.tok_embed.weight, model.W_E
-    if native.pos is not None:
-        yield native.pos.weight, model.W_pos
-    yield native.head.weight, model.W_U.t()
-    yield native.head.bias, model.b_U
-    order = adjacent_order(model)
-    norms = [(model.ln_final, native.ln_out)]
-    for ours, theirs in zip(model.layers, native.layers):
-        norms.append((ours.ln1, theirs.ln1))
-        for name, columns in (("Q", order), ("K", order), ("V", torch.arange(len(order)))):
-            linear = getattr(theirs.attn, name.lower())
-            yield linear.weight, getattr(ours.attn, f"W_{name}")[:, :, columns].transpose(1, 2).flatten(0, 1)
-            yield linear.bias, getattr(ours.attn, f"b_{name}")[:, columns].flatten()
-        yield theirs.attn.o.weight, ours.attn.W_O.flatten(0, 1).t()
-        yield theirs.attn.o.bias, ours.attn.b_O
-        if not model.cfg.attn_only:
-            norms.append((ours.ln2, theirs.ln2))
-            for side in ("in", "out"):
-                linear = getattr(theirs.mlp, f"fc_{side}")
-                yield linear.weight, getattr(ours.mlp, f"W_{side}").t()
-                yield linear.bias, getattr(ours.mlp, f"b_{side}")
-    for norm, native_norm in norms:
-        for name, parameter in norm.named_parameters():
-            yield getattr(native_norm, {"w": "weight", "b": "bias"}[name]), parameter
+def native_weights(model: Any) -> Weights:
+    """The weights of a `HookedModel` under the names of TransformerLens' native model.
 
-
-def adjacent_order(model: HookedModel) -> Tensor:
-    """Where each dimension of a head goes so that the two of a pair become neighbours. [d_head]
-
-    Halves rotate 0 with 2 and 1 with 3 in a head of four; in the order 0, 2, 1, 3 pairs are adjacent.
+    Halves rotate 0 with 2 and 1 with 3 in a head of four; in the order 0, 2, 1, 3 the two of a pair are neighbours.
     """
-    order = torch.arange(model.cfg.d_head)
-    options: Any = model.pos_embed.options
+    columns, options = torch.arange(model.cfg.d_head), model.pos_embed.options
     if model.config.scheme == "rope" and not options.adjacent_pairs:
         width = options.rotary_dim or model.cfg.d_head
-        order[:width] = torch.arange(width).view(2, -1).t().flatten()
-    return order
+        columns[:width] = torch.arange(width).view(2, -1).t().flatten()
+    weights = {"tok_embed.weight": model.W_E, "head.weight": model.W_U.t(), "head.bias": model.b_U}
+    if model.config.scheme == "learned":
+        weights["pos.weight"] = model.W_pos
+    norms = {"ln_out": model.ln_final}
+    for layer, block in enumerate(model.blocks):
+        norms[f"layers.{layer}.ln1"], there = block.ln1, f"layers.{layer}.attn."
+        for name, order in (("Q", columns), ("K", columns), ("V", columns.sort().values)):
+            matrix, bias = getattr(block.attn, f"W_{name}"), getattr(block.attn, f"b_{name}")
+            weights[f"{there}{name.lower()}.weight"] = matrix[:, :, order].transpose(1, 2).flatten(0, 1)
+            weights[f"{there}{name.lower()}.bias"] = bias[:, order].flatten()
+        weights |= {f"{there}o.weight": block.attn.W_O.flatten(0, 1).t(), f"{there}o.bias": block.attn.b_O}
+        if model.cfg.attn_only:
+            continue
+        norms[f"layers.{layer}.ln2"] = block.ln2
+        for side in ("in", "out"):
+            weights[f"layers.{layer}.mlp.fc_{side}.weight"] = getattr(block.mlp, f"W_{side}").t()
+            weights[f"layers.{layer}.mlp.fc_{side}.bias"] = getattr(block.mlp, f"b_{side}")
+    for there, norm in norms.items():
+        for name, parameter in norm.named_parameters():
+            weights[f"{there}.{'weight' if name == 'w' else 'bias'}"] = parameter
+    return weights

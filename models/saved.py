@@ -1,23 +1,22 @@
-"""Models on disk: config.json and model.safetensors in a directory. Nothing here unpickles anything."""
+"""Models on disk, as data: config.json and model.safetensors in a directory, and the Hugging Face Hub.
+
+Nothing here unpickles anything. `HookedModel.from_pretrained` makes a model of what is read here.
+"""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor, nn
+from torch import nn
 
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, read_whole, remove_quietly, write_whole
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.transformer import HookedModel
-from lengthlens.tasks import Task
-from lengthlens.values import parse_json, parsed
+from lengthlens.values import parse_json
 
 FORMAT = "lengthlens model"
 VERSION = 1
@@ -26,8 +25,8 @@ NEXT = "config.next.json"  # there only while a model is saved over another, or 
 LARGEST_CONFIG = 1 << 20  # bytes; a config of this project takes about one thousandth of it
 
 
-def save(model: HookedModel, path: str | Path) -> None:
-    """Write the model into the directory `path`, which is made if there is none.
+def save(model: Any, path: str | Path) -> None:
+    """Write a `HookedModel` into the directory `path`, which is made if there is none.
 
     Over another model: whenever it is stopped, the directory holds the one or the other.
     """
@@ -43,72 +42,68 @@ def save(model: HookedModel, path: str | Path) -> None:
         remove_quietly(folder / NEXT)
 
 
-def weights_of(model: HookedModel) -> bytes:
+def weights_of(model: nn.Module) -> bytes:
     """The weights as the bytes of a safetensors file."""
     # Copies: safetensors refuses tensors that share storage, as those of a module with two names do.
     return save_tensors({name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()})
 
 
 def render(config: ModelConfig, weights: bytes) -> str:
-    """The text of config.json: what the model is, and what its weights must be, byte for byte."""
-    header = {"format": FORMAT, "version": VERSION, "weights_bytes": len(weights), "sha256": digest(config, weights)}
+    """The text of config.json: what the model is, and what its weights must be, byte for byte.
+
+    One checksum over config and weights, so that neither can be exchanged alone.
+    """
+    checksum = hashlib.sha256(config.to_json().encode() + b"\0" + weights).hexdigest()
+    header = {"format": FORMAT, "version": VERSION, "weights_bytes": len(weights), "sha256": checksum}
     return json.dumps({**header, "config": config.to_dict()}, indent=2) + "\n"
 
 
-def digest(config: ModelConfig, weights: bytes) -> str:
-    """One checksum over config and weights, so that neither can be exchanged alone."""
-    return hashlib.sha256(config.to_json().encode() + b"\0" + weights).hexdigest()
+def read_saved(path: str | Path) -> tuple[ModelConfig, bytes]:
+    """Config and weights of the model that `save` wrote into a local directory.
 
-
-def load_saved(path: str | Path, task: Task | None = None) -> HookedModel:
-    """The model that `HookedModel.save_pretrained` wrote into a local directory.
-
-    Arguments:
-        path: the directory, with config.json and model.safetensors.
-        task: the task itself, where it is not one of TASKS.
-
-    Returns the model with its weights. Raises `UserError` where there is no such directory, where a file is missing,
-    damaged or of another version, and where config and weights do not belong together. Nothing is unpickled.
+    Raises `UserError` where there is no such directory, where a file is missing, damaged or of another version, and
+    where config and weights do not belong together.
 
     >>> import tempfile
     >>> from lengthlens.models.transformer import build
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     build(ModelConfig(task="copy", scheme="rope")).save_pretrained(folder)
-    ...     load_saved(folder).config.scheme
+    ...     save(build(ModelConfig(task="copy", scheme="rope")), folder)
+    ...     read_saved(folder)[0].scheme
     'rope'
     """
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a directory with a saved model")
     try:
-        return _load(folder, CONFIG, task)
+        return _read(folder, CONFIG)
     except UserError:
         with suppress(UserError):  # saving over another model may have been stopped between its two files
-            return _load(folder, NEXT, task)
+            return _read(folder, NEXT)
         raise
 
 
-def _load(folder: Path, name: str, task: Task | None) -> HookedModel:
-    """The model of a directory whose config has this name."""
-    text, header, config = _read_config(folder / name)
+def _read(folder: Path, name: str) -> tuple[ModelConfig, bytes]:
+    """The model of a directory whose config has this name. Links are followed: the cache of the Hub is made of them."""
+    path = folder / name
+    data = read_whole(path, LARGEST_CONFIG)
+    header = parse_json(data, f"'{path}'")
+    if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("config"), dict):
+        raise UserError(f"'{path}' is not the config of a {FORMAT}")
+    if header.get("version") != VERSION:
+        raise UserError(f"'{path}' is of version {header.get('version')!r}, and this code reads version {VERSION}")
+    try:
+        config = ModelConfig.from_dict(header["config"])
+    except UserError as error:
+        raise UserError(f"'{path}' is not a valid config: {error}") from None
     size = header.get("weights_bytes")
     if type(size) is not int or size < 0:
         raise UserError(f"the size of '{folder / WEIGHTS}' is not on record in {CONFIG}: {size!r}")
-    weights = _read(folder / WEIGHTS, size)
+    weights = read_whole(folder / WEIGHTS, size)
     if len(weights) != size:
         raise UserError(f"'{folder / WEIGHTS}' is truncated: it has {len(weights)} bytes and should have {size}")
-    if render(config, weights) != text:
+    if render(config, weights) != data.decode():
         raise UserError(f"'{folder}' was changed after it was saved: {CONFIG} and {WEIGHTS} do not belong together")
-    return with_weights(config, weights, folder, task)
-
-
-def with_weights(config: ModelConfig, weights: bytes, source: str | Path, task: Task | None = None) -> HookedModel:
-    """The model of a config with weights that `weights_of` gave; `source` names them where they do not fit."""
-    state = parsed(lambda: load_tensors(weights), f"what '{source}' has for weights", "a safetensors file")
-    _check_shapes(config, task, state, source)
-    model: HookedModel = HookedModel(config, task).to(state["embed.W_E"].dtype)
-    model.load_state_dict(state)
-    return model
+    return config, weights
 
 
 def is_local(path: str | Path) -> bool:
@@ -149,60 +144,9 @@ def upload(folder: Path, repo: str, private: bool = False, token: str | None = N
         raise UserError(f"nothing was uploaded to '{repo}' on the Hub: {reason}") from None
 
 
-def _read(path: Path, at_most: int) -> bytes:
-    return read_whole(path, at_most)  # links are followed: the cache of the Hub is made of them
-
-
-def _read_config(path: Path) -> tuple[str, dict[str, Any], ModelConfig]:
-    data = _read(path, LARGEST_CONFIG)
-    header = parse_json(data, f"'{path}'")
-    text = data.decode()
-    if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("config"), dict):
-        raise UserError(f"'{path}' is not the config of a {FORMAT}")
-    if header.get("version") != VERSION:
-        raise UserError(f"'{path}' is of version {header.get('version')!r}, and this code reads version {VERSION}")
-    try:
-        return text, header, ModelConfig.from_dict(header["config"])
-    except UserError as error:
-        raise UserError(f"'{path}' is not a valid config: {error}") from None
-
-
-def _check_shapes(config: ModelConfig, task: Task | None, state: dict[str, Tensor], source: str | Path) -> None:
-    """Refuse weights that are not the config's, before a hostile config can ask for memory."""
-    try:
-        config = config.resolved(task)
-        table = state.get("embed.W_E")
-        if table is None or table.shape != (config.d_vocab, config.d_model):
-            raise UserError("the weights are not of the sizes that the config says")
-        try:
-            with torch.device("meta"):  # without storage, wherever that is possible
-                wanted = HookedModel(config, task).state_dict()
-        except (RuntimeError, NotImplementedError):  # a scheme that looks at values while it is made
-            wanted = HookedModel(config, task).state_dict()
-    except UserError as error:
-        raise UserError(f"'{source}' cannot be built: {error}") from None
-    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
-        raise UserError(f"'{source}' has a config that describes no model: {type(error).__name__}") from None
-    check_weights(state, wanted, f"'{source}'")
-
-
 def refuse_not_finite(model: object) -> None:
     """Refuse a model with NaN or infinity among its weights: what it answers would mean nothing."""
     state = model.state_dict() if isinstance(model, nn.Module) else {}
     bad = [name for name, part in state.items() if part.is_floating_point() and not bool(part.isfinite().all())]
     if bad:
         raise UserError(f"weights of the model are not finite: {', '.join(bad)}")
-
-
-def check_weights(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], source: str) -> None:
-    """Refuse weights that are not exactly those of the model, naming the first that is wrong."""
-    for name in sorted(given.keys() | wanted.keys()):
-        if name not in given:
-            raise UserError(f"{source} has no weights '{name}', which the model needs")
-        if name not in wanted:
-            raise UserError(f"{source} has weights '{name}', which the model does not have")
-        got, want = given[name], wanted[name]
-        if got.shape != want.shape:
-            raise UserError(f"{source} has '{name}' of shape {list(got.shape)}, and the model needs {list(want.shape)}")
-        if got.dtype != want.dtype and not (got.is_floating_point() and want.is_floating_point()):
-            raise UserError(f"{source} has '{name}' of type {got.dtype}, and the model needs {want.dtype}")

@@ -1,15 +1,16 @@
 """A decoder-only Transformer with any position embedding, under HookedTransformer's names."""
 
-import inspect
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Int
+from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformer_lens.ActivationCache import ActivationCache
@@ -31,10 +32,12 @@ from lengthlens.models.attention import (
 )
 from lengthlens.models.config import LensConfig, ModelConfig
 from lengthlens.models.devices import sent
+from lengthlens.models.foreign import read_hooked, to_bridge
+from lengthlens.models.saved import download, is_local, read_saved, save, upload
 from lengthlens.models.schemes import Positions, Sizes, schemes_in
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.task import END
-from lengthlens.values import within_memory
+from lengthlens.values import parsed, within_memory
 
 ReturnType = Literal["logits", "loss", "both"] | None
 NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
@@ -103,7 +106,7 @@ class HookedModel(HookedRootModule):
         self.setup()
 
     def setup(self) -> None:
-        """Names every module for TransformerLens; a scheme's name stays its own."""
+        """Names every module for TransformerLens, but for schemes, which keep their names."""
         names = [(scheme, scheme.name) for scheme in schemes_in(self)]
         super().setup()
         for scheme, name in names:
@@ -122,15 +125,14 @@ class HookedModel(HookedRootModule):
         tokens: Tensor | None = None,
         queries: slice | None = None,
         checked: bool = False,
-        **misspelt: object,
     ) -> Any:
         """Logits [row, pos, d_vocab], the next-token loss, both, or nothing.
 
-        `input`: ids [row, pos], or text; rows of different scales may be mixed. `scale` [row] is inferred by the
-        task's own rule where the scheme needs it and it is not given. On a GPU, ids and scales are best given on the
-        CPU: they are sent along without anybody waiting. Ids that are on the GPU already are waited for, to see that
-        they are in the vocabulary, unless they are said to be `checked`. The loss is the mean over all next tokens
-        that are not padding, or over those where `query_mask` [row, pos-1] is true.
+        `input`: ids [row, pos], or text; rows may have different input sizes n. `scale` [row] is n; where the scheme
+        needs it and it is not given, the task's rule infers it. On a GPU, ids and sizes are best given on the CPU: they
+        are sent along and nobody waits. The host waits for ids that are on the GPU already, to see that they are in the
+        vocabulary, unless they were `checked` before. The loss is the mean over all next tokens that are not padding,
+        or over those where `query_mask` [row, pos-1] is true.
 
         `start_at_layer` takes the residual stream before that layer as input (and `tokens` beside it, for a loss or
         a scheme that looks at the tokens); `stop_at_layer` returns the residual stream before that layer.
@@ -138,17 +140,14 @@ class HookedModel(HookedRootModule):
         `queries` (from a start to a stop) asks for the output at these positions alone, and spares the last block and
         what follows it at all others. A mask over the whole sequence does not go with it.
         """
-        for keyword in misspelt:
-            raise unknown("argument of a model", keyword, ARGUMENTS)
         if start_at_layer is None:
-            positions = self._positions(self._checked_tokens(input, checked), scale)
-            tokens = positions.tokens
-            residual = self._embedded(tokens, positions)
+            residual, given = None, self._checked_tokens(input, checked)
         else:
             residual = cast(Tensor, input)
             no_tokens = torch.zeros(residual.shape[:2], dtype=torch.long, device=residual.device)
-            positions = self._positions(no_tokens if tokens is None else tokens, scale)
-        residual = self._through(residual, positions, slice(start_at_layer, stop_at_layer), queries)
+            given = no_tokens if tokens is None else tokens
+        positions = self._positions(given, scale)
+        residual = self.residual(positions, residual, slice(start_at_layer, stop_at_layer), queries)
         if stop_at_layer is not None:
             return residual
         if queries is not None and return_type != "logits":
@@ -161,24 +160,39 @@ class HookedModel(HookedRootModule):
             return logits
         if return_type not in ("loss", "both"):
             raise UserError(f"return_type must be logits, loss, both or None, not {return_type!r}")
-        if tokens is None:
+        if start_at_layer is not None and tokens is None:
             raise UserError("a loss needs the tokens: give them beside the residual stream")
-        loss = self.loss_fn(logits, tokens, loss_per_token, query_mask)
+        loss = self.loss_fn(logits, positions.tokens, loss_per_token, query_mask)
         return loss if return_type == "loss" else Output(logits, loss)
 
     def at(self, positions: Positions) -> Tensor:
-        """Logits [row, pos, d_vocab] of tokens of which is known where they stand.
+        """Logits [row, pos, d_vocab] of tokens whose positions are given.
 
         A function of tensors alone, which can be compiled, captured and mapped over many models: all that asks the host
         was done by `positions` (and, for what only the host can make, `on_the_host`).
         """
-        residual = self._through(self._embedded(positions.tokens, positions), positions, slice(None))
-        logits: Tensor = self.unembed(self.ln_final(residual))
+        logits: Tensor = self.unembed(self.ln_final(self.residual(positions)))
         return logits
 
-    def _through(self, residual: Tensor, positions: Positions, layers: slice, queries: slice | None = None) -> Tensor:
-        """The residual stream behind these layers, behind the last of them at these queries alone."""
-        temperature = positions.memo("temperature", lambda: self.temperature(residual.shape[1]), "length")
+    def residual(
+        self,
+        positions: Positions,
+        residual: Tensor | None = None,
+        layers: slice = slice(None),
+        queries: slice | None = None,
+    ) -> Tensor:
+        """The residual stream after some layers, after the last of them at these queries alone. [row, pos, d_model]
+
+        It begins with the embeddings of the tokens at these positions, unless it is given.
+        """
+        if residual is None:
+            residual = self.hook_embed(self.embed(positions.tokens))
+            position = self.pos_embed.embed(positions)
+            if position is not None and watched(self.hook_pos_embed):
+                # a hook sees one vector for each row, and may write into it
+                position = self.hook_pos_embed(position.expand_as(residual).clone())
+            residual = residual if position is None else residual + position
+        temperature = positions.memo("temperature", lambda: self.temperature(residual.shape[1]))
         context = AttentionContext(self.pos_embed, positions, temperature)
         embed_qk = self.pos_embed.embed_qk(positions)
         if embed_qk is not None and watched(self.hook_qk_embed):
@@ -220,15 +234,6 @@ class HookedModel(HookedRootModule):
             if not bool((low >= 0) & (high < self.cfg.d_vocab)):
                 raise outside(self.cfg.d_vocab)
         return tokens
-
-    def _embedded(self, tokens: Tensor, positions: Positions) -> Tensor:
-        residual: Tensor = self.hook_embed(self.embed(tokens))
-        position = self.pos_embed.embed(positions)
-        if position is None:
-            return residual
-        if watched(self.hook_pos_embed):  # a hook sees one vector per row, and may write into it
-            position = self.hook_pos_embed(position.expand_as(residual).clone())
-        return residual + position
 
     def _positions(self, tokens: Tensor, scale: int | Tensor | None) -> Positions:
         """Where tokens stand, on the model's device. What has to be read from them is read before they go there."""
@@ -275,11 +280,6 @@ class HookedModel(HookedRootModule):
         config, number = self.config, sum(parameter.numel() for parameter in self.parameters())
         sizes = f"{config.n_layers} layers of {config.n_heads} heads, d_model {config.d_model}"
         return f"HookedModel(task '{config.task}', scheme '{config.spec.label}', {sizes}, {number:,} parameters)"
-
-    def set_explicit_attention(self, explicit: bool) -> None:
-        """Compute all scores at once even if nobody looks at them: what the fused way is tested against."""
-        for block in self.layers:
-            block.attn.explicit = explicit
 
     @contextmanager
     def blocked_attention(self) -> Iterator[None]:
@@ -487,42 +487,39 @@ class HookedModel(HookedRootModule):
         return self
 
     @classmethod
-    def from_hooked_state_dict(cls, state_dict: dict[str, Tensor], hooked_config: dict[str, Any]) -> "HookedModel":
-        """A HookedTransformer checkpoint: its state dict, and its HookedTransformerConfig as a dict."""
-        from lengthlens.models.foreign import import_hooked  # it builds models, so it imports this file
+    def from_hooked_state_dict(cls, state_dict: Mapping[str, Tensor], hooked_config: dict[str, Any]) -> "HookedModel":
+        """The model that computes what a HookedTransformer computes, from its state dict and its config as a dict.
 
-        return import_hooked(state_dict, hooked_config)
+        ``from_hooked_state_dict(old.state_dict(), old.cfg.to_dict())`` for an `old` of the four kinds standard, rotary,
+        shortformer and alibi. What this model does not have is refused by name.
+        """
+        fields, weights = read_hooked(hooked_config, dict(state_dict))
+        return with_weights(ModelConfig(**fields), weights, "the checkpoint")
 
     def to_bridge(self) -> Any:
         """The same model as a TransformerLens 4 TransformerBridge, where that has an equivalent."""
-        from lengthlens.models.foreign import to_bridge  # slow to import, and seldom wanted
-
         return to_bridge(self)
 
-    def save_pretrained(self, path: str) -> None:
+    def save_pretrained(self, path: str | Path) -> None:
         """Write config.json and model.safetensors into a directory."""
-        from lengthlens.models.saved import save  # it builds models, so it imports this file
-
         save(self, path)
 
     @classmethod
-    def from_pretrained(cls, path: str, task: Task | None = None) -> "HookedModel":
-        """A saved model: a local directory (never touches the network), or a repository ``owner/name`` on the Hub."""
-        from lengthlens.models.saved import download, is_local, load_saved
+    def from_pretrained(cls, path: str | Path, task: Task | None = None) -> "HookedModel":
+        """A saved model: a local directory (never touches the network), or a repository ``owner/name`` on the Hub.
 
-        return load_saved(path if is_local(path) else download(path), task)
+        `task` is the task itself, where it is not one of TASKS. Raises `UserError` where there is no saved model, and
+        where it is damaged. Nothing is unpickled.
+        """
+        folder = path if is_local(path) else download(str(path))
+        config, weights = read_saved(folder)
+        return with_weights(config, weights, f"'{folder}'", task)
 
     def push_to_hub(self, repo: str, private: bool = False, token: str | None = None) -> str:
         """Upload the saved form to the repository `repo` of the Hugging Face Hub; the address of the commit."""
-        from lengthlens.models.saved import upload
-
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return upload(Path(folder), repo, private, token)
-
-
-# What a call of a model understands, in the order of the signature.
-ARGUMENTS = tuple(inspect.signature(HookedModel.forward).parameters)[1:-1]
 
 
 class Cache(ActivationCache):
@@ -556,3 +553,42 @@ def build(config: ModelConfig, task: Task | None = None) -> HookedModel:
             weights = HookedModel(config, task).state_dict().values()
         within_memory(sum(each.numel() * each.element_size() for each in weights), "the weights of the model")
     return HookedModel(config, task)
+
+
+def with_weights(
+    config: ModelConfig, weights: bytes | Mapping[str, Tensor], source: str, task: Task | None = None
+) -> HookedModel:
+    """The model of a config with these weights, or with those in the bytes of a safetensors file.
+
+    Weights that are not exactly those of the config are refused before a hostile config can ask for memory; `source`
+    says in the error where they are from.
+    """
+    if isinstance(weights, bytes):
+        weights = parsed(partial(load_tensors, weights), f"what {source} has for weights", "a safetensors file")
+    try:
+        config = config.resolved(task)
+        table = weights.get("embed.W_E")
+        if table is None or table.shape != (config.d_vocab, config.d_model):
+            raise UserError("the weights are not of the sizes that the config says")
+        try:
+            with torch.device("meta"):  # without storage, wherever that is possible
+                wanted = HookedModel(config, task).state_dict()
+        except (RuntimeError, NotImplementedError):  # a scheme that looks at values while it is made
+            wanted = HookedModel(config, task).state_dict()
+    except UserError as error:
+        raise UserError(f"{source} cannot be built: {error}") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+        raise UserError(f"{source} has a config that describes no model: {type(error).__name__}") from None
+    for name in sorted(weights.keys() | wanted.keys()):
+        if name not in weights:
+            raise UserError(f"{source} has no weights '{name}', which the model needs")
+        if name not in wanted:
+            raise UserError(f"{source} has weights '{name}', which the model does not have")
+        got, want = weights[name], wanted[name]
+        if got.shape != want.shape:
+            raise UserError(f"{source} has '{name}' of shape {list(got.shape)}, and the model needs {list(want.shape)}")
+        if got.dtype != want.dtype and not (got.is_floating_point() and want.is_floating_point()):
+            raise UserError(f"{source} has '{name}' of type {got.dtype}, and the model needs {want.dtype}")
+    model: HookedModel = HookedModel(config, task).to(table.dtype)
+    model.load_state_dict(dict(weights))
+    return model

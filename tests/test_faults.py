@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from lengthlens.errors import UserError
-from lengthlens.models.saved import load_saved, save
+from lengthlens.models.saved import save
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.table import FILE, probe_run
 from lengthlens.runs.run import Run
@@ -167,7 +167,7 @@ def test_kills_while_a_model_is_saved(reference: RunStore, tmp_path: Path) -> No
     while kills < KILLS // 5:
         child = fork(lambda: [save(models[n % 2], tmp_path / "saved") for n in range(1000)])
         kills += kill_at(child, lambda: True, chance.uniform(0, 0.1))
-        assert any(same_weights(load_saved(tmp_path / "saved"), model) for model in models)
+        assert any(same_weights(HookedModel.from_pretrained(tmp_path / "saved"), model) for model in models)
 
 
 def same_weights(one: HookedModel, other: HookedModel) -> bool:

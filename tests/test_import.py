@@ -17,6 +17,7 @@ import lengthlens as ll
 from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.foreign import Checkpoint, read_checkpoint, token_ids
+from lengthlens.models.transformer import HookedModel, with_weights
 from lengthlens.probes.probe import PROBES
 from lengthlens.probes.table import probe_run
 from lengthlens.runs.evaluation import evaluate, instance_seed, right_tokens, score_of
@@ -74,6 +75,11 @@ def source(kind: str, settings: Mapping[str, Any]) -> Any:
     return model
 
 
+def model_of(folder: Path) -> HookedModel:
+    found = read_checkpoint(folder)
+    return with_weights(ll.ModelConfig(**found.fields), found.weights, f"'{found.name}'").eval()
+
+
 def saved(folder: Path, kind: str, settings: Mapping[str, Any], **how: Any) -> Any:
     model = source(kind, settings)
     model.save_pretrained(folder, **how)
@@ -90,7 +96,7 @@ def some_tokens(vocab: int = VOCAB, length: int = 40) -> Tensor:
 @pytest.mark.parametrize("case", CASES)
 def test_logits_residual_stream_and_patterns(case: str, tmp_path: Path) -> None:
     theirs = saved(tmp_path, *CASES[case])
-    model = read_checkpoint(tmp_path).model()
+    model = model_of(tmp_path)
     tokens = some_tokens()
     with torch.no_grad():
         expected = theirs(tokens, output_hidden_states=True, output_attentions=True)
@@ -104,12 +110,12 @@ def test_logits_residual_stream_and_patterns(case: str, tmp_path: Path) -> None:
 
 def test_names_of_hooks_are_those_of_hooked_transformer(tmp_path: Path) -> None:
     saved(tmp_path, *CASES["llama"])
-    _, cache = read_checkpoint(tmp_path).model().run_with_cache(some_tokens())
+    _, cache = model_of(tmp_path).run_with_cache(some_tokens())
     gate, linear, post = (cache[f"blocks.0.mlp.hook_{name}"] for name in ("pre", "pre_linear", "post"))
     torch.testing.assert_close(post, torch.nn.functional.silu(gate) * linear)
     assert cache["k", 0].shape == (2, 40, 6, 4) and "blocks.0.hook_resid_mid" in cache
     saved(tmp_path / "neox", *CASES["neox"])
-    _, cache = read_checkpoint(tmp_path / "neox").model().run_with_cache(some_tokens())
+    _, cache = model_of(tmp_path / "neox").run_with_cache(some_tokens())
     assert "blocks.0.hook_resid_mid" not in cache  # attention and MLP read the same
     both = cache["resid_pre", 0] + cache["attn_out", 0] + cache["mlp_out", 0]
     torch.testing.assert_close(cache["resid_post", 0], both)
@@ -146,7 +152,7 @@ def rewrite(folder: Path, **changes: Any) -> None:
 def assert_same(theirs: Any, folder: Path) -> None:
     with torch.no_grad():
         expected = theirs(some_tokens()).logits
-    torch.testing.assert_close(read_checkpoint(folder).model()(some_tokens()), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(model_of(folder)(some_tokens()), expected, atol=1e-5, rtol=0)
 
 
 # -- TransformerLens ------------------------------------------------------------------------------------------------
@@ -158,7 +164,7 @@ def test_a_hooked_transformer_of_version_3_9(case: str, tmp_path: Path) -> None:
     stored = load_file(HOOKED / f"{case}.safetensors")
     weights = {key.removeprefix("weights/"): value for key, value in stored.items() if key.startswith("weights/")}
     hooked_folder(tmp_path, weights, json.loads((HOOKED / f"{case}.json").read_text()))
-    model = read_checkpoint(tmp_path).model()
+    model = model_of(tmp_path)
     torch.testing.assert_close(model(stored["tokens"]), stored["logits"], atol=1e-5, rtol=0)
 
 
@@ -192,7 +198,7 @@ def test_a_native_bridge_of_version_4(case: str, names: str, tmp_path: Path) -> 
     hooked_folder(tmp_path, getattr(bridge, names)(), bridge.cfg.to_dict())
     with torch.no_grad():
         expected = bridge(some_tokens())
-    torch.testing.assert_close(read_checkpoint(tmp_path).model()(some_tokens()), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(model_of(tmp_path)(some_tokens()), expected, atol=1e-5, rtol=0)
 
 
 def test_a_bridge_around_a_model_of_transformers(tmp_path: Path) -> None:
@@ -445,7 +451,7 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["llama", "neox", "bloom"])
 def test_folded_norms_compute_the_same(case: str, tmp_path: Path) -> None:
     saved(tmp_path, *CASES[case])
-    model = read_checkpoint(tmp_path).model()
+    model = model_of(tmp_path)
     torch.testing.assert_close(model.folded()(some_tokens()), model(some_tokens()), atol=1e-4, rtol=0)
 
 

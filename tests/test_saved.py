@@ -1,5 +1,6 @@
 """Saved models come back bit for bit; damaged or hostile directories give one sentence and run nothing."""
 
+import hashlib
 import json
 import pickle
 import random
@@ -15,7 +16,7 @@ from safetensors.torch import save as save_tensors
 
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.saved import CONFIG, WEIGHTS, digest, is_local, load_saved, render
+from lengthlens.models.saved import CONFIG, WEIGHTS, is_local, render
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks.copying import Copy
@@ -31,7 +32,7 @@ def test_bitwise_equal_logits(name: str, small_model: Small, mixed_batch: Mixed,
     model = small_model(name)
     model.save_pretrained(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
-    loaded = load_saved(tmp_path).eval()
+    loaded = HookedModel.from_pretrained(tmp_path).eval()
     assert loaded.config == model.config
     for length in LENGTHS:
         tokens, scale = mixed_batch(length)
@@ -52,11 +53,11 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
         name = "echo"
 
     build(ModelConfig(scheme="ideal"), Echo()).save_pretrained(tmp_path)
-    assert load_saved(tmp_path, Echo()).task.name == "echo"
+    assert HookedModel.from_pretrained(tmp_path, Echo()).task.name == "echo"
     with pytest.raises(UserError, match="unknown task 'echo'"):
-        load_saved(tmp_path)
+        HookedModel.from_pretrained(tmp_path)
     with pytest.raises(UserError, match="the config is of task 'echo', and task 'copy' was given"):
-        load_saved(tmp_path, Copy())
+        HookedModel.from_pretrained(tmp_path, Copy())
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------
@@ -226,18 +227,18 @@ def test_every_damage_gives_one_sentence(damage: Callable[[Path, random.Random],
         shutil.copytree(saved / "good", folder)
         damage(folder, random.Random(seed))
         with pytest.raises(UserError) as caught:
-            load_saved(folder)
+            HookedModel.from_pretrained(folder)
         assert "\n" not in str(caught.value).strip(), f"seed {seed}"
         shutil.rmtree(folder)
     assert not (saved / "trace").exists()
-    load_saved(saved / "good")
+    HookedModel.from_pretrained(saved / "good")
 
 
 def test_the_checksum_is_over_config_and_weights(saved: Path) -> None:
     header = json.loads((saved / "good" / CONFIG).read_text())
     weights = (saved / "good" / WEIGHTS).read_bytes()
-    assert header["sha256"] == digest(ModelConfig.from_dict(header["config"]), weights)
-    assert header["sha256"] != digest(ModelConfig.from_dict({**header["config"], "seed": 9}), weights)
+    config = ModelConfig.from_dict(header["config"])
+    assert header["sha256"] == hashlib.sha256(config.to_json().encode() + b"\0" + weights).hexdigest()
 
 
 # -- the Hub ---------------------------------------------------------------------------------------------------------
@@ -266,12 +267,12 @@ def test_saving_over_a_model_leaves_one_or_the_other(
             new.save_pretrained(str(tmp_path))
         except KeyboardInterrupt:
             assert stopped < 3
-    found = load_saved(tmp_path)
+    found = HookedModel.from_pretrained(tmp_path)
     # config.next.json, then the weights, then config.json: from the second on it is the new one
     wanted = old if stopped < 2 else new
     assert found.config == wanted.config and torch.equal(found.embed.W_E, wanted.embed.W_E)
     old.save_pretrained(str(tmp_path))  # and the next time nothing is left of it
-    assert load_saved(tmp_path).config == old.config
+    assert HookedModel.from_pretrained(tmp_path).config == old.config
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [CONFIG, WEIGHTS]
 
 
@@ -312,7 +313,7 @@ def test_hub_round_trip(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda repo, allow_patterns: str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
-    model = load_saved(saved / "good").eval()
+    model = HookedModel.from_pretrained(saved / "good").eval()
     assert model.push_to_hub("owner/name", private=True) == "https://hub/owner/name/commit"
     fetched = HookedModel.from_pretrained("owner/name").eval()
     assert torch.equal(fetched("^ 1 2 ="), model("^ 1 2 ="))

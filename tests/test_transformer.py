@@ -21,6 +21,13 @@ Small = Callable[..., HookedModel]
 Mixed = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
+def all_scores(model: HookedModel, explicit: bool = True) -> HookedModel:
+    """The same model, which from now on computes all scores at once even if nobody looks at them."""
+    for block in model.layers:
+        block.attn.explicit = explicit
+    return model
+
+
 def gradients(model: HookedModel, tokens: torch.Tensor, scale: torch.Tensor) -> dict[str, torch.Tensor]:
     """Of a function of all logits, and the logits themselves under the name ''."""
     model.zero_grad()
@@ -38,10 +45,8 @@ def test_fused_equals_explicit(name: str, score_scaling: str, small_model: Small
         tokens, scale = mixed_batch(length)
         for block in model.layers:
             block.attn.block_elements = 3 * 3 * length * max(1, length // 3)  # several blocks of queries
-        model.set_explicit_attention(False)
-        fused = gradients(model, tokens, scale)
-        model.set_explicit_attention(True)
-        explicit = gradients(model, tokens, scale)
+        fused = gradients(all_scores(model, False), tokens, scale)
+        explicit = gradients(all_scores(model), tokens, scale)
         assert fused.keys() == explicit.keys()
         for key, value in explicit.items():
             torch.testing.assert_close(fused[key], value, atol=1e-5, rtol=1e-5, msg=lambda m, k=key: f"{k}: {m}")
@@ -57,8 +62,7 @@ def test_long_passes_without_gradients_are_the_same(name: str, small_model: Smal
         for block in model.layers:
             block.attn.block_elements = 3 * 3 * tokens.shape[1] * 30
         parts = model(tokens, scale)
-        model.set_explicit_attention(True)
-        explicit = model(tokens, scale)
+        explicit = all_scores(model)(tokens, scale)
     torch.testing.assert_close(whole, explicit, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(parts, explicit, atol=1e-5, rtol=1e-5)
 
@@ -105,8 +109,7 @@ def test_meta_device(name: str, small_model: Small, mixed_batch: Mixed) -> None:
     tokens, _ = mixed_batch(22)
     model(tokens.to("meta"), return_type="loss").backward()
     assert all(p.grad is None or p.grad.is_meta for p in model.parameters())
-    model.set_explicit_attention(True)
-    assert model(tokens.to("meta")).shape == (3, 22, 14)
+    assert all_scores(model)(tokens.to("meta")).shape == (3, 22, 14)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -290,8 +293,6 @@ def test_bad_inputs_are_refused_in_one_sentence(model: HookedModel, small_model:
             model(bad)
     with pytest.raises(UserError, match="one scale for each of 1 rows"):
         small_model("ideal")("^ 1 =", torch.tensor([1, 2]))
-    with pytest.raises(UserError, match="unknown argument of a model 'retrun_type': did you mean 'return_type'"):
-        model("^ 1 =", retrun_type="loss")
     with pytest.raises(UserError, match="return_type must be"):
         model("^ 1 =", return_type="logit")
 

@@ -43,6 +43,7 @@ from lengthlens.errors import UserError  # noqa: E402
 from lengthlens.models import saved  # noqa: E402
 from lengthlens.models.config import ModelConfig  # noqa: E402
 from lengthlens.models.foreign import hooked_fields, read_checkpoint, token_ids  # noqa: E402
+from lengthlens.models.transformer import HookedModel, with_weights  # noqa: E402
 from lengthlens.probes.table import stored  # noqa: E402
 from lengthlens.runs.run import CONFIG, LOG, MANIFEST, MODEL, Run  # noqa: E402
 from lengthlens.runs.store import RunStore, repair  # noqa: E402
@@ -159,9 +160,11 @@ class Attack:
         if path.parent.parent.name == "runs":
             return self.run_readers(Run(path.parent))
         if path.parent.name == "model":
-            return [lambda: saved.load_saved(path.parent)]
+            return [lambda: HookedModel.from_pretrained(path.parent)]
         if path.parent.name == "imported":
-            return [lambda: token_ids(found := read_checkpoint(path.parent), TASKS["copy"]) and found.model()]
+            checkpoint = lambda: read_checkpoint(path.parent)  # noqa: E731
+            model = lambda found: with_weights(ModelConfig(**found.fields), found.weights, "it")  # noqa: E731
+            return [lambda: token_ids(found := checkpoint(), TASKS["copy"]) and model(found)]
         if path.parent.name == "exported":
             certificate = lambda: read_certificate(files.read_whole(path), "it")  # noqa: E731
             own = [certificate] if name == "certificate.json" else []
