@@ -1,8 +1,13 @@
-"""The relation that heads learned to attend by, beside the relation that the task's own circuit has."""
+"""What networks learned: the relation that heads attend by, and readouts that hold at other input sizes.
+
+A *relation* tells which keys j a query i may single out at input size n. A scheme that learns it adds a bias for every
+value u of some linear forms of i, j and n; "form = u" is an *equation*, such as i−j = n. A *readout* is a linear map
+from the residual stream to what a step of the task's circuit computes; it is fitted at one n and tested at others.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import Any
 
 import numpy as np
@@ -12,22 +17,24 @@ from matplotlib.patches import Rectangle
 from lengthlens.analyses import theme
 from lengthlens.analyses.canvas import Canvas
 from lengthlens.analyses.study import Finding, Study
-from lengthlens.analyses.table import MissingError, records
+from lengthlens.analyses.table import MissingError, chosen_readout, measured, records
 from lengthlens.analyses.tables import Table, of_frame
 from lengthlens.models.schemes.lbpe import NINE
 from lengthlens.models.schemes.relation import WIDE, read_form, read_forms
 from lengthlens.tasks import TASKS
 
-SCALES = range(3, 9)  # enough for a form that is constant by chance at one scale to differ at another
+SCALES = range(3, 9)  # enough for a form that is constant by chance at one n to differ at another
 WINDOW = 3  # of values of a form, as `lbpe` has it
 ROOM = 1.2  # inches beside the map, for names of runs
-BIAS = "bias on the score\n(attends to +, avoids −)"
 MOST, MOST_NARROW = 14, 8  # equations that a page and a column have room for; the rest are counted
+COLOURS = "cividis"  # even in lightness, and the same to readers with colour blindness
+MAP, LINE = 0.75, 0.11  # inches: of the map of one cell at most, and of a line of letters beside it
+MARGIN, NARROW_MARGIN = 1.9, 1.25  # inches beside all maps; in a column the scale of colours is below
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The finding, cell by cell: equations of the circuit, those that heads attend to, and how many seeds found them.
+    """Equations of the circuit and those that heads attend to, by cell and by run.
 
     `cells` has a row for each task and scheme: circuit, attends to, found (seeds that attend to every equation of the
     circuit but the query's own token, which a network has anyway), seeds. `equations` has a row for each run and
@@ -84,49 +91,42 @@ class LearnedRelations(Finding):
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         """A row for each run, a column for each equation: the strongest bias of any head; the circuit's are framed."""
-        found = study.once(learned).equations
-        order = theme.tasks_in_order(found["row"])
+        import seaborn
+
+        equations = study.once(learned).equations
+        order = theme.tasks_in_order(equations["row"])
         circuits = {row: circuit_equations(row.partition(theme.RANGE)[0]) for row in order}
-        shown, rest = _columns(found, circuits, MOST_NARROW if canvas.narrow else MOST)
-        runs = found[["row", "label", "seed", "run"]].drop_duplicates("run")
+        shown, rest = _columns(equations, circuits, MOST_NARROW if canvas.narrow else MOST)
+        runs = equations[["row", "label", "seed", "run"]].drop_duplicates("run")
         runs = runs.assign(place=runs["row"].map(order.index)).sort_values(["place", "label", "seed"])
-        values = found.pivot_table(index="run", columns="equation", values="bias")
+        values = equations.pivot_table(index="run", columns="equation", values="bias")
         values = values.reindex(index=runs["run"], columns=shown)
         high = (2.1 if canvas.narrow else 1.25) + 0.13 * len(runs)
         axes = canvas.panel(theme.PAGE, min(high, theme.PAGE_HEIGHT))
-        # Colours are for tasks that have a relation to find; what is left elsewhere may be off the scale.
-        told = [bool(circuits[row]) for row in runs["row"]]
-        limit = _strongest(values[told] if any(told) else values)
-        look: dict[str, Any] = {
-            "cmap": "PuOr_r",
-            "vmin": -limit,
-            "vmax": limit,
-            "edgecolors": "white",
-            "linewidth": 0.4,
-        }
-        image = axes.pcolormesh(values.to_numpy(float), **look)
-        axes.set_ylim(len(runs), 0)
-        axes.spines[:].set_visible(False)
-        where: dict[str, Any] = {"location": "bottom", "aspect": 25} if canvas.narrow else {"aspect": 15, "shrink": 0.8}
-        extend = "both" if limit < _strongest(values) else "neither"
-        canvas.figure.colorbar(image, ax=axes, label=BIAS, extend=extend, pad=0.02, **where)
-        axes.set_facecolor("0.95")
-        for y, row in enumerate(runs["row"]):
-            for x in (shown.index(equation) for equation in circuits[row] if equation in shown):
-                axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="black", linewidth=0.9))
+        # Colours are for tasks that have a relation to learn; other biases may be beyond them.
+        positional = [bool(circuits[row]) for row in runs["row"]]
+        limit = _strongest(values[positional] if any(positional) else values)
+        bar: dict[str, Any] = {"location": "bottom", "aspect": 25} if canvas.narrow else {"aspect": 15, "shrink": 0.8}
+        bar |= {"label": "bias on the score\n(attends to +, avoids −)", "pad": 0.02}
+        bar |= {"extend": "both" if limit < _strongest(values) else "neither"}
         several = runs["label"].nunique() > 1
         names = [
             f"{theme.literal(row['row'])}{', ' + theme.shown(row['label']) if several else ''}, seed {row['seed']}"
             for row in records(runs)
         ]
-        axes.set_yticks(np.arange(len(names)) + 0.5, names)
+        look: dict[str, Any] = {"cmap": "PuOr_r", "vmin": -limit, "vmax": limit, "linewidths": 0.4, "cbar_kws": bar}
+        seaborn.heatmap(values, ax=axes, yticklabels=names, xticklabels=False, **look)
+        axes.set_facecolor("0.95")
+        for y, row in enumerate(runs["row"]):
+            for x in (shown.index(equation) for equation in circuits[row] if equation in shown):
+                axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="black", linewidth=0.9))
         slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
         axes.set_xticks(np.arange(len(shown)) + 0.5, list(map(theme.literal, shown)), **slanted)
         axes.tick_params(length=0)
         more = f"; {rest} weaker equations are left out" if rest else ""
-        words = f"a key j, seen from query i at scale n; framed: the circuit's own{more}"
+        words = f"key j that query i attends to at input size n; framed: in the task's circuit{more}"
         axes.set(ylabel="", xlabel=fill(words, int((canvas.width(theme.PAGE) - ROOM) * 16)))
-        canvas.data |= {"": found.rename(columns={"row": "task", "label": "scheme"})}
+        canvas.data |= {"": equations.rename(columns={"row": "task", "label": "scheme"})}
 
     def tables(self, study: Study) -> dict[str, Table]:
         caption = (
@@ -177,10 +177,92 @@ def _strongest(values: pd.DataFrame) -> float:
     return max(1.0, float(np.nanmax(np.abs(values.to_numpy()), initial=1.0)))
 
 
-def _columns(found: pd.DataFrame, circuits: dict[str, list[str]], most: int) -> tuple[list[str], int]:
+def _columns(biases: pd.DataFrame, circuits: dict[str, list[str]], most: int) -> tuple[list[str], int]:
     """The equations to show, those of the circuits first and then the strongest, and how many are left out."""
-    own = list(dict.fromkeys(equation for each in circuits.values() for equation in each))
-    strength = found["bias"].abs().groupby(found["equation"]).max().sort_values(ascending=False, kind="stable")
-    others = [equation for equation in strength.index if equation not in own]
-    room = max(0, most - len(own))
-    return [*own, *others[:room]], len(others[room:])
+    framed = list(dict.fromkeys(equation for each in circuits.values() for equation in each))
+    strength = biases["bias"].abs().groupby(biases["equation"]).max().sort_values(ascending=False, kind="stable")
+    others = [equation for equation in strength.index if equation not in framed]
+    room = max(0, most - len(framed))
+    return [*framed, *others[:room]], len(others[room:])
+
+
+# -- readouts --------------------------------------------------------------------------------------------------------
+
+
+class ReadoutTransfer(Finding):
+    name, title = "transfer", "Do readouts transfer between scales?"
+    shows = "Accuracy of readouts fitted at one input size and tested at another."
+
+    def draw(self, study: Study, canvas: Canvas) -> None:
+        """A heat map for each scheme (row) and task (column): n in the fit upwards, n in the test to the right.
+
+        All are parts of one map. A thin white line in each is the end of the training range.
+        """
+        import seaborn
+
+        means = study.once(accuracies)
+        if means.empty:
+            raise MissingError("the table has no transfer of readouts in a run that is accurate in range")
+        schemes, tasks = theme.schemes_in_order(means["label"]), theme.tasks_in_order(means["row"])
+        fits, tests = sorted(means["fit_scale"].unique()), sorted(means["scale"].unique())
+        values = means.pivot(index=["label", "fit_scale"], columns=["row", "scale"], values="accuracy")
+        upwards = pd.MultiIndex.from_product([schemes, fits[::-1]])
+        values = values.reindex(index=upwards, columns=pd.MultiIndex.from_product([tasks, tests]))
+        margin = NARROW_MARGIN if canvas.narrow else MARGIN
+        side = min(MAP, (canvas.width(theme.PAGE) - margin) / len(tasks))
+        high = (1.55 if canvas.narrow else 1.0) + side * len(schemes)
+        axes = canvas.panel(margin + side * len(tasks), min(high, theme.PAGE_HEIGHT))
+        bar: dict[str, Any] = {"location": "bottom", "shrink": 0.8, "aspect": 25}
+        bar = bar if canvas.narrow else {"aspect": 15, "shrink": min(1.0, 2.0 / high)}
+        bar |= {"label": "accuracy of the readout", "pad": 0.02}
+        look: dict[str, Any] = {"cmap": COLOURS, "vmin": 0, "vmax": 1, "cbar_kws": bar, "rasterized": True}
+        seaborn.heatmap(values, ax=axes, xticklabels=False, yticklabels=False, **look)
+        axes.set_facecolor("0.93")
+        axes.vlines(np.arange(len(tasks) + 1) * len(tests), 0, len(upwards), "white", linewidth=5 * side)
+        axes.hlines(np.arange(len(schemes) + 1) * len(fits), 0, values.shape[1], "white", linewidth=5 * side)
+        for x, task in enumerate(tasks):
+            trained = means.loc[means["row"] == task, "train_max"].max()
+            if not pd.isna(trained):
+                end = x * len(tests) + np.searchsorted(tests, trained, side="right")
+                axes.axvline(end, color="white", linewidth=2.5 * side)
+        slanted: dict[str, Any] = {"rotation": 40, "ha": "left", "rotation_mode": "anchor"}
+        axes.set_xticks((np.arange(len(tasks)) + 0.5) * len(tests), list(map(theme.literal, tasks)), **slanted)
+        letters, room = 16 if canvas.narrow else 22, max(1, int(side / LINE))
+        lines = [wrap(theme.shown(scheme), letters) for scheme in schemes]
+        cut = ["\n".join(each[:room]) + (" …" if len(each) > room else "") for each in lines]
+        axes.set_yticks((np.arange(len(schemes)) + 0.5) * len(fits), cut)
+        axes.tick_params(length=0, top=True, labeltop=True, labelbottom=False, labelleft=False, labelright=True)
+        ends = f"tested at n = {tests[0]} … {tests[-1]}, grey: no accurate run"
+        axes.set(xlabel=ends, ylabel=f"fitted at n = {fits[0]} … {fits[-1]}, upwards")
+        canvas.data |= {"": means.rename(columns={"row": "task", "label": "scheme"})}
+
+    def tables(self, study: Study) -> dict[str, Table]:
+        caption = (
+            "Accuracy of readouts (sequential, one layer before the last) at the scale they were fitted at, at others "
+            "in range, and beyond it; runs accurate in range."
+        )
+        rows = summary(study.once(accuracies)).rename(columns={"row": "task", "label": "scheme"})
+        return {"transfer": Table(caption, **of_frame(rows), title="Accuracy of readouts", folded=True)}
+
+
+def accuracies(study: Study) -> pd.DataFrame:
+    """Mean accuracy over seeds of readouts fitted at one n and tested at another; runs that are accurate in range.
+
+    Of the sequential readout one layer before the last. Columns: row, label, fit_scale, scale, accuracy, control,
+    runs, train_max; the control is the same fit to shuffled labels.
+    """
+    rows = chosen_readout(measured(study.rows, "transfer"))
+    grouped = rows[rows["accurate"].fillna(True)].groupby(["row", "label", "fit_scale", "scale"])
+    columns = {"accuracy": ("value", "mean"), "control": ("control", "mean"), "runs": ("run", "nunique")}
+    return grouped.agg(**columns, train_max=("train_max", "max")).reset_index()
+
+
+def summary(means: pd.DataFrame) -> pd.DataFrame:
+    """For each cell: how well readouts of another n in range decode, and those in range decode beyond it."""
+    beyond = (means["scale"] > means["train_max"]).fillna(False)
+    other = means["fit_scale"] != means["scale"]
+    parts = {"own scale": ~other, "another scale in range": other & ~beyond, "beyond the range": beyond}
+    keys = ["row", "label"]
+    columns = {name: means[mask].groupby(keys)["accuracy"].mean() for name, mask in parts.items()}
+    columns["shuffled labels"] = means.groupby(keys)["control"].mean()
+    return pd.DataFrame({**columns, "runs": means.groupby(keys)["runs"].max()}).reset_index()

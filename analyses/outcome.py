@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from lengthlens.analyses import theme
@@ -26,6 +25,7 @@ CONTRADICTIONS |= {(verdict, "extrapolates") for verdict in ("impossible", "task
 
 # The picture of all verdicts.
 FAMILIES = ("position-addressed", "growing", "content-addressed")
+KINDS = list(theme.VERDICTS)
 CELL_HEIGHT, CELL_WIDTH = 0.155, 0.27  # inches
 
 
@@ -55,25 +55,26 @@ class VerdictAndOutcome(Finding):
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         """The confusion table as a picture: runs by verdict (rows) and outcome (columns); contradictions are framed."""
-        found = study.once(outcome).confusion
-        share = found.div(found.sum(axis=1).clip(lower=1), axis=0)
-        axes = canvas.panel(theme.COLUMN, 0.85 + 0.3 * len(found))
-        # The top of the scale is out of reach, so that no cell is too dark for black letters.
-        axes.imshow(share.to_numpy(float), cmap="Greys", vmin=0, vmax=2.4, aspect="auto")
-        for y, verdict in enumerate(found.index):
-            for x, what in enumerate(found.columns):
-                count = int(found.loc[verdict, what])
-                axes.text(x, y, str(count), ha="center", va="center", color="black" if count else "0.6")
+        import seaborn
+
+        counts = study.once(outcome).confusion
+        totals = counts.sum(axis=1)
+        axes = canvas.panel(theme.COLUMN, 0.85 + 0.3 * len(counts))
+        names = [f"{name}\n({totals[name]} runs)" for name in counts.index]
+        words = [textwrap.fill(name, 14) for name in counts.columns]
+        # Colours end far above 1, so that no cell is too dark for black letters.
+        look: dict[str, Any] = {"cmap": "Greys", "vmin": 0, "vmax": 2.4, "cbar": False, "linewidths": 2, "fmt": "d"}
+        share = counts.div(totals.clip(lower=1), axis=0)
+        seaborn.heatmap(share, ax=axes, annot=counts, xticklabels=words, yticklabels=names, **look)
+        for y, verdict in enumerate(counts.index):
+            for x, what in enumerate(counts.columns):
                 if (verdict, what) in CONTRADICTIONS:
-                    frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False, edgecolor=theme.VERMILION)
+                    frame = Rectangle((x + 0.04, y + 0.06), 0.92, 0.88, fill=False, edgecolor=theme.VERMILION)
                     axes.add_patch(frame)
-        axes.set_xticks(np.arange(len(found.columns)), [textwrap.fill(name, 14) for name in found.columns])
-        totals = found.sum(axis=1)
-        axes.set_yticks(np.arange(len(found)), [f"{name}\n({totals[name]} runs)" for name in found.index])
-        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0, rotation=0, top=True, labeltop=True, bottom=False, labelbottom=False)
         axes.set_xlabel("framed: contradicts the verdict", color=theme.VERMILION, fontsize=6.5)
-        canvas.data |= {"": found.rename_axis("verdict").reset_index()}
+        axes.set_ylabel("")
+        canvas.data |= {"": counts.rename_axis("verdict").reset_index()}
 
     def tables(self, study: Study) -> dict[str, Table]:
         found, title = study.once(outcome), "How runs ended, by the verdict on their cell"
@@ -130,18 +131,25 @@ def plot_verdicts(canvas: Canvas, table: pd.DataFrame) -> None:
     stable), C (not covered). A star says that another value of an option of the same scheme makes it possible. Signs
     and lightness carry the rest, so that it can be printed in grey.
     """
+    import seaborn
+
     schemes = theme.schemes_in_order(table["scheme"])
     family = dict(zip(table["task"], table["task_family"]))
     tasks = sorted(family, key=lambda task: FAMILIES.index(family[task]))  # within each, in the order of the table
     legend = _verdict_legend(table)
     axes = canvas.panel(1.75 + CELL_WIDTH * len(tasks), 1.1 + CELL_HEIGHT * len(schemes), legend=legend)
-    for row in records(table):
-        x, y = tasks.index(row["task"]), schemes.index(row["scheme"])
-        fill, ink, sign = theme.VERDICTS[row["verdict"]]
-        axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
-        text = (row["failing"] if row["verdict"] == "impossible" else sign) + "*" * bool(row["other_option"])
-        axes.text(x + 0.5, y + 0.53, text, color=ink, ha="center", va="center", fontsize=5)
-    _verdict_frame(axes, tasks, schemes, set(table.loc[table["verdict"] == "possible", "scheme"]))
+    verdicts = dict(zip(zip(table["scheme"], table["task"]), records(table)))
+    cells = [[verdicts.get((scheme, task)) for task in tasks] for scheme in schemes]
+    fill = [[np.nan if cell is None else KINDS.index(cell["verdict"]) for cell in row] for row in cells]
+    text = [["" if cell is None else _sign(cell) for cell in row] for row in cells]
+    look: dict[str, Any] = {"cmap": [colour for colour, _ in theme.VERDICTS.values()], "vmin": 0, "vmax": len(KINDS)}
+    look |= {"cbar": False, "linewidths": 0.8, "fmt": "", "annot": np.array(text), "annot_kws": {"fontsize": 5}}
+    seaborn.heatmap(np.array(fill), ax=axes, xticklabels=False, yticklabels=schemes, **look)
+    axes.set_xticks(np.arange(len(tasks)) + 0.5, tasks, rotation=50, ha="left", rotation_mode="anchor")
+    axes.tick_params(length=0, pad=2, top=True, labeltop=True, bottom=False, labelbottom=False)
+    possible = set(table.loc[table["verdict"] == "possible", "scheme"])
+    for label in axes.get_yticklabels():
+        label.set(rotation=0, fontweight="bold" if label.get_text() in possible else "normal")
     for at in _borders([family[task] for task in tasks]):
         axes.axvline(at, color="black", linewidth=0.8)
     for at in _borders([theme.family(name) for name in schemes]):
@@ -150,15 +158,9 @@ def plot_verdicts(canvas: Canvas, table: pd.DataFrame) -> None:
     axes.set_xlabel(f"trained up to n={first.train_max}, judged up to n={first.test_max}", labelpad=6)
 
 
-def _verdict_frame(axes: Axes, tasks: list[str], schemes: list[str], possible: set[str]) -> None:
-    axes.set_xlim(0, len(tasks))
-    axes.set_ylim(len(schemes), 0)
-    axes.set_xticks([k + 0.5 for k in range(len(tasks))], tasks, rotation=50, ha="left", rotation_mode="anchor")
-    axes.set_yticks([k + 0.5 for k in range(len(schemes))], schemes)
-    axes.tick_params(length=0, pad=2, top=True, labeltop=True, bottom=False, labelbottom=False)
-    axes.spines[:].set_visible(False)
-    for label, name in zip(axes.get_yticklabels(), schemes):
-        label.set_fontweight("bold" if name in possible else "normal")
+def _sign(cell: dict[str, Any]) -> str:
+    sign = cell["failing"] if cell["verdict"] == "impossible" else theme.VERDICTS[cell["verdict"]][1]
+    return f"{sign}{'*' * bool(cell['other_option'])}"
 
 
 def _borders(groups: list[str]) -> list[int]:

@@ -52,10 +52,10 @@ REFERENCE = "circuit"  # the family of `ideal`, which is given what others have 
 RANGE = " (n ≤ "  # between a task and its training range
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 
-# What a verdict looks like: colour of the cell, colour of its letters, its sign. All differ in lightness as well.
+# What a verdict looks like: colour and sign of the cell. All differ in lightness as well.
 VERDICTS = {
-    "possible": (BLUE, "white", "✓"), "impossible": ("#FBD9A2", BLACK, ""), "task-limited": (GREY, "white", "–"),
-    "open": (PALE, "#555555", "?"), "refused": ("white", "#555555", "×"),
+    "possible": (BLUE, "✓"), "impossible": ("#FBD9A2", ""), "task-limited": (GREY, "–"), "open": (PALE, "?"),
+    "refused": ("white", "×"),
 }  # fmt: skip
 
 RC: dict[Any, Any] = {

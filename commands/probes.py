@@ -258,7 +258,7 @@ def surgery_command(
     """Give RUN the ideal relation, and see whether that heals it on long inputs; with --all, a study of all runs."""
     from lengthlens.probes.surgery import SurgeryProbe, healing
     from lengthlens.studies.build import surgery_study
-    from lengthlens.studies.drawing import draw
+    from lengthlens.analyses.findings import draw
 
     if (run is not None) + every + (table is not None) != 1:
         raise UserError("name a RUN, or say --all, or --table with a table that was made before")

@@ -218,7 +218,7 @@ def figures(
     Figures are written in each of the formats pdf, png, svg and pgf, tables in Markdown, LaTeX and csv.
     """
     gc.set_threshold(COLLECTED)
-    from lengthlens.studies.drawing import check_names, draw
+    from lengthlens.analyses.findings import check_names, draw
 
     check_names(names, formats)
     study = opened(tables, held_out)
@@ -256,7 +256,7 @@ def report(out: Path, title: str | None, figures: Path | None, **about: Any) -> 
         tell("drawing")
         text = page(study)
         if figures is not None:
-            from lengthlens.studies.drawing import draw
+            from lengthlens.analyses.findings import draw
 
             draw(study, out=figures, report=tell)
     make_directory(out.parent)

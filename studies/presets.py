@@ -33,7 +33,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lengthlens.analyses.findings import findings
+from lengthlens.analyses.findings import TABLES, findings
 from lengthlens.errors import Registry, UserError, unknown
 from lengthlens.files import read_whole
 from lengthlens.models.schemes import SchemeSpec, scheme_names
@@ -41,7 +41,6 @@ from lengthlens.plugins.registry import load_plugin
 from lengthlens.probes.probe import PROBES
 from lengthlens.runs.evaluation import SAMPLES
 from lengthlens.runs.sweep import Grid, Planned
-from lengthlens.studies.drawing import TABLES
 from lengthlens.tasks import TASKS
 from lengthlens.theory.pola import TARGETS
 from lengthlens.values import Rule, anything, list_of, map_of, parse_toml, record, text, whole

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lengthlens.analyses.findings import draw
 from lengthlens.analyses.page import page as make_page
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import write_study
@@ -21,7 +22,6 @@ from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore, each_sound
 from lengthlens.runs.sweep import Planned, RunOutcome, pending, sweep
 from lengthlens.studies.build import earlier_study, provenance, study
-from lengthlens.studies.drawing import draw
 from lengthlens.studies.presets import SUFFIX, Preset, preset_of
 from lengthlens.values import map_of, parse_json, record, text
 

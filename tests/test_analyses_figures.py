@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from lengthlens.analyses import curves, learned, pola, theme, transfer
+from lengthlens.analyses import curves, learned, pola, theme
 from lengthlens.analyses.findings import all_tables, findings
 from lengthlens.analyses.prediction import Prediction
 from lengthlens.analyses.study import Study
@@ -195,13 +195,13 @@ def test_transfer_has_room_for_labels_that_name_their_recipe():
 
 
 def test_transfer_is_of_one_readout_and_has_its_control():
-    found = transfer.accuracies(study()).set_index(["row", "label", "fit_scale", "scale"])
+    found = learned.accuracies(study()).set_index(["row", "label", "fit_scale", "scale"])
     rows = table().query(
         "task == 'copy' and scheme == 'rope' and measure == 'transfer' and layer == 0 and readout == 'sequential'"
     )
     rows = rows[(rows["fit_scale"] == 3) & (rows["scale"] == 20)]
     assert found.loc[("copy", "rope", 3, 20), "accuracy"] == pytest.approx(rows["value"].mean())
-    summary = transfer.summary(transfer.accuracies(study())).set_index(["row", "label"])
+    summary = learned.summary(learned.accuracies(study())).set_index(["row", "label"])
     assert np.allclose(summary["shuffled labels"], 0.2)
     assert summary.loc[("copy", "ideal"), "beyond the range"] > summary.loc[("copy", "rope"), "beyond the range"]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from lengthlens.analyses.findings import Drawn
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.cli import main
 from lengthlens.commands.terminal import study_progress
 from lengthlens.runs.store import RunStore
 from lengthlens.studies.build import study
-from lengthlens.studies.drawing import Drawn
 from lengthlens.studies.presets import PRESETS, Preset, grid
 from lengthlens.studies.reproduce import Work, is_shown, write_stamp
 

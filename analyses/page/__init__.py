@@ -216,7 +216,7 @@ def square(found: Sequence[Cell], place: int | None) -> dict[str, Any] | None:
         "place": place,
         "level": level(value),
         "text": text,
-        "sign": theme.VERDICTS.get(cell["verdict"], ("", "", ""))[2],
+        "sign": theme.VERDICTS.get(cell["verdict"], ("", ""))[1],
         "surprise": bool(cell["surprise"]),
         "doubtful": any(run["accurate"] is False for run in cell["runs"]),
         "label": f"{cell['task']} under {cell['scheme']}: exact match {text} at {FACTORS[0]} times the training range",
