@@ -30,8 +30,8 @@ from lengthlens.analyses.table import read_study
 from lengthlens.models.schemes.spec import WRAPPERS, SchemeSpec, scheme_rows
 from lengthlens.probes.probe import PROBES
 from lengthlens.probes.schema import COLUMNS
-from lengthlens.runs.evaluation import best_rows
-from lengthlens.runs.shipped import shipped
+from lengthlens.runs.run import best_rows
+from lengthlens.runs.store import shipped
 from lengthlens.studies.presets import PRESETS
 from lengthlens.tasks import Task
 from lengthlens.tasks.complexity import task_rows

@@ -27,7 +27,7 @@ from lengthlens.cli import main
 from lengthlens.models.schemes import scheme_names
 from lengthlens.probes.probe import PROBES
 from lengthlens.probes.schema import COLUMNS
-from lengthlens.runs.shipped import shipped
+from lengthlens.runs.store import shipped
 from lengthlens.studies.presets import PRESETS
 from lengthlens.tests import map as map_of_rooms
 from lengthlens.tests.parameters import few
