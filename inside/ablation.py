@@ -160,10 +160,8 @@ class Ablations:
 
     def __init__(self, model: Any, batch: Batch, scale: int) -> None:
         self.model, self.batch = model, batch
-        self.subject = network_of(model)
-        self.tokens = batch.tokens.to(self.subject.device)
-        self.scale = {"scale": scale} if self.subject.takes_scale else {}
-        self.given: dict[str, Tensor] = {}  # what the heads of a layer give, as the model is
+        self.tokens, self.scale = batch.tokens.to(network_of(model).device), network_of(model).told(scale)
+        self.outputs: dict[str, Tensor] = {}  # of the heads of a layer, without ablation
 
     def share(self, hooks: Sequence[Hook]) -> tuple[float, float]:
         """Exact match, and the share of answer tokens that are right, under hooks."""
@@ -175,50 +173,43 @@ class Ablations:
     def without(self, heads: Sequence[Head], how: str) -> list[Hook]:
         """Hooks that replace what these heads give."""
 
-        def replacing(name: str, numbers: list[int]) -> Hook:
-            instead = torch.zeros(()) if how == "zero" else self._output(name)[:, :, numbers]
-            if how == "mean":
-                instead = instead.mean(0, keepdim=True)
-            elif how == "resample":
-                instead = instead.roll(1, 0)
+        def replace(z: Tensor, hook: Any, numbers: list[int], instead: Tensor) -> Tensor:
+            z = z.clone()
+            z[:, :, numbers] = instead.to(z)
+            return z
 
-            def hook(z: Tensor, hook: Any) -> Tensor:
-                z = z.clone()
-                z[:, :, numbers] = instead.to(z)
-                return z
-
-            return name, hook
-
-        return [replacing(f"blocks.{layer}.attn.hook_z", numbers) for layer, numbers in _by_layer(heads).items()]
-
-    def _output(self, name: str) -> Tensor:
-        if name not in self.given:
-            with evaluating(self.model):
-                self.given[name] = self.model.run_with_cache(self.tokens, names_filter=[name], **self.scale)[1][name]
-        return self.given[name]
+        hooks: list[Hook] = []
+        for layer, numbers in _by_layer(heads).items():
+            name, instead = f"blocks.{layer}.attn.hook_z", torch.zeros(())
+            if how != "zero":
+                if name not in self.outputs:
+                    with evaluating(self.model):
+                        _, cache = self.model.run_with_cache(self.tokens, names_filter=[name], **self.scale)
+                    self.outputs[name] = cache[name]
+                output = self.outputs[name][:, :, numbers]
+                instead = output.mean(0, keepdim=True) if how == "mean" else output.roll(1, 0)
+            hooks.append((name, partial(replace, numbers=numbers, instead=instead)))
+        return hooks
 
     def hiding(self, heads: Sequence[Head], keys: Hidden) -> list[Hook]:
         """Hooks that hide keys from the queries of these heads."""
 
-        def hook(scores: Tensor, hook: Any, numbers: list[int]) -> Tensor:  # of a block of queries
+        def hide(scores: Tensor, hook: Any, numbers: list[int]) -> Tensor:  # of a block of queries
             scores = scores.clone()
             mask = keys(slice(first_query(scores), scores.shape[-1])).to(scores.device)
             hidden = scores[:, numbers].masked_fill(mask[:, None], -torch.inf)
-            # A query from which every key is hidden keeps them all: there is nothing else it could attend to.
+            # A query from which every key is hidden sees them all: there is nothing else it could attend to.
             none = hidden.isneginf().all(-1, keepdim=True)
             scores[:, numbers] = torch.where(none, scores[:, numbers], hidden)
             return scores
 
         points = {f"blocks.{layer}.attn.hook_attn_scores": numbers for layer, numbers in _by_layer(heads).items()}
-        return [(name, partial(hook, numbers=numbers)) for name, numbers in points.items()]
+        return [(name, partial(hide, numbers=numbers)) for name, numbers in points.items()]
 
 
 def _by_layer(heads: Sequence[Head]) -> dict[int, list[int]]:
     """The numbers of heads in each layer."""
-    numbers: dict[int, list[int]] = {}
-    for layer, head in heads:
-        numbers.setdefault(layer, []).append(head)
-    return numbers
+    return {layer: [head for at, head in heads if at == layer] for layer, _ in heads}
 
 
 def hidden_keys(task: Task, scale: int, tokens: Tensor, relation: str) -> Hidden:

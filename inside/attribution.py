@@ -1,8 +1,8 @@
-"""To which tokens, and apart from that to which positions, an answer is owed.
+"""Which tokens, and apart from them which positions, determine an answer, and by how much.
 
 Every token of an input has two *gates*: α on its embedding, and β on what its position contributes: the vector added
 to it, the part of a score that a rotation makes, the bias or the factor of the scheme where it is the key. At α = β = 1
-the network is itself. What a method says of a token or position is said of its gate:
+the network is unchanged. What a method attributes to a token or a position, it attributes to its gate:
 
 - ``gradient``: the derivative of the answer by the gate (gradient × input).
 - ``integrated``: integrated gradients (captum), from all gates at 0 to all at 1; they add up to the difference.
@@ -10,12 +10,12 @@ the network is itself. What a method says of a token or position is said of its 
   and biases with the same value, so that relevance is conserved exactly, layer by layer:
 
   * norms divide by a constant, activations multiply by one: relevance passes in proportion to what enters;
-  * of what a head moves from key j to query i, half is owed to the value moved, and half to the weight it has;
-  * a weight is owed to the parts of its score above their mean over all keys: content (half to the query, half to
+  * of what a head moves from key j to query i, half goes to the value moved, and half to its weight;
+  * a weight's half goes to the parts of its score above their mean over all keys: content (half to the query, half to
     the key), and position (rotation, bias, factor), in proportion to their absolute size;
   * the embedding of a token and the vector of its position share what reaches them in proportion.
 
-  What is left goes to the biases of the network and is told apart.
+  What is left goes to the biases of the network and is listed apart.
 - ``rollout``: attention rollout, the product over layers of mean patterns and the identity; of tokens alone, and it
   knows neither the answer nor positions.
 
@@ -24,9 +24,11 @@ attribution is.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -85,11 +87,11 @@ def relevance(
 
     Arguments:
         model: a HookedModel (its hook points for norms, scores and position terms are used).
-        tokens: ids [row, pos] of one scale, or a text.
+        tokens: ids [row, pos] of one input size, or a text.
         query: the position whose prediction it is, one for all rows or one each; the last if None.
         target: the token predicted, by name or id, one for all rows or one each; the arg-max if None.
         method: lrp, gradient, integrated or rollout.
-        scale: the scale of the inputs; by the task's own rule if None.
+        scale: the input size n; read off the tokens by the task's rule if None.
         steps: of the path of integrated gradients; if None, as many as it takes for them to add up to a hundredth of
             the answer, up to 512.
 
@@ -98,8 +100,8 @@ def relevance(
     Errors: UserError for a method that does not exist, with the nearest, a query outside the input, or another model.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
-    >>> found = relevance(copy_by_hand("lbpe"), "^ 7 3 5 =")  # reads the 7, n back, by position alone
-    >>> found.tokens.round().tolist(), found.positions.round().tolist(), found.conservation < 1e-6
+    >>> result = relevance(copy_by_hand("lbpe"), "^ 7 3 5 =")  # reads the 7, n back, by position alone
+    >>> result.tokens.round().tolist(), result.positions.round().tolist(), result.conservation < 1e-6
     ([[0.0, 14.0, 0.0, 0.0, 0.0]], [[0.0, 14.0, 0.0, 0.0, 0.0]], True)
     """
     if method not in METHODS:
@@ -111,50 +113,33 @@ def relevance(
     ids = ids.to(network_of(model).device)
     gated = Gated(network, scale, rules=method == "lrp")
     with evaluating(network):
-        at = _per_row(ids.shape[1] - 1 if query is None else query, ids)
+        at = torch.as_tensor(ids.shape[1] - 1 if query is None else query, device=ids.device).expand(len(ids))
         if int(at.min()) < 0 or int(at.max()) >= ids.shape[1]:
             raise UserError(f"there is no position {int(at.max())}: the input has positions 0 to {ids.shape[1] - 1}")
-        wanted = _targets(network, ids, at, target, scale)
-        with gated.installed() if method != "rollout" else nullcontext():
-            return _METHOD[method](gated, ids, at, wanted, steps)
-
-
-def _per_row(given: Any, ids: Tensor) -> Tensor:
-    """One number for each row."""
-    return torch.as_tensor(given, device=ids.device).expand(len(ids))
-
-
-def _targets(network: Any, ids: Tensor, query: Tensor, target: Any, scale: int) -> Tensor:
-    if target is None:
-        rows = torch.arange(len(ids), device=ids.device)
-        found: Tensor = network(ids, scale)[rows, query].argmax(-1)
-        return found
-    return _per_row(network.to_single_token(target) if isinstance(target, str) else target, ids)
+        if target is None:
+            target = network(ids, scale)[torch.arange(len(ids), device=ids.device), at].argmax(-1)
+        target = network.to_single_token(target) if isinstance(target, str) else target
+        wanted = torch.as_tensor(target, device=ids.device).expand(len(ids))
+        if method == "rollout":
+            return _rollout(gated, ids, at)
+        with gated.installed():
+            given = gated, ids, at, wanted
+            return _integrated(*given, steps) if method == "integrated" else _gates(*given)
 
 
 # -- methods -------------------------------------------------------------------------------------------------------
 
 
-def _gradient(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int | None) -> Relevance:
+def _gates(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor) -> Relevance:
+    """The derivative of the answer by each gate: gradient × input, or relevance where its rules act."""
     alpha, beta = (torch.ones(ids.shape, device=ids.device, requires_grad=True) for _ in range(2))
+    gamma = torch.ones((), device=ids.device, requires_grad=True)  # of the biases
     with torch.enable_grad():
-        output = gated.answer(alpha, beta, ids, query, target)
-        of_tokens, of_positions = _derivatives(output, [alpha, beta])
-    return Relevance("gradient", of_tokens, of_positions, 0.0, output.detach(), torch.zeros_like(output))
-
-
-def _lrp(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int | None) -> Relevance:
-    alpha, beta = (torch.ones(ids.shape, device=ids.device, requires_grad=True) for _ in range(2))
-    gamma = torch.ones((), device=ids.device, requires_grad=True)
-    with torch.enable_grad():
-        output = gated.answer(alpha, beta, ids, query, target, gamma)
-        of_tokens, of_positions, of_bias = _derivatives(output, [alpha, beta, gamma])
-    return Relevance("lrp", of_tokens, of_positions, float(of_bias), output.detach(), torch.zeros_like(output))
-
-
-def _derivatives(output: Tensor, gates: list[Tensor]) -> list[Tensor]:
-    found = torch.autograd.grad(output.sum(), gates, allow_unused=True)
-    return [torch.zeros_like(gate) if each is None else each for gate, each in zip(gates, found)]
+        output = gated.answer(alpha, beta, ids, query, target, gamma if gated.rules else None)
+        gates = [alpha, beta, gamma]
+        derivatives = torch.autograd.grad(output.sum(), gates, allow_unused=True, materialize_grads=True)
+    method = "lrp" if gated.rules else "gradient"
+    return Relevance(method, *derivatives[:2], float(derivatives[2]), output.detach(), torch.zeros_like(output))
 
 
 def _integrated(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int | None) -> Relevance:
@@ -174,15 +159,15 @@ def _integrated(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, step
                 internal_batch_size=max(len(ids), 256),
             )  # fmt: skip
         parts = (tokens.detach().to(ones), positions.detach().to(ones))
-        found = Relevance("integrated", *parts, 0.0, output, empty)
-        if found.conservation <= COMPLETE:
+        result = Relevance("integrated", *parts, 0.0, output, empty)
+        if result.conservation <= COMPLETE:
             break
-    return found
+    return result
 
 
-def _rollout(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int | None) -> Relevance:
+def _rollout(gated: "Gated", ids: Tensor, query: Tensor) -> Relevance:
     shares = torch.nn.functional.one_hot(query, ids.shape[1]).to(gated.network.cfg.dtype)  # [row, pos]
-    for layer in reversed(range(gated.network.cfg.n_layers)):  # one pass each, so that no pattern has to be kept
+    for layer in reversed(range(gated.network.cfg.n_layers)):  # one pass each, so that no pattern stays in memory
         below = torch.zeros_like(shares)
 
         def roll(pattern: Tensor, shares: Tensor = shares, below: Tensor = below) -> None:
@@ -196,11 +181,6 @@ def _rollout(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: 
         shares = below
     ones = torch.ones(len(ids), device=ids.device)  # shares add up to 1, whatever the answer
     return Relevance("rollout", shares, None, 0.0, ones, torch.zeros_like(ones))
-
-
-_METHOD: dict[str, Callable[..., Relevance]] = {
-    "lrp": _lrp, "gradient": _gradient, "integrated": _integrated, "rollout": _rollout,
-}  # fmt: skip
 
 
 # -- the network with gates ------------------------------------------------------------------------------------------
@@ -230,9 +210,10 @@ class Gated:
         """The answer under gates [row, pos]. [row]"""
         self.alpha, self.beta = (gate.to(self.network.cfg.dtype) for gate in (alpha, beta))
         weights = {}
-        if gamma is not None:
-            own = self.network.named_parameters()
-            weights = {name: gamma * each for name, each in own if _is_bias(name)}
+        if gamma is not None:  # on what is added to all that passes; the scheme's parameters have their gates
+            biases = re.compile(r"(?!pos_embed)(.*\.)?b(_[^.]*)?")
+            named = self.network.named_parameters()
+            weights = {name: gamma * each for name, each in named if biases.fullmatch(name)}
         logits = functional_call(self.network, weights, (ids, self.scale))
         rows = torch.arange(len(ids), device=ids.device)
         at = logits[rows, query]
@@ -260,33 +241,22 @@ class Gated:
                 for norm in ("ln1", "ln2"):
                     add(f"blocks.{layer}.{norm}.hook_scale", torch.detach)
                 mlp = _Mlp()
-                add(f"blocks.{layer}.mlp.hook_pre", mlp.keep)
-                add(f"blocks.{layer}.mlp.hook_pre_linear", mlp.keep_linear)
+                for part in ("hook_pre", "hook_pre_linear"):
+                    add(f"blocks.{layer}.mlp.{part}", mlp.entered.append)
                 add(f"blocks.{layer}.mlp.hook_post", mlp.passed)
         return hooks
-
-
-def _is_bias(name: str) -> bool:
-    """Whether a parameter is added to what passes; a scheme's own are not meant."""
-    last = name.rpartition(".")[2]
-    return (last.startswith("b_") or last == "b") and not name.startswith("pos_embed")
 
 
 class _Mlp:
     """Relevance passes an activation in proportion; of a product of two, half to each."""
 
-    linear: Tensor | None = None
-
-    def keep(self, pre: Tensor) -> None:
-        self.pre = pre
-
-    def keep_linear(self, linear: Tensor) -> None:
-        self.linear = linear
+    def __init__(self) -> None:
+        self.entered: list[Tensor] = []  # what enters the activation, and what it is multiplied by
 
     def passed(self, post: Tensor) -> Tensor:
-        if self.linear is None:
-            return _in_proportion(self.pre, post)
-        return (_in_proportion(self.pre, post) + _in_proportion(self.linear, post)) / 2
+        parts = [_in_proportion(part, post) for part in self.entered]
+        self.entered.clear()
+        return torch.stack(parts).mean(0)
 
 
 def _in_proportion(x: Tensor, y: Tensor) -> Tensor:
@@ -301,12 +271,9 @@ class _Attention:
     Scores and patterns [row, head, query, key] are those of a block of queries, with all keys up to its last.
     """
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-
     def __init__(self, gated: Gated, layer: int) -> None:
         network = gated.network
+        self.qkv: dict[str, Tensor] = {}
         self.gated, self.rules = gated, gated.rules
         self.rotates = f"blocks.{layer}.attn.hook_rot_q" in network.hook_dict
         self.factors = "factor" in network.pos_embed.acts()
@@ -314,24 +281,22 @@ class _Attention:
         self.scaled = config.train_ctx if config.score_scaling == "log" else None
         self.bias: Tensor | None = None
         # By the first query of a block: what the heads give, by the rules. None once that is joined: blocks are then
-        # repeated for the gradient, and what was kept of them would keep them all.
+        # repeated for the gradient, and a reference to any of them would hold them all in memory.
         self.moved: dict[int, Tensor] | None = None
 
     def hooks(self) -> dict[str, Callable[..., Any]]:
         watched: dict[str, Callable[..., Any]] = {"hook_pos_score": self.gate_bias}
         if self.rotates or self.rules:
-            watched |= {"hook_q": self.begin, "hook_k": self._keep("k")}
+            watched |= {f"hook_{name}": partial(self.keep, name) for name in "qkv"}
         if self.rotates or self.rules or self.factors:
             watched["hook_attn_scores"] = self.gate_rotation
         if self.factors or self.rules:
             watched["hook_pattern"] = self.gate_factor
-        return watched | ({"hook_v": self._keep("v"), "hook_z": self.joined} if self.rules else {})
+        return watched | ({"hook_z": self.joined} if self.rules else {})
 
-    def _keep(self, name: str) -> Callable[[Tensor], None]:
-        return lambda value: setattr(self, name, value)
-
-    def begin(self, q: Tensor) -> None:
-        self.q, self.moved = q, {}
+    def keep(self, name: str, value: Tensor) -> None:
+        self.qkv[name] = value
+        self.moved = {}
 
     def over_keys(self, values: Tensor) -> Tensor:
         """Values [row, head, query, key] times the gate of each key's position."""
@@ -342,7 +307,8 @@ class _Attention:
         """Of the queries of the block."""
         if self.scaled is None:
             return 1.0
-        return log_temperature(self.q.shape[1], self.scaled, self.q.device)[self.block, None]
+        q = self.qkv["q"]
+        return log_temperature(q.shape[1], self.scaled, q.device)[self.block, None]
 
     def gate_bias(self, bias: Tensor) -> Tensor:
         self.bias = bias.detach()
@@ -358,7 +324,7 @@ class _Attention:
         self.block = slice(first_query(scores), scores.shape[-1])
         self.later = scores.isneginf()
         if self.rotates:
-            content = self.content(self.q, self.k)
+            content = self.content(self.qkv["q"], self.qkv["k"])
             turned = torch.where(self.later, 0, scores) - content
             self.turned = turned.detach()
             scores = (content + self.over_keys(turned)).masked_fill(self.later, -math.inf)
@@ -384,8 +350,8 @@ class _Attention:
         return whole
 
     def mixed(self, weights: Tensor) -> Tensor:
-        """What the heads give in a block, half of it owed to values and half to the scores behind their weights."""
-        q, k = self.q, self.k
+        """What the heads give in a block, half of it attributed to values and half to the scores of their weights."""
+        q, k = self.qkv["q"], self.qkv["k"]
         parts = [(self.content(q, k.detach()) + self.content(q.detach(), k)) / 2]
         if self.rotates:
             parts.append(self.over_keys(self.turned))
@@ -394,19 +360,17 @@ class _Attention:
             self.bias = None
         if self.factors:
             parts.append(self.over_keys(self.factor.abs().clamp(min=TINY).log().detach()))
-        above = [self.above_mean(part) for part in parts]
+        seen = (~self.later).sum(-1, keepdim=True)
+        above = []  # each part less its mean over the keys that a query sees
+        for part in parts:
+            part = torch.where(self.later, 0, part)
+            above.append(torch.where(self.later, 0, part - part.sum(-1, keepdim=True) / seen))
         size = torch.stack([part.detach().abs() for part in above]).sum(0)
         half = torch.where(size > TINY, 0.5, 0.0)
         owed = sum(part.detach().sign() * part for part in above) / size.clamp(min=TINY)  # 1, where there is a size
-        values = self.v[:, : self.block.stop].transpose(1, 2)
+        values = self.qkv["v"][:, : self.block.stop].transpose(1, 2)
         moved: Tensor = (weights * (1 - half)) @ values + (weights * half * owed) @ values.detach()
         return moved  # [row, head, query, d_head]
-
-    def above_mean(self, part: Tensor) -> Tensor:
-        """A part of the scores less its mean over the keys that a query sees. [row, head, query, key]"""
-        part = torch.where(self.later, 0, part)
-        seen = (~self.later).sum(-1, keepdim=True)
-        return torch.where(self.later, 0, part - part.sum(-1, keepdim=True) / seen)
 
 
 # -- how good is an attribution? -----------------------------------------------------------------------------------
@@ -424,7 +388,7 @@ def judge_relevance(
     rows: int = ROWS,
     generator: torch.Generator | None = None,
 ) -> pd.DataFrame:
-    """Judge methods of attribution on a model's own answers, one random step of each instance, by three tests.
+    """Judge methods of attribution on a model's answers, one random step of each instance, by three tests.
 
     - *Conservation*: how far the parts are from the answer, relative to it. 0 is exact.
     - *Deletion*: tokens are replaced by those of another instance, the most relevant first; the area under the
@@ -435,15 +399,15 @@ def judge_relevance(
     Arguments:
         model: a HookedModel.
         task: the task; the model's own if None.
-        scales: the scales n of the instances.
+        scales: the input sizes n of the instances.
         methods: among lrp, gradient, integrated and rollout.
-        rows: instances of each scale.
+        rows: instances of each input size.
         generator: of instances, steps and random orders; seed 0 if None.
 
-    Result: a row for each scale and method: conservation, deletion, deletion_random, sources, position_sources (NaN
-    where the method does not tell), sources_random.
+    Result: a row for each n and method: conservation, deletion, deletion_random, sources, position_sources (NaN where
+    the method does not tell), sources_random.
 
-    Errors: UserError for a method or scale that does not exist, with the nearest.
+    Errors: UserError for a method or input size that does not exist, with the nearest.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
     >>> judge_relevance(copy_by_hand("lbpe"), scales=[5], methods=["lrp"], rows=8).round(2)["sources"].tolist()
@@ -453,65 +417,60 @@ def judge_relevance(
         if method not in METHODS:
             raise unknown("method", method, METHODS)
     task, subject = task_of(model, task), network_of(model)
-    generator, found = generator or torch.Generator().manual_seed(0), []
+    generator, table = generator or torch.Generator().manual_seed(0), []
     for scale in checked_scales(model, task, scales):
         batch = task.sample(scale, rows, generator)
         roles = roles_in(task, scale, batch.tokens)
         step = torch.randint(len(roles.query), (rows,), generator=generator)
-        case = _Case(subject, batch, scale, roles, step, generator)
+        case = _Case(subject, batch, scale, roles, step)
         chance = case.area(torch.rand(batch.tokens.shape, generator=generator))
         for method in methods:
-            said = relevance(model, batch.tokens, case.query, method=method, scale=scale)
-            positions = said.positions if said.positions is not None and bool(said.positions.any()) else None
-            found.append(
+            result = relevance(model, batch.tokens, case.query, method=method, scale=scale)
+            positions = result.positions if result.positions is not None and bool(result.positions.any()) else None
+            table.append(
                 {
                     "scale": scale,
                     "method": method,
-                    "conservation": said.conservation,
-                    "deletion": case.area(said.tokens.cpu()),
+                    "conservation": result.conservation,
+                    "deletion": case.area(result.tokens.cpu()),
                     "deletion_random": chance,
-                    "sources": case.sources_among(said.tokens.cpu()),
+                    "sources": case.sources_among(result.tokens.cpu()),
                     "position_sources": float("nan") if positions is None else case.sources_among(positions.cpu()),
-                    "sources_random": case.sources_by_chance(),
+                    "sources_random": float((case.read.sum(1) / case.seen.sum(1)).mean()),
                 }
             )
-    return pd.DataFrame(found)
+    return pd.DataFrame(table)
 
 
 class _Case:
-    """Instances with one step each, and what is to be explained there: the model's own answer."""
+    """Instances with one step each, and what is to be explained there: the model's answer."""
 
-    def __init__(
-        self, subject: Network, batch: Batch, scale: int, roles: StepRoles, step: Tensor, generator: torch.Generator
-    ) -> None:
+    def __init__(self, subject: Network, batch: Batch, scale: int, roles: StepRoles, step: Tensor) -> None:
         self.subject, self.tokens, self.scale = subject, batch.tokens, scale
         self.query, self.rows = roles.query[step], torch.arange(len(step))
         of_row = self.rows if len(roles.key) > 1 else torch.zeros_like(self.rows)
-        self.read = torch.zeros(self.tokens.shape, dtype=torch.bool)
+        self.read = torch.zeros(self.tokens.shape, dtype=torch.bool)  # the sources of each row's step
         for key, role in zip(roles.key[of_row, step].T, roles.role[of_row, step].T):
             self.read[self.rows[role >= 0], key[role >= 0]] = True
         self.seen = torch.arange(self.tokens.shape[1]) <= self.query[:, None]
-        self.other = self.tokens.roll(1, 0)
         self.answer = self._logits(self.tokens).argmax(-1)
 
     def _logits(self, tokens: Tensor) -> Tensor:
-        logits = self.subject.logits(tokens.to(self.subject.device), self.scale)
-        return logits[self.rows, self.query].cpu()
+        return self.subject.logits(tokens.to(self.subject.device), self.scale)[self.rows, self.query].cpu()
 
-    def area(self, said: Tensor) -> float:
-        """The mean probability of the answer while the tokens said to matter most are replaced, one by one."""
-        order = said.masked_fill(~self.seen, -torch.inf).argsort(1, descending=True)
-        tokens, found = self.tokens.clone(), []
-        for place in order[:, : min(DELETED, order.shape[1])].T:
-            tokens[self.rows, place] = self.other[self.rows, place]
-            found.append(self._logits(tokens).softmax(-1)[self.rows, self.answer].mean())
-        return float(torch.stack(found).mean())
+    def _order(self, relevance: Tensor) -> Tensor:
+        """The positions that the query sees, the most relevant first, then all others. [row, pos]"""
+        return relevance.masked_fill(~self.seen, -torch.inf).argsort(1, descending=True)
 
-    def sources_among(self, said: Tensor) -> float:
+    def area(self, relevance: Tensor) -> float:
+        """The mean probability of the answer while the most relevant tokens are replaced, one by one."""
+        tokens, other, probabilities = self.tokens.clone(), self.tokens.roll(1, 0), []
+        for place in self._order(relevance)[:, :DELETED].T:
+            tokens[self.rows, place] = other[self.rows, place]
+            probabilities.append(self._logits(tokens).softmax(-1)[self.rows, self.answer].mean())
+        return float(torch.stack(probabilities).mean())
+
+    def sources_among(self, relevance: Tensor) -> float:
         """The share of sources among as many of the most relevant tokens."""
-        rank = said.masked_fill(~self.seen, -torch.inf).argsort(1, descending=True).argsort(1)
-        hits = ((rank < self.read.sum(1, keepdim=True)) & self.read).sum(1)
-        return float((hits / self.read.sum(1)).mean())
-
-    def sources_by_chance(self) -> float:
-        return float((self.read.sum(1) / self.seen.sum(1)).mean())
+        rank, number = self._order(relevance).argsort(1), self.read.sum(1, keepdim=True)
+        return float((((rank < number) & self.read).sum(1, keepdim=True) / number).mean())

@@ -145,7 +145,6 @@ def residual_shares(
     ([['blocks.0.hook_resid_pre', 5], ['blocks.0.hook_resid_pre', 10]], True)
     """
     wanted = sorted(checked_scales(model, task, scales))
-    known = train_max if train_max is not None else wanted[0]
     subject = network_of(model)
     layers = subject.layers(None)
     hooks = [*(f"blocks.{layer}.hook_resid_pre" for layer in layers), f"blocks.{layers[-1]}.hook_resid_post"]
@@ -155,14 +154,13 @@ def residual_shares(
         seen = subject.activations(instances.tokens.to(subject.device), n, hooks)
         return {hook: split(seen[hook], instances.tokens) for hook in hooks}
 
-    trained = parts_at(checked_scales(model, task, [known])[0])
+    trained = parts_at(checked_scales(model, task, [wanted[0] if train_max is None else train_max])[0])
     rows_of_hooks: list[dict[str, Any]] = []
     for n in wanted:
         parts = parts_at(n)
         for hook in hooks:
-            compared = dict.fromkeys(CONTINUATION, float("nan"))
-            if trained[hook].has_position:
-                compared = continuation(trained[hook], parts[hook])
+            known = trained[hook].has_position
+            compared = continuation(trained[hook], parts[hook]) if known else dict.fromkeys(CONTINUATION, float("nan"))
             rows_of_hooks.append({"hook": hook, "scale": n, **parts[hook].shares, **compared})
     rows_of_hooks.sort(key=lambda row: hooks.index(row["hook"]))
     return pd.DataFrame(rows_of_hooks)
@@ -182,20 +180,18 @@ def continuation(trained: ResidualParts, longer: ResidualParts) -> dict[str, flo
     basis = directions[: int((held < KEPT).sum()) + 1]
     size, before = (float(part.position.square().sum(-1).mean()) for part in (longer, trained))
     inside = float((longer.position @ basis.T).square().sum(-1).mean())
+
+    def cosine(same: Tensor) -> float:
+        """The mean cosine of the position vectors of the same places [place, place], each less the mean of these."""
+        a, b = trained.position[same.any(1)], longer.position[same.any(0)]
+        if len(a) < 2:
+            return float("nan")
+        return float(torch.nn.functional.cosine_similarity(a - a.mean(0), b - b.mean(0), dim=-1).mean())
+
+    one, other = trained.places, longer.places
     return {
         "in_span": inside / size if size else float("nan"),
         "size": size / before if before else float("nan"),
-        "same_index": _alike(trained, longer, trained.places, longer.places),
-        "same_from_end": _alike(
-            trained, longer, trained.places - trained.places[-1], longer.places - longer.places[-1]
-        ),
+        "same_index": cosine(one[:, None] == other),
+        "same_from_end": cosine((one - one[-1])[:, None] == other - other[-1]),
     }
-
-
-def _alike(one: ResidualParts, other: ResidualParts, its: Tensor, others: Tensor) -> float:
-    """The mean cosine of the position vectors that have the same number, each counted from the mean of these."""
-    same = its[:, None] == others  # [place, place]
-    a, b = one.position[same.any(1)], other.position[same.any(0)]
-    if len(a) < 2:
-        return float("nan")
-    return float(torch.nn.functional.cosine_similarity(a - a.mean(0), b - b.mean(0), dim=-1).mean())

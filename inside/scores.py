@@ -16,7 +16,6 @@ What a scheme adds to scores is a part of its own, bias. A factor that acts afte
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -29,15 +28,6 @@ from lengthlens.probes.network import AnyModel, hook_named, network_of
 from lengthlens.tasks import Task
 
 CONTENT, BIAS, UNTURNED = "content", "bias", "not turned"
-
-
-@dataclass(frozen=True)
-class DotPart:
-    """A part of q·k: the products of these queries and keys, already turned. [row, pos, head, d_head] each"""
-
-    name: str
-    q: Tensor
-    k: Tensor
 
 
 def score_parts(model: AnyModel, tokens: Tensor | str, scale: int | None = None, layer: int = 0) -> dict[str, Tensor]:
@@ -94,7 +84,7 @@ def score_shares(
 
 
 def _shares(model: AnyModel, instances: Instances, layer: int) -> dict[str, Tensor]:
-    """The share of each part, by head, gathered block by block. [head]"""
+    """The share of each part, by head, summed block by block. [head]"""
     queries = instances.queries
     sums: dict[str, Tensor] = {}
     variance = torch.zeros((), dtype=torch.double)
@@ -104,19 +94,19 @@ def _shares(model: AnyModel, instances: Instances, layer: int) -> dict[str, Tens
         start, keys = first_query(scores), scores.shape[-1]
         at = queries[(queries >= start) & (queries < keys)]
         seen = torch.arange(keys) <= at[:, None]
-        whole = _centred(scores, at - start, seen)
+
+        def centred(block: Tensor) -> Tensor:
+            """The answer's queries of a block, less their mean over the keys that they see, and 0 elsewhere."""
+            part = torch.where(seen, block[:, :, (at - start).to(block.device)].cpu().double(), 0)
+            return torch.where(seen, part - part.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True), 0)
+
+        whole = centred(scores)
         variance = variance + whole.square().sum((0, 2, 3))
         for name, part in parts.items():
-            sums[name] = sums.get(name, torch.zeros(())) + (_centred(part, at - start, seen) * whole).sum((0, 2, 3))
+            sums[name] = sums.get(name, torch.zeros(())) + (centred(part) * whole).sum((0, 2, 3))
 
     _watch_parts(model, instances.tokens, instances.scale, layer, gather, blocked=True)
     return {name: total / torch.where(variance > 0, variance, torch.nan) for name, total in sums.items()}
-
-
-def _centred(block: Tensor, queries: Tensor, seen: Tensor) -> Tensor:
-    """Some queries of a block, with their mean over the keys that they see taken off, and 0 elsewhere."""
-    part = torch.where(seen, block[:, :, queries.to(block.device)].cpu().double(), 0)
-    return torch.where(seen, part - part.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True), 0)
 
 
 def _watch_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int, tell: Any, blocked: bool) -> None:
@@ -130,10 +120,9 @@ def _watch_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int, tell: 
     def score(block: Tensor) -> None:
         start, stop = first_query(block), block.shape[-1]
         parts = {
-            part.name: part.q[:, start:stop].transpose(1, 2) @ part.k[:, :stop].permute(0, 2, 3, 1)
-            / network.cfg.attn_scale
-            for part in dots
-        }  # fmt: skip
+            name: q[:, start:stop].transpose(1, 2) @ k[:, :stop].permute(0, 2, 3, 1) / network.cfg.attn_scale
+            for name, (q, k) in dots.items()
+        }
         if bias:
             parts[BIAS] = bias.pop()
         if temperature is not None:
@@ -149,26 +138,24 @@ def _watch_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int, tell: 
 # -- what q·k splits into --------------------------------------------------------------------------------------------
 
 
-def dot_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int) -> list[DotPart]:
-    """Queries and keys of a layer, in parts whose products add up to q·k."""
+def dot_parts(model: AnyModel, tokens: Tensor, scale: int, layer: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Queries and keys of a layer, turned, in parts whose products add up to q·k. [row, pos, head, d_head] each"""
     q, k = _queries_and_keys(model, tokens, scale, layer, [])
     without = _without_position(model, tokens, scale, layer)
     if without:
         q_content, k_content = _queries_and_keys(model, tokens, scale, layer, without)
         queries = {"content": q_content, "position": q - q_content}
         keys = {"content": k_content, "position": k - k_content}
-        return [DotPart(f"{a}–{b}", queries[a], keys[b]) for a in queries for b in keys]
+        return {f"{a}–{b}": (queries[a], keys[b]) for a in queries for b in keys}
     scheme = scheme_of(network_of(model).model)
     pairs = scheme.rotary_pairs(tokens.shape[1]) if scheme is not None else None
     if pairs is None:
-        return [DotPart(CONTENT, q, k)]
-    parts = [
-        DotPart(f"pair {number}, wavelength {2 * math.pi / pair.frequency:.4g}", q[..., pair.dims], k[..., pair.dims])
-        for number, pair in enumerate(pairs)
-    ]
+        return {CONTENT: (q, k)}
+    dims = {f"pair {k}, wavelength {2 * math.pi / each.frequency:.4g}": list(each.dims) for k, each in enumerate(pairs)}
     turned = {dim for pair in pairs for dim in pair.dims}
-    rest = [dim for dim in range(q.shape[-1]) if dim not in turned]
-    return [*parts, DotPart(UNTURNED, q[..., rest], k[..., rest])] if rest else parts
+    if rest := [dim for dim in range(q.shape[-1]) if dim not in turned]:
+        dims[UNTURNED] = rest
+    return {name: (q[..., some], k[..., some]) for name, some in dims.items()}
 
 
 def _queries_and_keys(
@@ -178,14 +165,13 @@ def _queries_and_keys(
     hooks = network_of(model).model.hook_dict  # type: ignore[attr-defined]
     turned = f"blocks.{layer}.attn.hook_rot_q" in hooks
     names = [f"blocks.{layer}.attn.hook_{'rot_' if turned else ''}{x}" for x in "qk"]
-    seen = _seen(model, tokens, scale, names, changes)
-    q, k = (seen[name] for name in names)
+    q, k = _activations(model, tokens, scale, names, changes)
     return q, k.repeat_interleave(q.shape[2] // k.shape[2], 2)  # where several heads share keys
 
 
-def _seen(
-    model: AnyModel, tokens: Tensor, scale: int, names: Sequence[str], changes: Sequence[Any]
-) -> dict[str, Tensor]:
+def _activations(
+    model: AnyModel, tokens: Tensor, scale: int, names: Sequence[str], changes: Sequence[Any] = ()
+) -> list[Tensor]:
     """What hook points see, with some activations changed on the way."""
     seen: dict[str, Tensor] = {}
     watchers: list[Any] = [*changes]
@@ -193,7 +179,7 @@ def _seen(
         hook_named(model, name)
         watchers.append((name, lambda value, name=name: seen.update({name: value.detach().clone()})))
     watch(model, tokens, scale, watchers)
-    return seen
+    return [seen[name] for name in names]
 
 
 def _without_position(model: AnyModel, tokens: Tensor, scale: int, layer: int) -> list[Any]:
@@ -204,16 +190,14 @@ def _without_position(model: AnyModel, tokens: Tensor, scale: int, layer: int) -
     network: Any = network_of(model).model
     hooks, before, norm = network.hook_dict, f"blocks.{layer}.hook_resid_pre", f"blocks.{layer}.ln1.hook_normalized"
     if "hook_qk_embed" in hooks:  # added after the norm, in every layer
-        resid = _seen(model, tokens, scale, [before], [])[before]
+        (resid,) = _activations(model, tokens, scale, [before])
         return [("hook_qk_embed", torch.zeros_like), (before, lambda _: resid)]
     if "hook_pos_embed" not in hooks:
         return []
     if norm not in hooks:
-        position = _seen(model, tokens, scale, ["hook_pos_embed"], [])["hook_pos_embed"]
+        (position,) = _activations(model, tokens, scale, ["hook_pos_embed"])
         return [(before, lambda resid: resid - position)]
-    sizes = f"blocks.{layer}.ln1.hook_scale"
-    seen = _seen(model, tokens, scale, ["hook_pos_embed", sizes], [])
-    position = seen["hook_pos_embed"]
+    position, size = _activations(model, tokens, scale, ["hook_pos_embed", f"blocks.{layer}.ln1.hook_scale"])
     if str(network.cfg.normalization_type).startswith("LN"):
         position = position - position.mean(-1, keepdim=True)
-    return [(norm, lambda normalized: normalized - position / seen[sizes])]
+    return [(norm, lambda normalized: normalized - position / size)]
