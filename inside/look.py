@@ -20,7 +20,7 @@ from lengthlens.inside.heads import (
     plane_over_training,
     role_table,
 )
-from lengthlens.inside.instances import by_head_and_scale, checked_scales, known_task, roles_in, sample_instances, watch
+from lengthlens.inside.instances import by_head_and_scale, checked_scales, known_task, roles_in, sample_instances
 from lengthlens.inside.residual import residual_shares
 from lengthlens.inside.scores import score_shares
 from lengthlens.probes.network import AnyModel, label, largest_within, network_of, reachable
@@ -71,23 +71,26 @@ def look_at(
     >>> seen.words[3], seen.sources[3], seen.patterns[0, 0, 3].argmax().item(), seen.lens[-1][3][0].token
     ('=', {'token': [1]}, 1, '7')
     """
-    task = known_task(model, task)
+    task, network = known_task(model, task), network_of(model)
     tokens, scale = _instance(model, text, scale, task)
     if tokens.shape[1] > LONGEST:
         most = "" if task is None else f" (n up to {largest_within(task, LONGEST)})"
         raise UserError(f"a sequence of {tokens.shape[1]} tokens is too long to be shown: take up to {LONGEST}{most}")
-    layers = network_of(model).layers(None)
-    patterns: dict[int, Tensor] = {}
-    resid: dict[int, Tensor] = {}
+    layers = network.layers(None)
+    stream = ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in layers)]
+    patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
+    seen = network.activations(tokens.to(network.device), scale, [*stream, *patterns])
 
-    def keep(where: dict[int, Tensor], layer: int) -> Callable[[Tensor], None]:
-        return lambda value: where.update({layer: value[0].detach().float().cpu()})
+    def words(ids: Tensor) -> list[str]:
+        return [str(k) if task is None else task.vocab[k] for k in ids.tolist()]
 
-    watchers: list[Any] = [("blocks.0.hook_resid_pre", keep(resid, -1))]
-    watchers += [(f"blocks.{layer}.hook_resid_post", keep(resid, layer)) for layer in layers]
-    watchers += [(f"blocks.{layer}.attn.hook_pattern", keep(patterns, layer)) for layer in layers]
-    watch(model, tokens, scale, watchers, blocked=False)
-    lens = [_guesses(model, task, resid[layer]) for layer in (-1, *layers)]
+    def guesses(resid: Tensor) -> list[list[Guess]]:
+        """The likeliest tokens at each position if the network ended here. `resid` [1, pos, d_model]"""
+        with torch.no_grad():
+            logits = network.model.unembed(network.model.ln_final(resid))[0].float().cpu()  # type: ignore[attr-defined]
+        best = logits.softmax(-1).topk(min(GUESSES, logits.shape[-1]))
+        return [list(map(Guess, words(ids), values.tolist())) for ids, values in zip(best.indices, best.values)]
+
     sources: dict[int, dict[str, list[int]]] = {}
     if task is not None:
         roles = roles_in(task, scale, tokens)
@@ -95,9 +98,8 @@ def look_at(
             for key, number in zip(keys, numbers):
                 if number >= 0:
                     sources.setdefault(query, {}).setdefault(roles.names[number], []).append(key)
-    return SequenceView(
-        _words(task, tokens[0]), scale, torch.stack([patterns[layer] for layer in layers]), sources, lens
-    )
+    of_layers = torch.stack([seen[name][0].cpu() for name in patterns])
+    return SequenceView(words(tokens[0]), scale, of_layers, sources, [guesses(seen[name]) for name in stream])
 
 
 def _instance(model: AnyModel, text: str | None, scale: int | None, task: Task | None) -> tuple[Tensor, int]:
@@ -113,22 +115,6 @@ def _instance(model: AnyModel, text: str | None, scale: int | None, task: Task |
         raise UserError(f"the model has no task, and so no words: give ids with spaces between them, not {text!r}")
     ids = torch.tensor([[int(word) for word in text.split()]])
     return ids, ids.shape[1]
-
-
-def _words(task: Task | None, ids: Tensor) -> list[str]:
-    return [str(k) if task is None else task.vocab[k] for k in ids.tolist()]
-
-
-def _guesses(model: AnyModel, task: Task | None, resid: Tensor) -> list[list[Guess]]:
-    """The likeliest tokens at each position if the network ended here. `resid` [pos, d_model]"""
-    network: Any = network_of(model).model
-    with torch.no_grad():
-        logits = network.unembed(network.ln_final(resid[None].to(network_of(model).device)))[0].float().cpu()
-    best = logits.softmax(-1).topk(min(GUESSES, logits.shape[-1]))
-    return [
-        [Guess(*guess) for guess in zip(_words(task, ids), probabilities.tolist())]
-        for ids, probabilities in zip(best.indices, best.values)
-    ]
 
 
 TRAIN_MAX = 10  # that of runs by default
@@ -227,28 +213,19 @@ def inspect(
     tell("parts of scores and of the residual stream")
     parts = score_shares(model, task, scales), residual_shares(model, task, scales, train_max=known)
     tell("leaving out heads")
-    ablation = pd.DataFrame() if task is None else without_heads(model, task, scales)
+    without = pd.DataFrame()
+    if task is not None:
+        single = ablate(model, task, scales, rows=N_ABLATED).rename(columns={"exact_match": "without"})
+        single = single.loc[single["head"] >= 0, ["layer", "head", "scale", "whole", "without"]]
+        without = by_head_and_scale(single)
     training = pd.DataFrame()
     if checkpoints is not None:
         tell("the course of training")
         training = plane_over_training(checkpoints, task, max(2, known))
-    tables = measure_table(statistics), role_table(statistics), plane, *parts, ablation
+    tables = measure_table(statistics), role_table(statistics), plane, *parts, without
     return Inspection(train_max, scales, statistics, head_relations(statistics), *tables, sequence, training)
 
 
 def largest_in_range(scales: Sequence[int], train_max: int) -> int:
     """The largest of these input sizes that is in the training range; the smallest if none is."""
     return max([n for n in scales if n <= train_max], default=scales[0])
-
-
-def without_heads(model: AnyModel, task: Task, scales: Sequence[int], samples: int = N_ABLATED) -> pd.DataFrame:
-    """Exact match as it is, and without each head: its output replaced by its mean at the same position (`ablate`).
-
-    >>> from lengthlens.models.by_hand import copy_by_hand
-    >>> from lengthlens.tasks import TASKS
-    >>> without_heads(copy_by_hand(), TASKS["copy"], [6])[["whole", "without"]].values.tolist()
-    [[1.0, 0.0]]
-    """
-    table = ablate(model, task, scales, rows=samples)
-    alone = table[table["head"] >= 0].rename(columns={"exact_match": "without"})
-    return by_head_and_scale(alone[["layer", "head", "scale", "whole", "without"]])
