@@ -7,13 +7,14 @@ machines. Reading executes nothing, and takes in nothing that is not what was wr
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import pandas as pd
 
-from lengthlens.analyses.table import read_study
+from lengthlens.analyses.table import read_study, write_study
+from lengthlens.analyses.tables import Table
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, plain_name, read_whole, sha256, write_whole
 from lengthlens.models.saved import CONFIG, WEIGHTS, download, is_local, render, upload
@@ -24,19 +25,8 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.importing import SOURCE
 from lengthlens.runs.run import EVALUATION, METRICS, MODEL, OF_STEP, STATUS, VERSIONS, Run, best_rows, step_file
 from lengthlens.runs.store import RunStore
-from lengthlens.values import (
-    list_of,
-    map_of,
-    one_of,
-    optional,
-    parse_json,
-    read_whole_number,
-    real,
-    record,
-    text,
-    truth,
-    whole,
-)
+from lengthlens.values import list_of, map_of, one_of, optional, parse_json, real, record, text, truth, whole
+from lengthlens.values import read_whole_number as whole_number
 
 FORMAT, VERSION = "lengthlens export", 1
 LISTING, CARD, STUDY, CERTIFICATE = "lengthlens.json", "README.md", "study.parquet", "certificate.json"
@@ -48,21 +38,12 @@ LISTING_RULE = record(
     {"format": one_of(FORMAT), "version": whole(1), "kind": one_of("run", "study", "certificate"), "name": text()},
     {"files": map_of(text())},
 )
-
-
-EARLIER = "conditional"  # a kind of certificate that networks were found to break
 CERTIFICATE_RULE = record(
     "certificate",
-    {"length": whole(), "kind": one_of("proven", "tested", "none", EARLIER), "limit": truth(), "reason": text()}
+    {"length": whole(), "kind": one_of("proven", "tested", "none"), "limit": truth(), "reason": text()}
     | {"worst": map_of(real()), "leak": map_of(list_of(list_of(real()))), "weakest_step": text()},
-    {
-        "assumes": text(),
-        "unproven": text(),
-        "settled": optional(whole()),
-        "error_bound": optional(real()),
-        "run": text(),
-    }
-    | {"tried": map_of(whole()), "failed": map_of(whole()), "margin": optional(real()), "weakest_head": text()},
+    {"assumes": text(), "unproven": text(), "settled": optional(whole()), "error_bound": optional(real())}
+    | {"tried": map_of(whole()), "failed": map_of(whole()), "run": text()},
 )
 
 
@@ -186,40 +167,35 @@ def of_run(run: Run, certificate: Certificate | None = None) -> Export:
     status = run.status()
     if not status.has_model:
         raise UserError(f"run '{run.id}' has no model to hand on: it is {status.status}")
-    weights, config = run.read(MODEL), run.model().config
-    kept = map(step_file, run.checkpoints)
-    found = {f"{PREFIX}{name}": run.read(name) for name in (*OF_RUN, *kept) if run.has(name)}
-    found |= {WEIGHTS: weights, CONFIG: render(config, weights).encode()}
-    if certificate is not None:
-        found[CERTIFICATE] = json.dumps({"run": run.id, **certificate.to_dict()}, indent=1).encode()
-    return Export("run" if certificate is None else "certificate", run.id, found, run_card(run, certificate))
+    weights = run.read(MODEL)
+    names = [*OF_RUN, *map(step_file, run.checkpoints)]
+    files = {f"{PREFIX}{name}": run.read(name) for name in names if run.has(name)}
+    files |= {WEIGHTS: weights, CONFIG: render(run.model().config, weights).encode()}
+    if certificate is None:
+        return Export("run", run.id, files, run_card(run))
+    files[CERTIFICATE] = json.dumps({"run": run.id, **certificate.to_dict()}, indent=1).encode()
+    return Export("certificate", run.id, files, run_card(run, certificate))
 
 
 def read_certificate(data: bytes, what: str) -> Certificate:
-    """A certificate from the JSON that `lengthlens certify --json` prints; one of an earlier kind claims nothing."""
-    found = parse_json(data, what, CERTIFICATE_RULE)
+    """A certificate from the JSON that `lengthlens certify --json` prints."""
+    values = parse_json(data, what, CERTIFICATE_RULE)
     for key in ("worst", "leak", "tried", "failed"):
-        by_length = found.get(key, {}).items()
-        found[key] = {read_whole_number(n, f"a length under {key} of {what}"): value for n, value in by_length}
-    if found["kind"] == EARLIER:
-        reason = f"it was {EARLIER} up to n = {found['length']}, which is no longer claimed: make it again"
-        return Certificate(length=0, kind="none", limit=False, reason=reason)
-    return Certificate(
-        **{name: value for name, value in found.items() if name not in ("run", "margin", "weakest_head")}
-    )
+        by_length = values.get(key, {}).items()
+        values[key] = {whole_number(n, f"a length under {key} of {what}"): value for n, value in by_length}
+    return Certificate(**{name: value for name, value in values.items() if name != "run"})
 
 
 def _take_run(name: str, data: Mapping[str, bytes], store: RunStore, source: str) -> Run:
     """The run in the store, written there once it has proven sound in a place of its own."""
-    own = {file.removeprefix(PREFIX): content for file, content in data.items() if file.startswith(PREFIX)}
-    extra = {CERTIFICATE: data[CERTIFICATE]} if CERTIFICATE in data else {}
+    files = {file.removeprefix(PREFIX): content for file, content in data.items() if file.startswith(PREFIX)}
     for needed in (PREFIX + CONFIG, PREFIX + STATUS, WEIGHTS):
         if needed not in data:
             raise UserError(f"'{source}' is no run: it lists no {needed}")
-    for file in own:
+    for file in files:
         if file not in OF_RUN and not OF_STEP.fullmatch(file):
             raise unknown("file of a run", file, OF_RUN)
-    config = RunConfig.from_json(own[CONFIG].decode("utf-8", "replace"))
+    config = RunConfig.from_json(files[CONFIG].decode("utf-8", "replace"))
     if config.id != plain_name(name):
         raise UserError(f"'{source}' is said to be run '{name}', and its config is that of run '{config.id}'")
     run = store.run(config)
@@ -227,14 +203,16 @@ def _take_run(name: str, data: Mapping[str, bytes], store: RunStore, source: str
         if run.read(MODEL) != data[WEIGHTS]:
             raise UserError(f"the store has another run '{run.id}', with other weights: use another store")
         return run
-    files = {MODEL: data[WEIGHTS], **extra, **own}
-    files[STATUS] = files.pop(STATUS)  # last: once it says that the run is finished, all else is there
+    whole_run = {MODEL: data[WEIGHTS], **files}
+    if CERTIFICATE in data:
+        whole_run[CERTIFICATE] = data[CERTIFICATE]
+    whole_run[STATUS] = whole_run.pop(STATUS)  # last: once it says that the run is finished, all else is there
     with tempfile.TemporaryDirectory() as place:
-        trial = _write_run(Run(Path(place) / config.id), files)
+        trial = _write_run(Run(Path(place) / config.id), whole_run)
         trial.verified()
         trial.model()
         stored(trial)
-    return _write_run(store.create(config), files)
+    return _write_run(store.create(config), whole_run)
 
 
 def _write_run(run: Run, files: Mapping[str, bytes]) -> Run:
@@ -250,14 +228,11 @@ def _write_run(run: Run, files: Mapping[str, bytes]) -> Run:
 def of_study(path: Path) -> Export:
     """A study as it is on disk, byte for byte; one in csv as parquet."""
     table, about = read_study(path)
+    data = read_whole(path)
     if path.suffix == ".csv":
-        from lengthlens.analyses.table import write_study
-
         with tempfile.TemporaryDirectory() as place:
             write_study(table, about, Path(place) / STUDY)
             data = (Path(place) / STUDY).read_bytes()
-    else:
-        data = read_whole(path)
     return Export("study", path.stem, {STUDY: data}, study_card(path.stem, table, about))
 
 
@@ -274,42 +249,40 @@ def _take_study(folder: Path, name: str, data: Mapping[str, bytes], into: str | 
 # -- cards -----------------------------------------------------------------------------------------------------------
 
 
-def front(tags: list[str]) -> str:
-    """What the Hub reads of a card."""
-    return "\n".join(["---", "library_name: lengthlens", "tags:", *(f"- {tag}" for tag in tags), "---", ""])
-
-
-def table_lines(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines: list[Sequence[object]] = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in lines)
+def card(title: str, tags: Sequence[str], *parts: str) -> str:
+    """A README.md with the lines above it that the Hub reads."""
+    above = ["---", "library_name: lengthlens", "tags:", "- lengthlens", *(f"- {tag}" for tag in tags), "---", ""]
+    return "\n".join([*above, "\n\n".join([f"# {title}", *parts])]) + "\n"
 
 
 def run_card(run: Run, certificate: Certificate | None = None) -> str:
     config, status = run.config, run.status()
-    scores = [
-        [row["length"], row["samples"], f"{row['exact_match']:.4f}", f"{row['token_accuracy']:.4f}"]
-        for row in best_rows(run.evaluation())
-        if row.get("exact_match") is not None
-    ]
+    scores = [row for row in best_rows(run.evaluation()) if row.get("exact_match") is not None]
     about = [f"A small Transformer for the task `{config.task}` with the position embedding `{config.spec.label}`,"]
-    about += [f"trained on inputs of scale n ≤ {config.train_max}, as a run of lengthlens: {status.status}."]
+    about += [f"trained on input sizes n ≤ {config.train_max}, as a run of lengthlens: {status.status}."]
     if config.imported:
         source = f"the {config.imported.get('kind')} model `{config.imported.get('name')}`"
         about += [f"It was imported from {source}, which was trained elsewhere."]
     if config.plugins:
         names = ", ".join(f"`{origin['name']}`" for origin in config.plugins.values())
         about += [f"{names} is defined outside of lengthlens: to read the run back, load the plug-in that has it."]
-    parts = [f"# {run.id}", " ".join(about)]
+    parts = [" ".join(about)]
     if certificate is not None:
         parts.append(f"**Certificate**: {certificate_words(certificate)}")
     if scores:
-        head = ["n", "instances", "exact match", "token accuracy"]
-        parts += ["Exact match is the share of instances whose whole answer is right.", table_lines(head, scores)]
-    recipe = [[f"`{name}`", f"`{json.dumps(value)}`"] for name, value in config.to_dict().items() if name != "imported"]
+        columns = {"length": "n", "samples": "instances", "exact_match": "exact match"}
+        columns |= {"token_accuracy": "token accuracy"}
+        caption = "Exact match is the share of instances whose whole answer is right."
+        parts.append(Table(caption, scores, columns).markdown())
+    recipe = [
+        {"field": f"`{name}`", "value": f"`{json.dumps(value)}`"}
+        for name, value in config.to_dict().items()
+        if name != "imported"
+    ]
     parts += ["## Read it back", f"```bash\nlengthlens import DIR --store runs\nlengthlens runs show {run.id}\n```"]
     parts += ['```python\nimport lengthlens as ll\n\nmodel = ll.load("DIR")  # hooks and names of TransformerLens\n```']
-    parts += ["## Configuration", table_lines(["field", "value"], recipe)]
-    return front(["lengthlens", "length-generalization", "position-embedding"]) + "\n" + "\n\n".join(parts) + "\n"
+    parts += [Table("## Configuration", recipe, {"field": "field", "value": "value"}).markdown()]
+    return card(run.id, ["length-generalization", "position-embedding"], *parts)
 
 
 def certificate_words(certificate: Certificate) -> str:
@@ -321,13 +294,13 @@ def certificate_words(certificate: Certificate) -> str:
 
 
 def study_card(name: str, table: pd.DataFrame, about: Mapping[str, Any]) -> str:
-    runs = table.loc[table["run"] != "", "run"].nunique()
-    lists = {"tasks": table["task"], "schemes": table["scheme"], "measures": table["measure"]}
-    rows: list[list[object]] = [["runs", runs], ["rows", len(table)]]
-    rows += [[key, ", ".join(f"`{each}`" for each in sorted(set(column) - {""}))] for key, column in lists.items()]
-    rows += [[key, about[key]] for key in ("made", "command", "machine") if about.get(key)]
-    rows += [[f"version of {library}", version] for library, version in about.get("versions", {}).items()]
+    facts: dict[str, object] = {"runs": table.loc[table["run"] != "", "run"].nunique(), "rows": len(table)}
+    for plural, column in (("tasks", "task"), ("schemes", "scheme"), ("measures", "measure")):
+        facts[plural] = ", ".join(f"`{each}`" for each in sorted(set(table[column]) - {""}))
+    facts |= {key: about[key] for key in ("made", "command", "machine") if about.get(key)}
+    facts |= {f"version of {library}": version for library, version in about.get("versions", {}).items()}
     words = "One tidy table of lengthlens, a row for each measurement on a run, with the configuration of every run."
+    rows = [{"what": what, "value": value} for what, value in facts.items()]
     back = "```bash\nlengthlens import DIR --out study.parquet\nlengthlens figures --table study.parquet\n```"
-    parts = [f"# {name}", words, table_lines(["what", "value"], rows), "## Read it back", back]
-    return front(["lengthlens", "length-generalization"]) + "\n" + "\n\n".join(parts) + "\n"
+    shown = Table(words, rows, {"what": "what", "value": "value"}).markdown()
+    return card(name, ["length-generalization"], shown, "## Read it back", back)

@@ -64,7 +64,7 @@ def test_a_run_is_the_same_elsewhere(run: Any, tmp_path: Path) -> None:
 def test_the_card_says_what_it_is(run: Any, tmp_path: Path) -> None:
     card = (ll.export(run, tmp_path / "shared") / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: lengthlens\n") and f"# {run.id}" in card
-    assert "task `copy` with the position embedding `ideal`" in card and "| 2 | 10 | 0.5000 | 0.7500 |" in card
+    assert "task `copy` with the position embedding `ideal`" in card and "| 2 | 10 | 0.500 | 0.750 |" in card
     assert "n ≤ 2" in card and "| `steps` | `4000` |" in card
 
 
@@ -95,13 +95,6 @@ def test_a_certificate_comes_with_its_run(run: Any, tmp_path: Path) -> None:
     for name, value in {"length": "1", "kind": "sure", "limit": 1, "worst": {"x": 1.0}, "leak": {"10": 3}}.items():
         with pytest.raises(UserError, match=name):
             read_certificate(json.dumps({**said, name: value}).encode(), "'a file'")
-    gone = {"margin": 4.8, "weakest_head": "layer 1 head 3", "assumes": "the worst leak was searched for"}
-    earlier = read_certificate(json.dumps({**said, **gone, "kind": "conditional"}).encode(), "'a file'")
-    assert (earlier.kind, earlier.length) == (
-        "none",
-        0,
-    ) and "up to n = 100, which is no longer claimed" in earlier.reason
-    assert read_certificate(json.dumps({**said, **gone}).encode(), "'a file'").length == 100
     tested = ll.certify(run, max_length=4)
     assert tested.kind != "proven" and tested.tried
     assert read_certificate(json.dumps(tested.to_dict()).encode(), "'a file'") == tested
