@@ -256,9 +256,9 @@ def surgery_command(
     out: Path | None, width: float | None,
 ) -> None:  # fmt: skip
     """Give RUN the ideal relation, and see whether that heals it on long inputs; with --all, a study of all runs."""
+    from lengthlens.analyses.findings import draw
     from lengthlens.probes.surgery import SurgeryProbe, healing
     from lengthlens.studies.build import surgery_study
-    from lengthlens.analyses.findings import draw
 
     if (run is not None) + every + (table is not None) != 1:
         raise UserError("name a RUN, or say --all, or --table with a table that was made before")

@@ -402,7 +402,7 @@ def take_back(folder: Path, store: "RunStore", out: Path | None, as_json: bool) 
 def export_command(
     what: str, directory: Path, certificate: Path | None, store: "RunStore", as_json: bool, **where: Any
 ) -> None:
-    """Write a run (a name, or how it begins) or a study (a file) into one directory that can be handed on.
+    """Write a RUN (a name, or how it begins) or a STUDY (a file) into one directory DIR that can be handed on.
 
     It holds safetensors, JSON and parquet, with a card that says what it is; `lengthlens import` reads it back.
     """

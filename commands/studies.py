@@ -119,7 +119,7 @@ def known_tasks(names: Sequence[str], tasks: "pd.Series[str]") -> Sequence[str]:
 @click.option(
     "--preset", help="One of our studies: smoke, quick, paper, unscaled, schemes, records or full.  [default: quick]"
 )
-@click.option("--out", type=options.OutFolder(), default="out", show_default=True)
+@click.option("--out", type=options.OutFolder(), default="out", show_default=True, help="Where everything goes.")
 @click.option("--store", callback=options.open_store, help="Where the runs are.  [default: runs in --out]")
 @options.engine_options
 @options.resources_option
@@ -133,9 +133,9 @@ def reproduce_command(
 ) -> None:  # fmt: skip
     """Everything from nothing: train and probe a study's runs, then its table, figures and page.
 
-    The study is a preset, or a TOML file that names its tasks, schemes, seeds, lengths, probes and title. Finished work
-    is not repeated: after an interruption, the same command continues. A run that fails is shown in the summary and on
-    the page; the others go on.
+    The study is a preset, or a file STUDY.toml that names its tasks, schemes, seeds, lengths, probes and title.
+    Finished work is not repeated: after an interruption, the same command continues. A run that fails is shown in the
+    summary and on the page; the others go on.
     """
     from lengthlens.studies.reproduce import reproduce
 

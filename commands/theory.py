@@ -70,7 +70,7 @@ def tasks(as_json: bool) -> None:
 @click.argument("task")
 @click.option("--scale", type=Whole(0, MOST_SCALE), default=4, show_default=True, help="The size n.")
 @click.option("--batch", type=Whole(0, 100_000), default=5, show_default=True, help="How many instances.")
-@click.option("--seed", type=Whole(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--seed", type=Whole(0, 2**63 - 1), default=0, show_default=True, help="Of the random numbers.")
 @as_json
 def sample(task: str, scale: int, batch: int, seed: int, as_json: bool) -> None:
     """Draw instances of TASK; the same seed gives the same instances."""

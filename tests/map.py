@@ -6,6 +6,7 @@
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from lengthlens import HOMES
@@ -20,30 +21,38 @@ ROOMS = (
 )
 
 
-def modules(room: str) -> list[Path]:
-    """The files of a room: one, or all of a package."""
-    alone = ROOT / f"{room}.py"
-    return [alone] if alone.exists() else sorted((ROOT / room).rglob("*.py"))
+@cache
+def modules() -> dict[str, Path]:
+    """The file of each module of the rooms: tasks.task is tasks/task.py, tasks is tasks/__init__.py."""
+    files = [file for room in ROOMS for file in (*ROOT.glob(f"{room}.py"), *sorted((ROOT / room).rglob("*.py")))]
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imported(source: ast.AST) -> Iterator[str]:
-    """The rooms that a source imports from, wherever the import stands."""
+    """The modules of the rooms that a source imports from, wherever the import stands."""
     for node in ast.walk(source):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("lengthlens."))
+            yield from (alias.name.split(".", 1)[1] for alias in node.names if alias.name.startswith("lengthlens."))
         elif isinstance(node, ast.ImportFrom) and node.module == "lengthlens":
-            yield from (HOMES.get(alias.name, alias.name).split(".")[0] for alias in node.names)
+            yield from (HOMES.get(alias.name, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lengthlens."):
-            yield str(node.module).split(".")[1]
+            module = str(node.module).split(".", 1)[1]
+            for alias in node.names:
+                yield f"{module}.{alias.name}" if f"{module}.{alias.name}" in modules() else module
 
 
 def graph() -> dict[str, set[str]]:
     """For each room the other rooms that it imports."""
-    found: dict[str, set[str]] = {}
-    for room in ROOMS:
-        trees = [ast.parse(path.read_text(encoding="utf-8")) for path in modules(room)]
-        found[room] = {name for tree in trees for name in imported(tree)} & set(ROOMS) - {room}
-    return found
+    edges: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for name, file in modules().items():
+        room = name.split(".")[0]
+        edges[room] |= {other.split(".")[0] for other in imported(tree(file))} & set(ROOMS) - {room}
+    return edges
 
 
 def direct(edges: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -59,24 +68,16 @@ def direct(edges: dict[str, set[str]]) -> dict[str, set[str]]:
     return {room: others - set().union(*(reach(other) for other in others)) for room, others in edges.items()}
 
 
-def purpose(room: str) -> str:
-    """The first sentence of a room's docstring."""
-    path = ROOT / f"{room}.py"
-    text = ast.get_docstring(ast.parse((path if path.exists() else ROOT / room / "__init__.py").read_text("utf-8")))
-    return (text or "").split("\n\n")[0].replace("\n", " ").rstrip(".")
-
-
 def drawn() -> str:
-    """The map: a diagram of the direct imports, and a table of all of them."""
+    """The map: a diagram of the direct imports, and a table of all of them with what is in each room."""
     edges = graph()
-    lines = [f"  {room} --> {other}" for room, others in direct(edges).items() for other in ROOMS if other in others]
-    diagram = ["```mermaid", "flowchart RL", *lines, "```"]
-    rows = [
-        f"| {room}{'.py' if (ROOT / f'{room}.py').exists() else '/'} | {purpose(room)} "
-        f"| {', '.join(other for other in ROOMS if other in others)} |"
-        for room, others in edges.items()
-    ]
-    return "\n".join([*diagram, "", "| room | what is in it | imports |", "|---|---|---|", *rows])
+    arrows = [f"  {room} --> {other}" for room, others in direct(edges).items() for other in ROOMS if other in others]
+    lines = ["```mermaid", "flowchart RL", *arrows, "```", "", "| room | what is in it | imports |", "|---|---|---|"]
+    for room, others in edges.items():
+        purpose = (ast.get_docstring(tree(modules()[room])) or "").split("\n\n")[0].replace("\n", " ").rstrip(".")
+        place = f"{room}{'.py' if modules()[room].parent == ROOT else '/'}"
+        lines.append(f"| {place} | {purpose} | {', '.join(other for other in ROOMS if other in others)} |")
+    return "\n".join(lines)
 
 
 def written(page: str) -> str:
