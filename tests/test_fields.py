@@ -148,9 +148,9 @@ def test_pointers_do_not_look_ahead() -> None:
     tokens = task.sample((3, 2, 4), 1, seeded(7)).tokens
     start = task.prompt_length(int(task.scale_of(tokens)))
     forms, values = scheme._chosen(None, tokens.device)
-    whole = keys_in(scheme.fields(tokens), slice(0, tokens.shape[1]), forms, values)[0]
+    whole = keys_in(scheme.fields(scheme.positions(tokens)), slice(0, tokens.shape[1]), forms, values)[0]
     for end in range(start, tokens.shape[1]):
-        part = keys_in(scheme.fields(tokens[:, :end]), slice(start - 1, end), forms, values)[0]
+        part = keys_in(scheme.fields(scheme.positions(tokens[:, :end])), slice(start - 1, end), forms, values)[0]
         query = torch.arange(start - 1, end)[:, None]
         one, other = (torch.where(key <= query, key, -1) for key in (whole[start - 1 : end], part))
         assert torch.equal(one, other)

@@ -16,7 +16,7 @@ from lengthlens.models.schemes.relation import CodeTable
 from lengthlens.models.schemes.scheme import Positions, PositionScheme
 from lengthlens.models.schemes.spec import WRAPPERS, scheme_rows
 from lengthlens.models.transformer import build
-from lengthlens.probes.network import own_relation, prune
+from lengthlens.probes.network import probed_relation, prune
 from lengthlens.runs.config import RunConfig
 from lengthlens.tasks import TASKS
 from lengthlens.theory.grid import verdict_grid
@@ -187,7 +187,7 @@ def test_bfloat16_autocast(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_state_and_copies(name):
     scheme = made(name)
-    again = make_scheme(name, scheme.option_values(), COPY, SIZES).eval()
+    again = made(name, seed=1)
     again.load_state_dict(scheme.state_dict(), strict=True)
     assert again.options == scheme.options
     tokens = COPY.sample([4, 9], generator=torch.Generator()).tokens
@@ -353,11 +353,8 @@ def test_options_as_texts():
     texts = {"base": "500", "rotary_dim": "4", "adjacent_pairs": "true"}
     assert make_scheme("rope", texts).options == SCHEMES["rope"].Options(500.0, 4, True)
     assert make_scheme("rope", {"rotary_dim": "none"}).options == SCHEMES["rope"].Options()
-    assert make_scheme("randomized:relative", {"range": "64", "max_distance": "3"}).option_values() == {
-        "range": 64,
-        "max_distance": 3,
-        "seed": 0,
-    }
+    both = SchemeSpec.of("randomized:relative", {"range": "64", "max_distance": "3"})
+    assert both.options == {"range": 64, "max_distance": 3, "seed": 0}
 
 
 def test_listing_has_every_name():
@@ -465,7 +462,7 @@ def test_a_scheme_from_outside_can_be_pruned_like_our_own(outside):
     model = build(ModelConfig(task="copy", scheme=outside))
     found = prune(model, train_max=2)
     assert found is not None and found[1].words.endswith("(i−j) mod 2: none")
-    assert own_relation(model, COPY, 2)[1].words == "(i−j) mod 2"
+    assert probed_relation(model, COPY, 2)[1].words == "(i−j) mod 2"
 
 
 # -- a name and its options as one value ---------------------------------------------------------------------------
@@ -484,7 +481,6 @@ def test_a_spec_is_read_back_from_all_its_forms(name):
         config = RunConfig("copy", said.label)
         assert config.score_scaling == scaling and config == RunConfig("copy", **said.to_dict())
     assert SchemeSpec.of(name).label == name and set(spec.identity()) <= set(spec.options)
-    assert spec.build(COPY).option_values() == spec.options
 
 
 def test_options_added_later_are_no_part_of_an_identity_as_it_was_before():

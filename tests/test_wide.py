@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lengthlens.models.schemes import Sizes, make_scheme
-from lengthlens.models.schemes.lbpe import NEGLIGIBLE, PRICE, LearnedRelation
+from lengthlens.models.schemes.lbpe import NEGLIGIBLE, PRICE, LearnedRelation, places_of
 from lengthlens.models.schemes.relation import Form, key_with, wide_forms
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.trainer import Trainer
@@ -83,7 +83,7 @@ def test_what_is_not_alive_costs_nothing() -> None:
     positions = scheme.positions(torch.zeros(1, 12, dtype=torch.long), torch.tensor([4]))
     empty = torch.zeros(1, 12, 2, 4)
     scheme.score(0, positions, slice(0, 12), empty, empty)
-    key, exists = next(made for at, made in positions.cache.items() if at[:2] == (0, 12))
+    key, exists = next(made for at, made in positions.made.items() if at[:2] == (0, 12))
     assert key.shape == exists.shape == (1, 1, 12, 1)
 
 
@@ -123,7 +123,7 @@ def test_condensing_keeps_what_is_needed_and_nothing_else() -> None:
         return bool(scheme.alive.flatten(2)[:, :, needed].all())
 
     scheme.condense(unchanged)
-    assert scheme._used()[1].tolist() == sorted(needed)
+    assert places_of(scheme.alive).tolist() == sorted(needed)
     assert not scheme.trying and all(asked), "others weigh each while it is tried, and as one afterwards"
     assert len(asked) < 80, "not one by one"
 
@@ -144,7 +144,7 @@ def test_training_condenses_once_where_the_rate_begins_to_fall_and_resumes_as_if
     used = []
     while not whole.done:
         whole.advance()
-        places = whole.model.pos_embed._used()[1]
+        places = places_of(whole.model.pos_embed.alive)
         used.append(525 if places is None else len(places))
         if whole.step == 4:
             assert whole.condensed

@@ -1,13 +1,16 @@
-"""Schemes for which a pair counts by its distance, the plain i−j or, in their anchored twin, i−j−n.
+"""Schemes for which a pair counts by its distance: the plain i−j, or one that content decides.
 
 They add a bias: one learned value for each distance or for a bucket of them, a fixed slope, or a function with few
-learned numbers. Or the query meets a vector for the distance, or the pattern is multiplied by a factor.
+learned numbers. Or the query meets a vector for the distance, or the pattern is multiplied by a factor. Most have an
+anchored twin, the same scheme with i−j−n for i−j, where n is the input size. At the end stand two that count by
+content: CoPE the tokens that a query cares for, RPE-Square from special tokens.
 """
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,17 +18,12 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from lengthlens.errors import UserError
-from lengthlens.models.schemes.absolute import sinusoid
+from lengthlens.models.schemes.absolute import pairs_of_ids, place_in_run, sinusoid
 from lengthlens.models.schemes.relation import BACK, Code, CodeTable
-from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, Scope, Sizes, option
+from lengthlens.models.schemes.scheme import LARGEST, Anchorable, Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Task
 
-Values = Callable[[slice, Tensor], Tensor]  # of some layers, at distances [*]: [layer, head, *]
-
-
-def of_layers(parameter: Tensor, layers: slice) -> Tensor:
-    """Of something learned for each layer, [layer, …], that of some. All of them are no slice, which has a gradient."""
-    return parameter if layers == slice(None) else parameter[layers]
+Values = Callable[[Tensor], Tensor]  # at distances [*], in a layer: [head, *]
 
 
 def along_diagonals(line: Tensor, queries: int) -> Tensor:
@@ -66,28 +64,18 @@ class Distanced(Anchorable):
         assert positions.scale is not None
         return positions.distance(queries) - positions.scale[:, None, None]
 
-    def by_distance(self, values: Values, layer: int, positions: Positions, queries: slice) -> Tensor:
-        """A function of distance in a layer, for a block of queries. [1|row, head, query, key]
+    def by_distance(self, values: Values, positions: Positions, queries: slice) -> Tensor:
+        """A function of distance, for a block of queries. [1|row, head, query, key]
 
-        Where positions have no gaps it is asked for one distance per diagonal, and once for each scale that occurs.
+        Where positions have no gaps it is asked for one distance per diagonal, and once for each size n that occurs.
         """
-        device, size = positions.tokens.device, queries.stop - queries.start
-
-        def line() -> Tensor:
-            return torch.arange(queries.stop - 1, queries.start - queries.stop, -1, device=device)
-
-        def spread(layers: slice) -> tuple[Tensor, ...]:
-            if positions.limit is not None:
-                return values(layers, self.distances(positions, queries)).transpose(1, 2).unbind()
-            own = positions.memo(("line", queries.start, queries.stop), line, "length")
-            if not self.anchored:
-                return along_diagonals(values(layers, own), size)[:, None].unbind()
-            of_size = positions.per_scale(
-                lambda n: along_diagonals(values(layers, own - n[:, None]), size).movedim(2, 0)
-            )
-            return of_size.transpose(0, 1).unbind()
-
-        return positions.of_layer((self, queries.start, queries.stop), layer, spread)
+        if positions.limit is not None:
+            return values(self.distances(positions, queries)).transpose(0, 1)
+        size, device = queries.stop - queries.start, positions.tokens.device
+        line = torch.arange(queries.stop - 1, queries.start - queries.stop, -1, device=device)
+        if not self.anchored:
+            return along_diagonals(values(line), size)[None]
+        return positions.per_scale(lambda n: along_diagonals(values(line - n[:, None]), size).transpose(0, 1))
 
 
 class DistanceBias(Distanced):
@@ -96,14 +84,14 @@ class DistanceBias(Distanced):
     phi_name = BACK
 
     @abstractmethod
-    def values(self, layers: slice, distance: Tensor) -> Tensor:
-        """The bias of each head at distances [*], finite at negative ones too, even if never read. [layer, head, *]"""
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        """The bias of each head at distances [*], finite at negative ones too, even if never read. [head, *]"""
 
     def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
         return (distance.abs() if self.anchored else distance)[..., None]
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        return self.by_distance(self.values, layer, positions, queries)
+        return self.by_distance(partial(self.values, layer), positions, queries)
 
 
 class DistanceTable(Distanced):
@@ -150,8 +138,8 @@ class Relative(DistanceTable, DistanceBias):
         super().__init__(sizes, options, task, anchored)
         self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
 
-    def values(self, layers: slice, distance: Tensor) -> Tensor:
-        return of_layers(self.table, layers)[:, :, self.place(distance)]
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        return self.table[layer][:, self.place(distance)]
 
     def tables(self) -> list[CodeTable]:
         return [CodeTable(self.table, self.least, self.relation_in_words)]
@@ -202,9 +190,8 @@ class T5(DistanceBias):
         code = self.bucket.to(size.device)[size.clamp(max=self.options.max_distance)]
         return (code + self.one_side * (distance < 0) if self.anchored else code)[..., None]
 
-    def values(self, layers: slice, distance: Tensor) -> Tensor:
-        shared = self.table[:, self.codes(distance, distance)[..., 0]]
-        return shared.expand(len(range(self.sizes.n_layers)[layers]), *shared.shape)
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        return self.table[:, self.codes(distance, distance)[..., 0]]
 
     def tables(self) -> list[CodeTable]:
         return [CodeTable(self.table, 0, self.relation_in_words)]
@@ -262,8 +249,8 @@ class Alibi(DistanceBias):
         else:
             self.register_buffer("slope", slopes, persistent=False)
 
-    def values(self, layers: slice, distance: Tensor) -> Tensor:
-        return of_layers(self.slope, layers).view(-1, self.sizes.n_heads, *[1] * distance.ndim) * -distance.abs()
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        return self.slope[layer].view(-1, *[1] * distance.ndim) * -distance.abs()
 
 
 LEAST = 0.01  # the published lower bound of KERPLE's parameters
@@ -285,10 +272,9 @@ class _Kerple(DistanceBias):
         """[layer, head]"""
         return LEAST + softplus(self.raw_a)
 
-    def per_head(self, layers: slice, ndim: int) -> tuple[Tensor, Tensor]:
-        """p and a of each head, [layer, head, 1 …] with `ndim` further dimensions."""
-        shape = (-1, self.sizes.n_heads, *[1] * ndim)
-        return of_layers(self.p(), layers).view(shape), of_layers(self.a(), layers).view(shape)
+    def per_head(self, layer: int, ndim: int) -> tuple[Tensor, Tensor]:
+        """p and a of each head, [head, 1 …] with `ndim` further dimensions."""
+        return self.p()[layer].view(-1, *[1] * ndim), self.a()[layer].view(-1, *[1] * ndim)
 
 
 class KerpleLog(_Kerple):
@@ -298,8 +284,8 @@ class KerpleLog(_Kerple):
     name = "kerple-log"
     summary = "a penalty −p·ln(1+a·d) at distance d, with p and a learned per head"
 
-    def values(self, layers: slice, distance: Tensor) -> Tensor:
-        p, a = self.per_head(layers, distance.ndim)
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        p, a = self.per_head(layer, distance.ndim)
         return -p * torch.log1p(a * distance.abs())
 
 
@@ -313,8 +299,8 @@ class KerplePower(_Kerple):
     def p(self) -> Tensor:
         return 2 * torch.sigmoid(self.raw_p)
 
-    def values(self, layers: slice, distance: Tensor) -> Tensor:
-        p, a = self.per_head(layers, distance.ndim)
+    def values(self, layer: int, distance: Tensor) -> Tensor:
+        p, a = self.per_head(layer, distance.ndim)
         return -a * distance.abs() ** p
 
 
@@ -363,23 +349,13 @@ class Fire(Distanced):
         return f"distance {code[0]} seen from {code[1]} or before" if code[0] else "distance 0"
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        key, dtype = (queries.start, queries.stop), self.raw_c.dtype
-        scope: Scope = "sizes" if self.anchored else positions.scope
-        distance = positions.memo((self, *key), lambda: self.distances(positions, queries).abs(), scope, square=True)
-        query = positions.memo(
-            ("query", *key), lambda: positions.position[:, queries, None].to(dtype), positions.scope, square=True
-        )
-
-        def bias(layers: slice) -> tuple[Tensor, ...]:
-            c, threshold = (of_layers(part, layers).view(-1, 1, 1, 1) for part in (self.raw_c.abs(), self.threshold))
-            above = torch.maximum(query, threshold)
-            ratio = torch.log1p(c * distance) / (torch.log1p(c * above) + 1e-6)  # 1e-6: c may become 0
-            W_in, b_in = (of_layers(part, layers)[:, None, None, None] for part in (self.W_in, self.b_in))
-            hidden = torch.relu(torch.addcmul(b_in, ratio[..., None], W_in))  # [layer, 1|row, query, key, hidden]
-            out = hidden.flatten(1, -2) @ of_layers(self.W_out, layers)
-            return out.view(*ratio.shape, -1).movedim(-1, 2).unbind()
-
-        return positions.of_layer((self, *key), layer, bias)
+        key = (self, queries.start, queries.stop)
+        distance = positions.memo(key, lambda: self.distances(positions, queries).abs(), square=True)
+        c, threshold = self.raw_c[layer].abs(), self.threshold[layer]
+        above = torch.maximum(positions.position[:, queries, None].to(c.dtype), threshold)
+        ratio = torch.log1p(c * distance) / (torch.log1p(c * above) + 1e-6)  # 1e-6: c may become 0
+        hidden = torch.relu(torch.addcmul(self.b_in[layer], ratio[..., None], self.W_in[layer]))
+        return (hidden @ self.W_out[layer]).movedim(-1, 1)  # from [1|row, query, key, head]
 
 
 def pick(products: Tensor, place: Tensor) -> Tensor:
@@ -443,10 +419,10 @@ class TransformerXL(Distanced):
         least = -length if self.anchored else 0  # a scale larger than the sequence is none
         every = (least, positions.limit or length)
         waves = positions.memo(
-            (self, every), lambda: sinusoid(torch.arange(*every, device=q.device), self.sizes.d_model), "length"
+            (self, every), lambda: sinusoid(torch.arange(*every, device=q.device), self.sizes.d_model)
         )
         r = torch.einsum("tm,hmd->thd", waves[: last - least], self.W_R[layer]).to(q.dtype)
-        products = torch.einsum("bqhd,thd->bhqt", q + self._shared("v", positions).to(q.dtype), r)
+        products = torch.einsum("bqhd,thd->bhqt", q + (self.v / self.root).to(q.dtype), r)
         key = (self, queries.start, queries.stop)
         place = positions.memo(
             key, lambda: self.distances(positions, queries).clamp(least, last - 1) - least, square=True
@@ -454,12 +430,7 @@ class TransformerXL(Distanced):
         of_distance = pick(products, place)
         if self.u is None:
             return of_distance
-        return of_distance + torch.einsum("hd,bkhd->bhk", self._shared("u", positions).to(k.dtype), k)[:, :, None]
-
-    def _shared(self, name: str, positions: Positions) -> Tensor:
-        """A query that all positions and layers share, over the root. [head, d_head]"""
-        shared: Tensor = positions.memo((self, name), lambda: getattr(self, name) / self.root, "pass")
-        return shared
+        return of_distance + torch.einsum("hd,bkhd->bhk", (self.u / self.root).to(k.dtype), k)[:, :, None]
 
 
 class Urpe(DistanceTable):
@@ -476,7 +447,138 @@ class Urpe(DistanceTable):
         self.table = nn.Parameter(torch.ones(sizes.n_layers, sizes.n_heads, self.last + 1 - self.least))
 
     def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
-        def values(layers: slice, distance: Tensor) -> Tensor:
-            return of_layers(self.table, layers)[:, :, self.place(distance)]
+        return self.by_distance(lambda distance: self.table[layer][:, self.place(distance)], positions, queries)
 
-        return self.by_distance(values, layer, positions, queries)
+
+# -- distances that content decides ------------------------------------------------------------------------------------
+
+SHORT = 64  # tokens up to which a square of the length is no matter
+
+
+class Cope(PositionScheme):
+    """Contextual position encoding (Golovneva et al. 2024): distance counts only the tokens whose gate is open.
+
+    The gate of key t at query i is σ(q_i·k_t); the position of key j is the sum of gates from j to i, a fraction in
+    general; the query's product with the learned vector of that position, interpolated, is added to the score. If
+    all gates are open the position is i−j+1, if only those of ``=`` are, it is the number of ``=`` since j.
+
+    The relation stated is i−j: the position lies between 0 and i−j+1, and is a function of i−j alone where tokens do
+    not differ. Content can make pairs at the same distance differ, or pairs at different distances alike.
+    """
+
+    name = "cope"
+    weighs_content = True
+    family = "contextual"
+    summary = "queries meet learned vectors of a position that counts only the tokens they gate in"
+    relation_in_words = "i−j at most: the number of tokens from j to i that content lets count"
+    phi_name = BACK
+    hinges_on = "which tokens it learns to count"
+    no_random = "it counts tokens, not position ids"
+    no_hint = "it counts tokens by content, so its distances are not the scale's"
+
+    @dataclass(frozen=True)
+    class Options:
+        max_position: int = option(64, at_least=2, at_most=LARGEST)  # from the last one on they share a vector
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        # Shared by heads, as published; zero at the start, so that training begins without positions.
+        self.vectors = nn.Parameter(torch.zeros(sizes.n_layers, options.max_position, sizes.d_head))
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return (query_pos - key_pos + 0 * scale)[..., None]
+
+    def describe(self, code: Code) -> str:
+        return f"distance {code[0]}, less the tokens that do not count"
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        key = ("behind", queries.start, queries.stop)
+        behind = positions.memo(key, lambda: positions.distance(queries)[:, None] < 0, square=True)
+        gates = torch.einsum("bqhd,bkhd->bhqk", q, k).float().sigmoid().masked_fill(behind, 0)
+        last = self.options.max_position - 1
+        position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=last)
+        products = torch.einsum("bqhd,pd->bhqp", q, self.vectors[layer].to(q.dtype)).float()
+        below = position.detach().long()
+        low, high = products.gather(-1, torch.cat([below, (below + 1).clamp(max=last)], -1)).chunk(2, -1)
+        return torch.lerp(low, high, position - below)  # between the vectors of the two whole positions
+
+
+class RpeSquare(PositionScheme):
+    """RPE-Square (arXiv 2410.08898), in this project's operational version: relative positions of relative positions.
+
+    Query i and key j each look back, by an attention of their own, for the token they count from (a mark, say), with
+    weights α_i(l) over l ≤ i and β_j(m) over m ≤ j. What is added to the score is the expected bias of the
+    difference of the two counts, Σ_l Σ_m α_i(l) β_j(m) R[(i−l) − (j−m)], with one learned R per head, clipped at
+    `max_distance`. (The published attention is over the layer's input; here it is over its queries and keys.)
+
+    Example: in ``^ 7 3 = 7`` with both looking for the last mark, the query 7 is 1 behind ``=`` and the key 3 is 2
+    behind ``^``, so R[−1] is added, at every scale.
+
+    The relation stated is that example's: the difference of the places in runs of symbols, for a model that knows
+    its task (without one, i−j, the case in which both count from the same token). The network may learn to count from
+    other tokens. A block of queries costs as much time as the square of its last position, for each row and head, and
+    memory in proportion to it.
+    """
+
+    name = "rpe-square"
+    weighs_content = True
+    family = "contextual"
+    summary = "a learned bias of the difference of two distances, each to a token found by attention"
+    relation_in_words = "(i−l) − (j−m), clipped, with l, m the last tokens before i and j that are no symbols"
+    hinges_on = "the tokens that queries and keys learn to count from"
+    no_random = "it counts tokens from one another, not position ids"
+    no_hint = "it counts from tokens, which stand where the scale puts them"
+
+    @dataclass(frozen=True)
+    class Options:
+        max_distance: int = option(64, at_least=1, at_most=LARGEST)
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        heads = (sizes.n_layers, sizes.n_heads)
+        self.table = nn.Parameter(torch.zeros(*heads, 2 * options.max_distance + 1))
+        self.W_query = nn.Parameter(torch.randn(*heads, sizes.d_head, sizes.d_head) / sizes.d_head**0.5)
+        self.W_key = nn.Parameter(torch.randn(*heads, sizes.d_head, sizes.d_head) / sizes.d_head**0.5)
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        last = self.options.max_distance
+        if self.task is None:
+            return (query_pos - key_pos + 0 * scale).clamp(-last, last)[..., None]
+        places = pairs_of_ids(partial(place_in_run, self.task), query_pos, key_pos, scale)
+        return (places[..., :1] - places[..., 1:]).clamp(-last, last)
+
+    def describe(self, code: Code) -> str:
+        return f"{abs(code[0])} places {'less' if code[0] >= 0 else 'more'} into its run than the query is"
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        """In pieces of counts and of keys, so that for a block of queries no square of the length is ever there."""
+        looking = torch.einsum("bqhd,hde->bqhe", q, self.W_query[layer].to(q.dtype))
+        from_keys = torch.einsum("bkhd,hde->bkhe", k, self.W_key[layer].to(q.dtype) / self.sizes.d_head**0.5)
+        of_query, step = counts_back(looking, k, queries), max(queries.stop - queries.start, SHORT)
+        pieces = [slice(start, min(start + step, queries.stop)) for start in range(0, queries.stop, step)]
+        every, last = torch.arange(queries.stop, device=q.device), self.options.max_distance
+        biases, parts = [], []
+        for piece in pieces:  # the expected bias of queries with keys that count so far back
+            place = (every[:, None] - every[piece]).clamp(-last, last) + last  # [count of query, count of key]
+            biases.append(of_query @ self.table[layer][:, place].to(q.dtype))
+        bias = torch.cat(biases, -1)  # [row, head, query, count of key]
+        for piece in reversed(pieces):  # the largest first: what it frees fits all others
+            of_key = counts_back(from_keys[:, piece], k[:, : piece.stop], piece)
+            parts.append(bias[..., : piece.stop] @ of_key.transpose(-1, -2))
+        return torch.cat(parts[::-1], -1)
+
+
+def counts_back(looking: Tensor, k: Tensor, queries: slice) -> Tensor:
+    """How likely each position counts from how far back. [row, pos, head, d_head] to [row, head, pos, count]
+
+    Attention over tokens, turned around so that entry c of position i is the weight of the token at i−c.
+    """
+    back = torch.arange(queries.start, queries.stop, device=k.device)[:, None] - torch.arange(
+        k.shape[1], device=k.device
+    )
+    scores = torch.einsum("bqhd,bkhd->bhqk", looking, k)
+    return scores.gather(-1, back.clamp(min=0).expand_as(scores)).masked_fill(back < 0, -torch.inf).softmax(-1)

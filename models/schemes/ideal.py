@@ -240,10 +240,12 @@ class Ideal(PositionScheme):
     def _entries(self, positions: Positions, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
         """Of each pair that has a bias, its place in a block [scale, query, key], and in the table. [entry] each"""
         assert self.task is not None
+        if scales.device.type == "meta":  # there is no size to read, and any will do
+            sizes = [self.task.min_scale] * len(scales)
+        else:  # what `per_scale` gives; if the host does not have it, it waits for the device
+            sizes = scales.tolist() if positions.scales is None else sorted(set(positions.scales))
         found = []
-        # On the meta device there is no scale to read, and any will do.
-        meta = scales.device.type == "meta"
-        for row, scale in enumerate([self.task.min_scale] * len(scales) if meta else positions.distinct_scales(scales)):
+        for row, scale in enumerate(sizes):
             reads = self.reads(scale)
             place = self._rows(reads)
             inside = (reads.query >= queries.start) & (reads.query < queries.stop) & (place >= 0)

@@ -8,8 +8,8 @@ pointers of a scheme are numbered by form and value, [form·value].
 """
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
@@ -35,7 +35,7 @@ from lengthlens.models.schemes.relation import (
     read_forms,
     summed,
 )
-from lengthlens.models.schemes.scheme import Positions, PositionScheme, Scope, Sizes, option, readable
+from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, option, readable
 from lengthlens.tasks import Task
 from lengthlens.tasks.circuit import Layout, Line, remembered
 from lengthlens.tasks.task import END, PAD, example_of
@@ -43,8 +43,6 @@ from lengthlens.tasks.task import END, PAD, example_of
 # Counted back from the query, forward from the start, and mirrored, each at small multiples of the scale. With a window
 # of 3 they hold every source of every position-addressed task here (a test says so), and no source of some others.
 NINE = "i-j, i-j-n, i-j-2n, j, j-n, j-2n, i+j-n, i+j-2n, i+j-3n"
-
-EVERY = slice(None)
 
 # What a unit of weight costs in the loss while the forms of the wide family compete. The right pointer serves every
 # step of every scale for one price; several that coincide with it at some of them cost more together. Ten times as much
@@ -87,7 +85,6 @@ class LearnedRelation(PositionScheme):
     uses_scale = True
     learns_relation = True
     remedy = "learning the relation"
-    scope: Scope = "sizes"  # how long the keys of pointers stay known
     no_random = "its forms count true positions against the scale"
     no_hint = "its forms contain the scale already"
 
@@ -114,7 +111,7 @@ class LearnedRelation(PositionScheme):
         self.form_table: Tensor  # `forms`, where the model is: nothing is sent there in a step
         self.register_buffer("form_table", None, persistent=False)
         self.forms = self._family(options)
-        self.wide = self.condenses(asdict(options))
+        self.wide = getattr(options, "forms", WIDE).strip() == WIDE
         shape = (sizes.n_layers, sizes.n_heads, len(self.forms), 2 * options.window + 1)
         self.gate_logits = None if self.wide else nn.Parameter(torch.zeros(shape[:3]))
         self.bias = nn.Parameter(torch.zeros(shape))
@@ -123,7 +120,6 @@ class LearnedRelation(PositionScheme):
         self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("alive", torch.ones(shape, dtype=torch.bool))
         self.trying = False  # what can go; keys without a value then weigh each
-        self._known: tuple[Tensor, int | None, Hashable, Tensor | None] | None = None  # `alive`, its version, `_used`
 
     @property
     def forms(self) -> Sequence[Any]:
@@ -153,21 +149,17 @@ class LearnedRelation(PositionScheme):
         if not self.wide and self.options.final_temperature != 1:
             self.temperature.fill_(self.options.final_temperature ** min(max(progress, 0.0), 1.0))
 
-    def gates(self, layers: slice = EVERY) -> Tensor:
+    def gates(self) -> Tensor:
         """How much each head uses each form: sums to one; of the wide family 1 or 0. [layer, head, form]"""
         if self.gate_logits is None:
-            return self.alive[layers].any(-1).to(self.bias.dtype)
-        return (self.gate_logits[layers] / self.temperature).softmax(-1)
+            return self.alive.any(-1).to(self.bias.dtype)
+        return (self.gate_logits / self.temperature).softmax(-1)
 
-    def weights(self, layers: slice = EVERY) -> Tensor:
+    def weights(self) -> Tensor:
         """What each head adds to the score where a form has a value. [layer, head, form, value]"""
         if self.gate_logits is None:
-            return self.bias[layers] * self.alive[layers]
-        return len(self.forms) * self.gates(layers)[..., None] * self.bias[layers] * self.alive[layers]
-
-    @classmethod
-    def condenses(cls, options: Mapping[str, Any]) -> bool:
-        return str(options["forms"]).strip() == WIDE
+            return self.bias * self.alive
+        return len(self.forms) * self.gates()[..., None] * self.bias * self.alive
 
     def penalty(self) -> Tensor | None:
         return PRICE * self.bias.abs().sum() if self.wide else None
@@ -185,10 +177,9 @@ class LearnedRelation(PositionScheme):
 
     def _bias(self, layer: int, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[scale, head, query, key]"""
-        _, used = self._used()
         key, exists = self._pointed(positions, queries, scales)
-        every = positions.memo("weights", lambda: chosen(self.weights(), used)[:, None, :, None].unbind(), "pass")
-        added = torch.where(exists, every[layer], 0)  # [scale, head, query, pointer]
+        weights = positions.memo("weights", lambda: chosen(self.weights(), self._used(positions)))
+        added = torch.where(exists, weights[layer][:, None], 0)  # [scale, head, query, pointer]
         bias = added.new_zeros(*added.shape[:3], queries.stop).scatter_add(3, key.expand_as(added), added)
         return bias - self._others(layer, positions, queries, scales)[0] if self.pools_others else bias
 
@@ -197,34 +188,35 @@ class LearnedRelation(PositionScheme):
 
         [scale, head, query, key] each.
         """
-        key, exists = self._pointed(positions, queries, scales)
 
-        def others(layers: slice) -> list[tuple[Tensor, Tensor]]:
-            counts = (exists & chosen(self.alive[layers], self._used()[1])[:, None, :, None]).to(self.bias.dtype)
-            valued = counts.new_zeros(*counts.shape[:4], queries.stop).scatter_add(4, key.expand_as(counts), counts)
-            block = ("others seen", queries.start, queries.stop)
-            seen = positions.memo(block, lambda: seen_keys(queries, key.device), square=True)
-            other = (valued == 0) & seen  # [layer, scale, head, query, key]
-            return [*zip(pooled_keys(other), other)]
+        def others() -> tuple[Tensor, Tensor]:
+            key, exists = self._pointed(positions, queries, scales)
+            counts = (exists & chosen(self.alive[layer], self._used(positions))[:, None]).to(self.bias.dtype)
+            valued = counts.new_zeros(*counts.shape[:3], queries.stop).scatter_add(3, key.expand_as(counts), counts)
+            other = (valued == 0) & seen_keys(queries, key.device)
+            return pooled_keys(other), other
 
-        return positions.of_layer(("others", queries.start, queries.stop), layer, others)
+        return positions.memo(("others", layer, queries.start, queries.stop), others, square=True)
 
     def _pointed(self, positions: Positions, queries: slice, scales: Tensor) -> tuple[Tensor, Tensor]:
         """The key of each pointer in use at each query, and whether there is one. [scale, 1, query, pointer]"""
-        kind, used = self._used()
 
         def pointed() -> tuple[Tensor, Tensor]:
             query = torch.arange(queries.start, queries.stop, device=scales.device)[:, None]
-            key = self._keys_in_pass(positions, queries, scales, used)[:, None]
+            key = self._keys_in_pass(positions, queries, scales)[:, None]
             exists = (key >= 0) & (key <= query)
             return torch.where(exists, key, 0), exists
 
-        return positions.memo((queries.start, queries.stop, kind), pointed, self.scope)
+        return positions.memo((queries.start, queries.stop), pointed)
 
-    def _keys_in_pass(self, positions: Positions, queries: slice, scales: Tensor, used: Tensor | None) -> Tensor:
-        """The key that each pointer points at from a block of queries; it need not exist. [scale, query, pointer]"""
-        query = torch.arange(queries.start, queries.stop, device=scales.device)[:, None]
-        places = torch.arange(self.bias[0, 0].numel(), device=scales.device) if used is None else used
+    def _keys_in_pass(self, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
+        """The key that each pointer in use points at from a block of queries; it need not exist.
+
+        [scale, query, pointer]
+        """
+        used, device = self._used(positions), scales.device
+        query = torch.arange(queries.start, queries.stop, device=device)[:, None]
+        places = torch.arange(self.bias[0, 0].numel(), device=device) if used is None else used
         return self.keys_of(places, query, scales[:, None, None])
 
     def keys_of(self, places: Tensor, query: Tensor, scale: Tensor) -> Tensor:
@@ -237,21 +229,14 @@ class LearnedRelation(PositionScheme):
         keys: Tensor = key_with((a, b, c, d), value, query, scale)
         return keys
 
-    def _used(self) -> tuple[Hashable, Tensor | None]:
-        """The (form, value) that some head may use, as places in [form·value], and a name of that choice.
+    def _used(self, positions: Positions) -> Tensor | None:
+        """The pointers that some head may use, as places in [form·value]; None: all, or the host does not know."""
 
-        None, named "all", is every place: where all are alive, and where the host does not know. Found again when
-        `alive` changes.
-        """
-        if not readable(self.alive):
-            return "all", None
-        version = None if self.alive.is_inference() else self.alive._version  # an inference tensor has none
-        known = self._known
-        if known is None or version is None or known[0] is not self.alive or known[1] != version:
-            places = self.alive.flatten(0, 1).flatten(1).any(0)
-            used = None if bool(places.all()) else places.nonzero()[:, 0]
-            known = self._known = (self.alive, version, "all" if used is None else tuple(used.tolist()), used)
-        return known[2:]
+        def used() -> Tensor | None:
+            places = places_of(self.alive) if readable(self.alive) else None
+            return None if places is None or len(places) == self.bias[0, 0].numel() else places
+
+        return positions.memo("used", used)
 
     @property
     def pools_others(self) -> bool:
@@ -267,8 +252,7 @@ class LearnedRelation(PositionScheme):
 
     def _named(self) -> Tensor:
         """The pointers that make a key one of its own in some head, as places in [form·value]."""
-        counts = self.alive if self.pools_others else self.weights().detach() != 0
-        return counts.flatten(0, 1).flatten(1).any(0).nonzero()[:, 0]
+        return places_of(self.alive if self.pools_others else self.weights().detach() != 0)
 
     def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys:
         used = self._named().to(query.device)
@@ -368,8 +352,7 @@ class LearnedRelation(PositionScheme):
             strength = self.bias.abs()
             self.alive &= strength > NEGLIGIBLE
             order = strength.amax((0, 1)).flatten().argsort()
-            used = self.alive.flatten(0, 1).flatten(1).any(0)  # [form·value]
-            self._drop(order[used[order]].tolist(), unchanged)
+            self._drop(order[torch.isin(order, places_of(self.alive))].tolist(), unchanged)
         self.trying = False
 
     def _drop(self, places: list[int], unchanged: Callable[[], bool]) -> None:
@@ -387,9 +370,14 @@ class LearnedRelation(PositionScheme):
 
 
 def chosen(values: Tensor, used: Tensor | None) -> Tensor:
-    """[layer, head, form, value] at the places [form·value] in use; None: at all."""
-    flat = values.flatten(2)
-    return flat if used is None else flat[:, :, used]
+    """[*, form, value] at the places [form·value] in use, [*, pointer]; None: at all."""
+    flat = values.flatten(-2)
+    return flat if used is None else flat[..., used]
+
+
+def places_of(alive: Tensor) -> Tensor:
+    """Where [*, form, value] is true anywhere, as places in [form·value]."""
+    return alive.flatten(-2).flatten(0, -2).any(0).nonzero()[:, 0]
 
 
 UNIT = 10.0  # positions are told to the network in tens, so that inputs of training are of order one
@@ -520,26 +508,15 @@ def fields_in(tokens: Tensor, marks: Tensor, equals: int) -> Fields:
     return Fields(field, place - own, start, prompt)
 
 
-def keys_in(fields: Fields, queries: slice, forms: Tensor, values: Tensor) -> Tensor:
+def keys_in(fields: Fields, queries: slice | Tensor, forms: Tensor, values: Tensor) -> Tensor:
     """The key that each pointer, a form [pointer, 5] and a value [pointer], points at; −1 if there is none, and it may
     lie behind the query in the query's own field. [row, query, pointer]"""
-
-    def start_of(other: Tensor) -> Tensor:
-        return fields.start.gather(1, other.flatten(1)).view(other.shape)
-
     field, offset = (part[:, queries, None] for part in (fields.field, fields.offset))
-    return _keys(field, offset, fields.prompt[:, None, None], start_of, forms, values)
-
-
-def _keys(
-    field: Tensor, offset: Tensor, fields: Tensor, start_of: Callable[[Tensor], Tensor], forms: Tensor, values: Tensor
-) -> Tensor:
-    """The same for queries [*, 1] at an offset of a field, where the prompt has so many fields. [*, pointer]"""
     own, prompt, constant, along, length = forms.unbind(1)
-    other = constant.addcmul(own, field).addcmul(prompt, fields)
+    other = constant.addcmul(own, field).addcmul(prompt, fields.prompt[:, None, None])
     exists = (other >= 0) & (other <= field - length)  # how long the query's own field will be, nobody knows yet
     other = torch.where(exists, other, 0)
-    start, end = start_of(other), start_of(other + 1)
+    start, end = (fields.start.gather(1, each.flatten(1)).view(each.shape) for each in (other, other + 1))
     key = (start + values).addcmul(along, offset).addcmul(length, end - start)
     return torch.where(exists, key.clamp(min=start, max=end), -1)
 
@@ -569,7 +546,6 @@ class LearnedFields(LearnedRelation):
     summary = "a learned relation: fields and offsets, counted from the marks among the tokens"
     relation_in_words = "the surviving pointers at fields and offsets, each at the key or not"
     uses_scale = False
-    scope = "pass"
     remedy = "learning the relation of fields"
     no_random = "it counts true positions from the marks among the tokens"
     no_hint = "it reads the marks that tell the scale"
@@ -613,49 +589,41 @@ class LearnedFields(LearnedRelation):
     def _family(options: Any) -> tuple[FieldForm, ...]:
         return field_forms()
 
-    @classmethod
-    def condenses(cls, options: Mapping[str, Any]) -> bool:
-        return True
-
     def _per_row(self, positions: Positions, make: Callable[[Tensor], Tensor]) -> Tensor:
         return make(positions.tokens)
 
-    def _keys_in_pass(self, positions: Positions, queries: slice, scales: Tensor, used: Tensor | None) -> Tensor:
+    def _keys_in_pass(self, positions: Positions, queries: slice, scales: Tensor) -> Tensor:
         """[1|row, query, pointer]"""
-        fields = positions.memo("fields", lambda: self.fields(positions.tokens), "pass")
-        return keys_in(fields, queries, *self._chosen(used, fields.field.device))
+        return keys_in(self.fields(positions), queries, *self._chosen(self._used(positions), scales.device))
 
-    def fields(self, tokens: Tensor) -> Fields:
-        """The fields of rows of ids [row, pos]; of the first alone where the host sees that all have the same."""
-        if len(tokens) > 1 and readable(tokens):
-            opening = torch.where(self.marks[tokens], tokens, -1)
-            tokens = tokens[:1] if bool((opening == opening[:1]).all()) else tokens
-        return fields_in(tokens, self.marks, self.equals)
+    def fields(self, positions: Positions) -> Fields:
+        """The fields of the rows of a pass; of the first alone where the host sees that all have the same."""
+
+        def fields() -> Fields:
+            tokens = positions.tokens
+            if len(tokens) > 1 and readable(tokens):
+                opening = torch.where(self.marks[tokens], tokens, -1)
+                tokens = tokens[:1] if bool((opening == opening[:1]).all()) else tokens
+            return fields_in(tokens, self.marks, self.equals)
+
+        return positions.memo("fields", fields)
 
     # -- what theory and probes ask: by scale, since where the marks of an instance stand follows from it ----------
 
     def keys_of(self, places: Tensor, query: Tensor, scale: Tensor) -> Tensor:
         """The same, [step, pointer], for queries and sizes [step, 1]; −1 after the instance."""
-        task = self.task
-        assert task is not None
-        query, (sizes, which) = query[:, 0], torch.unique(scale.expand_as(query)[:, 0], return_inverse=True)
-        each = [fields_at(task, n) for n in sizes.tolist()]  # one after the other in what follows
-        field, offset, start = (torch.cat([own[k][0] for own in each]) for k in range(3))
-        prompt = torch.cat([own.prompt for own in each])
-        length = torch.tensor([own.field.shape[1] for own in each], device="cpu")
-        first, inside = length.cumsum(0) - length, query < length[which]
-        at = first[which] + torch.where(inside, query, 0)
-        starts = (first + torch.arange(len(each), device="cpu"))[which, None]  # each has one more than it has positions
-        known = field[at, None], offset[at, None], prompt[which, None], lambda other: start[starts + other]
-        return torch.where(inside[:, None], _keys(*known, *self._chosen(places, places.device)), -1)
-
-    def _places(self, alive: Tensor) -> Tensor:
-        """Where [*, form, value] is true anywhere, as places in [form·value]."""
-        return alive.flatten(-2).flatten(0, -2).any(0).nonzero()[:, 0].cpu()
+        assert self.task is not None
+        query, size = query[:, 0], scale.expand_as(query)[:, 0]
+        keys, pointers = query.new_full((len(query), len(places)), -1), self._chosen(places, places.device)
+        for n in size.unique().tolist():
+            fields = fields_at(self.task, n)
+            here = ((size == n) & (query < fields.field.shape[1])).nonzero()[:, 0]
+            keys[here] = keys_in(fields, query[here], *pointers)[0]
+        return keys
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         """One component for each pointer that any head still uses: whether it points at the key."""
-        return self.codes_at(self._places(self.alive), query_pos, key_pos, scale)
+        return self.codes_at(places_of(self.alive).cpu(), query_pos, key_pos, scale)
 
     def codes_at(self, places: Tensor, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         i, j, n = (each.cpu() for each in torch.broadcast_tensors(query_pos, key_pos, scale))
@@ -665,14 +633,14 @@ class LearnedFields(LearnedRelation):
         return found.to(query_pos.device)
 
     def describe(self, code: Code) -> str:
-        pointers = [self._pointer(place) for place in self._places(self.alive).tolist()]
+        pointers = [self._pointer(place) for place in places_of(self.alive).cpu().tolist()]
         return " and ".join(str(own) for own, here in zip(pointers, code) if here) or "no pointer's key"
 
     def relation(self) -> Relation:
         return Relation(self.phi, self.relation_in_words, self.describe, whole_scale=True, of_head=self._phi_of)
 
     def _phi_of(self, layer: int, head: int) -> Phi:
-        places = self._places(self.alive)
+        places = places_of(self.alive).cpu()
         own = self.alive[layer, head].flatten().cpu()[places].long()
         return lambda i, j, n: self.codes_at(places, i, j, n) * own
 
@@ -682,15 +650,15 @@ class LearnedFields(LearnedRelation):
 
     def candidates(self) -> dict[str, Relation]:
         """Each pointer that some head still uses, alone."""
-        pointers = [self._pointer(place) for place in self._places(self.alive).tolist()]
+        pointers = [self._pointer(place) for place in places_of(self.alive).cpu().tolist()]
         return {str(pointer): pointer.relation(k) for k, pointer in enumerate(pointers)}
 
     def pointers(self) -> list[list[Pointer]]:
         kinds = self.alive.flatten(0, 1).unique(dim=0)
-        return [[self._pointer(place) for place in self._places(kind[None]).tolist()] for kind in kinds]
+        return [[self._pointer(place) for place in places_of(kind[None]).tolist()] for kind in kinds]
 
     def names_in(self, positions: Positions, queries: slice) -> NamedKeys | None:
-        fields, used = positions.memo("fields", lambda: self.fields(positions.tokens), "pass"), self._named()
+        fields, used = self.fields(positions), self._named()
         if len(fields.field) > 1:
             return None
         return self._named_at(used, keys_in(fields, queries, *self._chosen(used, fields.field.device))[0])

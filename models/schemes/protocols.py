@@ -6,7 +6,7 @@ scheme, models/schemes/scheme.py is enough.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -166,11 +166,6 @@ class ChangesInTraining:
 
     def anneal(self, progress: float) -> None:
         """Told how much of the training is done, from 0 to 1."""
-
-    @classmethod
-    def condenses(cls, options: Mapping[str, Any]) -> bool:
-        """Whether there is a `penalty`, and something to `condense`, under these options."""
-        return False
 
     def penalty(self) -> Tensor | None:
         """What is added to the loss until the learning rate begins to fall, as a price of what is not needed."""

@@ -2,11 +2,10 @@
 
 import operator
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +25,8 @@ from lengthlens.tasks import Task
 from lengthlens.tasks.scale import size_of
 
 Made = TypeVar("Made")
-Scope = Literal["pass", "sizes", "length"]  # how long a memo is kept: `Positions.memo`
-Key = TypeVar("Key", bound=Hashable)
 Family = Literal["none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"]
-KEPT_LENGTH = 512  # up to so many tokens, what is the same in every pass is kept: some megabytes
-KEPT_PASSES = 64  # for so many lengths and input sizes
+KEPT_LENGTH = 512  # up to so many tokens, numbers for all pairs of them are kept for the other layers: some megabytes
 LARGEST = 1_000_000  # of any option that sizes a table: more is a slip of the hand, or a hostile file
 
 
@@ -79,9 +75,10 @@ class Positions:
     function of tensors alone.
 
     `tokens` [row, pos]; `position` [1 or row, pos], the ids the scheme uses, 0 1 2 … unless it says otherwise;
-    `scale` [1 or row], or None for a scheme that does not look at it, and `scales` the same numbers where the host has
-    them. `limit` is a number that all position ids stay below; None says that they are 0 1 2 … without a gap, so that a
-    distance occurs along a whole diagonal. `offset` is a number that the scheme drew for this pass.
+    `scale` [1 or row], the input size n, or None for a scheme that does not look at it, and `scales` the same numbers
+    where the host has them. `limit` is a number that all position ids stay below; None says that they are 0 1 2 …
+    without a gap, so that a distance occurs along a whole diagonal. `offset` is a number that the scheme drew for this
+    pass. `cache` is what a scheme gave to this pass by name, such as the results of `on_the_host`.
     """
 
     tokens: Tensor
@@ -92,104 +89,41 @@ class Positions:
     scales: tuple[int, ...] | None = None
     offset: int | Tensor = 0
     made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
-    kept: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def memo(self, key: Hashable, make: Callable[[], Made], scope: Scope = "sizes", square: bool = False) -> Made:
-        """What `make` gives, made once for all layers of this pass, and kept for as long as its `scope` says:
+    def memo(self, key: Hashable, make: Callable[[], Made], square: bool = False) -> Made:
+        """What is in `cache` under this key, or what `make` gives, made once for all layers of this pass.
 
-        ==========  ================================================================  ================================
-        ``pass``    for this pass alone                                               anything may enter it
-        ``sizes``   also for passes with as many tokens and the same input sizes      no parameters and no tokens may
-        ``length``  also for passes with as many tokens, whatever their input sizes   their number alone may
-        ==========  ================================================================  ================================
-
-        What grows with the `square` of the number of tokens is not kept for long sequences.
+        A key that holds the number of a layer makes it that layer's alone. What grows with the `square` of the number
+        of tokens is not kept for long sequences.
         """
-        if square and self.tokens.shape[1] > KEPT_LENGTH:
-            return make()
-        memo = {"pass": self.made, "sizes": self.cache, "length": self.kept}[scope]
-        if key not in memo:
-            memo[key] = make()
-        made: Made = memo[key]
+        if key in self.cache or (square and self.tokens.shape[1] > KEPT_LENGTH):
+            given: Made = self.cache[key] if key in self.cache else make()
+            return given
+        if key not in self.made:
+            self.made[key] = make()
+        made: Made = self.made[key]
         return made
-
-    def of_layer(self, key: Hashable, layer: int, make: Callable[[slice], Sequence[Made]]) -> Made:
-        """Of what `make` gives for a slice of layers, that of one. Of short sequences all are made in one go."""
-        if self.tokens.shape[1] > KEPT_LENGTH:
-            return make(slice(layer, layer + 1))[0]
-        return self.memo(key, lambda: make(slice(None)), "pass")[layer]
-
-    @property
-    def scope(self) -> Scope:
-        """The `memo` of what follows from where tokens stand: 0 1 2 … is the same in all passes with as many tokens."""
-        return "length" if self.limit is None else "sizes"
 
     def alone(self) -> "Positions":
         """The same with nothing made in this pass yet, neither here nor in the positions of which these are made up."""
-        held = {key: each.alone() for key, each in self.cache.items() if isinstance(each, Positions)}
-        return replace(self, made={}, cache={**self.cache, **held} if held else self.cache)
+        cache = {key: each.alone() if isinstance(each, Positions) else each for key, each in self.cache.items()}
+        return replace(self, made={}, cache=cache)
 
     def per_scale(self, make: Callable[[Tensor], Tensor]) -> Tensor:
-        """What `make` gives for scales [scale], as [scale, …], made once for each that occurs and spread over rows.
+        """What `make` gives for input sizes [size], as [size, …], made once for each that occurs and spread over rows.
 
-        Where the host does not know the scales (on the meta device, under a compiler) it is made for each row.
+        Where the host does not know the sizes (on the meta device, under a compiler) it is made for each row.
         """
         assert self.scale is not None
         if len(self.scale) == 1 or self.scales is None:
             return make(self.scale)
-        distinct, of_row = self.memo("scales", self._distinct)
-        return make(distinct)[of_row]
-
-    def _distinct(self) -> tuple[Tensor, Tensor]:
-        """The scales that occur, and for each row which of them it has."""
         distinct, of_row = torch.unique(torch.tensor(self.scales, device="cpu"), return_inverse=True)
-        return sent(distinct, self.tokens.device), sent(of_row, self.tokens.device)
-
-    def distinct_scales(self, given: Tensor) -> list[int]:
-        """The numbers in what `per_scale` gives its `make`. If the host does not have them, it waits for the device."""
-        if self.scales is None:
-            return [int(n) for n in given.tolist()]
-        return sorted(set(self.scales)) if len(given) == len(set(self.scales)) else list(self.scales)
+        return make(sent(distinct, self.tokens.device))[sent(of_row, self.tokens.device)]
 
     def distance(self, queries: slice) -> Tensor:
         """i−j for a block of queries and all keys up to the last of them. [1|row, query, key]"""
         key, position = ("distance", queries.start, queries.stop), self.position
-        return self.memo(
-            key, lambda: position[:, queries, None] - position[:, None, : queries.stop], self.scope, square=True
-        )
-
-
-class LRUCache(Generic[Key, Made]):
-    """Values by key, each made when it is first asked for. The `most` that were asked for last are kept."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.kept: OrderedDict[Key, Made] = OrderedDict()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "LRUCache[Key, Made]":
-        return LRUCache(self.most)  # what is here was made for another object
-
-    def get(self, key: Key, make: Callable[[Key], Made]) -> Made:
-        if key not in self.kept:
-            self.kept[key] = make(key)
-            if len(self.kept) > self.most:
-                self.kept.popitem(last=False)
-        self.kept.move_to_end(key)
-        return self.kept[key]
-
-
-class PassKey(NamedTuple):
-    """What positions without draws follow from: passes with the same have the same positions."""
-
-    length: int
-    scales: tuple[int, ...] | None
-    device: torch.device
-    inference: bool  # tensors that were made in inference mode cannot be trained with
-
-    def made(self) -> tuple[Tensor, Tensor | None, dict[Hashable, Any]]:
-        """Position ids [1, pos], the input size [1], and an empty cache."""
-        scale = None if self.scales is None else torch.full((1,), self.scales[0], device=self.device)
-        return torch.arange(self.length, device=self.device)[None], scale, {}
+        return self.memo(key, lambda: position[:, queries, None] - position[:, None, : queries.stop], square=True)
 
 
 class PositionScheme(
@@ -209,7 +143,7 @@ class PositionScheme(
 
     and it always says its position relation, `phi`: pairs with the same code are treated alike, whatever is learned.
     One scheme object serves all layers; tables that differ by layer have a layer dimension. Every place is given the
-    `Positions` of the pass; what is made for the pass alone, for all its layers or for one, is kept in their `memo`.
+    `Positions` of the pass, whose `memo` keeps what is made for that pass.
 
     `score` and `factor` are asked for one block of `queries` at a time, so that no T×T tensor is ever kept; keys run
     from 0 to ``queries.stop - 1`` and causality is the caller's business.
@@ -233,7 +167,6 @@ class PositionScheme(
         self.sizes, self.options, self.task = sizes, options, task
         # Schemes that draw at random in training draw from it; a trainer may put its own in its place.
         self.generator = torch.Generator(device="cpu").manual_seed(0)
-        self._passes: LRUCache[PassKey, Any] = LRUCache(KEPT_PASSES)
 
     @abstractmethod
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
@@ -248,28 +181,15 @@ class PositionScheme(
         about = self.phi, self.relation_in_words, self.describe
         return Relation(*about, uses_scale=self.uses_scale, whole_scale=self.whole_scale, kind=self.kind)
 
-    def option_values(self) -> dict[str, Any]:
-        """The options by name, defaults included: what `SchemeSpec.of` needs to make the same scheme again."""
-        return asdict(self.options)  # type: ignore[call-overload, no-any-return]
-
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         """Where `tokens` [row, pos] stand; the scale is inferred by the task's own rule where it is not given.
 
         Best given on the CPU, or inferred from tokens there: then nobody waits for a device to say it.
         """
         numbers, scales = self._told(tokens, scale) if self.uses_scale else (None, None)
-        length, offset = tokens.shape[1], self.offset(tokens.shape[1])
-        known = numbers is None or scales is not None
-        if not known or length > KEPT_LENGTH or tokens.device.type == "meta" or torch.compiler.is_compiling():
-            numbers = None if numbers is None else sent(numbers, tokens.device)
-            position = torch.arange(length, device=tokens.device)[None]
-            return Positions(tokens, position, numbers, scales=scales, offset=offset)
-        key = PassKey(length, scales, tokens.device, torch.is_inference_mode_enabled())
-        position, _, kept = self._passes.get(key._replace(scales=None), PassKey.made)
-        if numbers is not None and scales is not None and len(scales) > 1:
-            return Positions(tokens, position, sent(numbers, tokens.device), scales=scales, offset=offset, kept=kept)
-        _, scale, cache = self._passes.get(key, PassKey.made)
-        return Positions(tokens, position, scale, cache=cache, scales=scales, offset=offset, kept=kept)
+        numbers = None if numbers is None else sent(numbers, tokens.device)
+        position, offset = torch.arange(tokens.shape[1], device=tokens.device)[None], self.offset(tokens.shape[1])
+        return Positions(tokens, position, numbers, scales=scales, offset=offset)
 
     def on_the_host(self, positions: Positions) -> dict[Hashable, Tensor]:
         """What only the host can make for these positions, by the key with which `Positions.memo` is asked for it.

@@ -2,8 +2,8 @@
 
 import operator
 from collections.abc import Hashable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -64,9 +64,6 @@ class Wrapper(PositionScheme):
     @property
     def placements(self) -> int:
         return self.inner.placements
-
-    def option_values(self) -> dict[str, Any]:
-        return {**self.inner.option_values(), **asdict(self.options)}  # type: ignore[call-overload]
 
     def acts(self) -> list[str]:  # type: ignore[override]
         return self.inner.acts()
