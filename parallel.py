@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import torch
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.devices import gpus_for, take_gpu
@@ -125,7 +125,7 @@ def cpu_count() -> int:
 
 @contextmanager
 def _processes(workers: int, fork: bool, places: str | None) -> Iterator[Executor]:
-    """A pool of processes here, none of which is left when the block ends. With `places` each has a GPU of its own."""
+    """A pool of processes here, none of which is left when the block ends. With `places` each has another GPU."""
     from joblib.externals.loky import ProcessPoolExecutor
 
     # A fork need not import everything again; threads do not survive it, so that it takes a process without any.
@@ -172,11 +172,15 @@ def no_interrupts() -> Iterator[None]:
 
 def _begin(parent: int, places: str | None) -> None:
     """The first thing that a local worker does."""
-    place = free_place(Path(places)) if places else None
-    threading.Thread(target=_end_with, args=(parent, place), daemon=True, name="end-with-parent").start()
-    if place is not None:
-        take_gpu(int(Path(place.lock_file).name))
-    torch.set_num_threads(1)  # the other workers have their own
+    locks = []
+    while places:  # the lowest of 0, 1, 2, … that no other worker holds; the system frees it when this process ends
+        locks.append(FileLock(Path(places, str(len(locks)))))
+        with suppress(Timeout):
+            locks[-1].acquire(timeout=0)
+            take_gpu(len(locks) - 1)
+            break
+    threading.Thread(target=_end_with, args=(parent, locks), daemon=True, name="end-with-parent").start()
+    torch.set_num_threads(1)  # the other workers have theirs
     gc.freeze()  # what is imported stays, and need not be looked through again and again
 
 
@@ -185,18 +189,6 @@ def _end_with(parent: int, held: object) -> None:
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os._exit(1)
-
-
-def free_place(places: Path) -> BaseFileLock:
-    """The lowest of the places 0, 1, 2, … that no other worker holds; the system frees it when this process ends."""
-    place = 0
-    while True:
-        lock = FileLock(places / str(place))
-        try:
-            lock.acquire(timeout=0)
-            return lock
-        except Timeout:
-            place += 1
 
 
 def _call(function: Callable[[Item], Result], plugins: WorkerPlugins, item: Item) -> Result:

@@ -159,19 +159,17 @@ def shape(node: Any) -> Any:
     True
     """
     if isinstance(node, list):
-        return [shape(each) for each in node if not is_text(each) and not is_registration(each)]
+        return [shape(each) for each in node if not is_no_definition(each)]
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = [[name, shape(each)] for name, each in ast.iter_fields(node) if each not in (None, [])]
     return [type(node).__name__, *(field for field in fields if field[1] != [])]
 
 
-def is_text(node: Any) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def is_registration(node: Any) -> bool:
-    """Whether it is the decorator `register`, under any name of the module: that does not change what a class is."""
+def is_no_definition(node: Any) -> bool:
+    """Whether it is a docstring, or the decorator `register`, which do not change what a class is."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
     return isinstance(node, ast.Attribute | ast.Name) and getattr(node, "attr", getattr(node, "id", "")) == "register"
 
 

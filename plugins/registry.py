@@ -124,7 +124,7 @@ class Extensible(Registry[Value]):
 
 
 def register(thing: Thing) -> Thing:
-    """Make a task, a scheme, a probe or a figure of your own known by its `name`, everywhere a name is asked for.
+    """Make a task, a scheme, a probe or a figure that you wrote known by its `name`, everywhere a name is asked for.
 
     Arguments:
         thing: a subclass of `Task`, `PositionScheme`, `Probe` or `Finding`; also, but for schemes, an object of one.
@@ -145,7 +145,11 @@ def register(thing: Thing) -> Thing:
     >>> TASKS.remove("echo")
     """
     kind: Any = thing if isinstance(thing, type) else type(thing)
-    registry, name = registry_for(kind), getattr(thing, "name", None)
+    name, homes = getattr(thing, "name", None), [f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__]
+    if (contract := next((home for home in homes if home in CONTRACTS), None)) is None:
+        bases = ", ".join(home.rpartition(".")[2] for home in CONTRACTS)
+        raise UserError(f"{kind.__name__} cannot be registered: it must be a subclass of one of {bases}")
+    registry = named_registry(CONTRACTS[contract][1])
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise UserError(f"{kind.__name__} needs a name of letters, digits, '-', '_' and '.', not {name!r}")
     if registry.classes and kind is not thing:
@@ -157,15 +161,6 @@ def register(thing: Thing) -> Thing:
         value = thing()
     registry.put(name, value, Origin(place_of(value), fingerprint(value)))
     return thing
-
-
-def registry_for(kind: type) -> Extensible[Any]:
-    """The registry that a class belongs to."""
-    for base in kind.__mro__:
-        if (home := CONTRACTS.get(f"{base.__module__}.{base.__qualname__}")) is not None:
-            return named_registry(home[1])
-    bases = ", ".join(name.rpartition(".")[2] for name in CONTRACTS)
-    raise UserError(f"{kind.__name__} cannot be registered: it must be a subclass of one of {bases}")
 
 
 def called(value: Any) -> str:

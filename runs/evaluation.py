@@ -1,4 +1,4 @@
-"""Exact match at any length, from one teacher-forced pass: of a model, and of a run on disk, which keeps its scores.
+"""Exact match at any input size n, from one teacher-forced pass: of a model, and of a run, where scores are stored.
 
 A greedy decoder that has been right so far sees exactly the tokens that teacher forcing shows, so it writes the whole
 answer exactly when the arg-max is right at every answer token of the true sequence. (This holds where the output at a
@@ -38,21 +38,21 @@ FLOAT = 4  # bytes
 LEAST_MEMORY = 1 << 26  # bytes that instances may take whatever is asked for: less than importing torch does
 TOKEN = 9  # bytes: its id, and whether it belongs to the answer
 CPU_ROWS = 64  # more sequences at a time leave the processor's cache, and gain nothing
-ACCURATE = 0.9  # least exact match, at every scale in range, of a run whose complexity means something
+ACCURATE = 0.9  # least exact match, at every n in range, of a run whose complexity means something
 EXTRAPOLATES = 0.9  # least exact match beyond the training range of a run that is said to extrapolate
 
-FINAL_SAMPLES = 200  # of each scale in range, for the figure that a run ends with
+FINAL_SAMPLES = 200  # of each n in range, for the figure that a run ends with
 
 Model = Callable[..., Any]  # a HookedModel, or any function from ids [row, pos] to logits [row, pos, token]
 Row = dict[str, Any]  # a score as a run keeps it
-Length = int | tuple[int, ...]  # a scale n, or a tuple of a task that has them (tasks/fields.py)
+Length = int | tuple[int, ...]  # an input size n, or a tuple of sizes, of a task that has several (tasks/scale.py)
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well a model does at one length. `low` and `high` are Wilson's 95 % interval of the figure before them."""
+    """How well a model does at one n, called `length` on disk; `low` and `high` are Wilson's 95 % interval."""
 
-    length: int  # the scale n
+    length: int  # the input size n
     samples: int
     exact_match: float  # share of instances with every answer token right, end token included
     exact_match_low: float
@@ -76,13 +76,13 @@ def exact_match(
 ) -> list[Score]:
     """Exact match on random instances of each length.
 
-    Of a task whose scales are tuples, n asks for random ones of that size, and a tuple for itself.
+    Of a task whose instances have a tuple of sizes, n asks for random tuples of that size, and a tuple for itself.
 
     Arguments:
         model: a HookedModel, or any function from ids [row, pos] to logits [row, pos, token]; one with a parameter
-            `scale` is told the scale n of the instances.
+            `scale` is told the n of the instances.
         task: whose instances they are.
-        lengths: scales n (or tuples, of a task that has them), in any order.
+        lengths: input sizes n (or tuples, of a task that has them), in any order.
         samples: instances of each length.
         seed: with the length, decides the instances; neither the other lengths nor the memory do.
         memory: bytes that a block of instances may take.
@@ -115,15 +115,15 @@ def exact_match(
 def answers_at(
     model: Model, task: Task, length: Length, samples: int, seed: int, memory: int = MEMORY
 ) -> Iterator[Tensor]:
-    """Which answer tokens are predicted right, [row, answer] for each scale that is drawn: one, or random tuples."""
+    """Which answer tokens are predicted right, [row, answer] for each size that is drawn: n, or random tuples."""
     if task.one_number or not isinstance(length, int):
         yield right_answers(model, task, task.number_of(length), samples, seed, memory, instance_seed(seed, length))
         return
     generator = torch.Generator().manual_seed(instance_seed(seed, length))
     drawn = Counter(task.drawn_scale(length, generator) for _ in range(samples))
     for scale in sorted(drawn, key=task.parts):
-        own = int(torch.randint(1 << 62, (), generator=generator))
-        yield right_answers(model, task, scale, drawn[scale], seed, memory, own)
+        of_scale = int(torch.randint(1 << 62, (), generator=generator))
+        yield right_answers(model, task, scale, drawn[scale], seed, memory, of_scale)
 
 
 def refuse_too_many(task: Task, length: Length, samples: int, memory: int = MEMORY) -> None:
@@ -178,12 +178,12 @@ def wilson(right: int, samples: int) -> tuple[float, float]:
 
 
 def right_answers(
-    model: Model, task: Task, length: int, samples: int, seed: int, memory: int = MEMORY, own_seed: int | None = None
+    model: Model, task: Task, length: int, samples: int, seed: int, memory: int = MEMORY, drawn_by: int | None = None
 ) -> Tensor:
     """Which answer tokens of random instances are predicted right, computed block by block. [row, answer]"""
     # Drawn in one go, so that the instances do not depend on the size of the blocks.
-    own_seed = instance_seed(seed, length) if own_seed is None else own_seed
-    drawn = task.sample(length, samples, torch.Generator().manual_seed(own_seed))
+    generator = torch.Generator().manual_seed(instance_seed(seed, length) if drawn_by is None else drawn_by)
+    drawn = task.sample(length, samples, generator)
     device, named = device_of(model), {"scale": length} if takes(model, "scale") else {}
     rows, right = rows_within(memory, model, task.length(length)), []
     with evaluating(model), torch.inference_mode():
@@ -308,8 +308,14 @@ def evaluate(
     returned all the same.
     """
     whole(1)(samples, "samples")
-    damaged = again and evaluation_is_damaged(run)
-    known = {} if again else {(asked_for(row), row["samples"], row["seed"]): row for row in run.evaluation()}
+    known, damaged = dict[Any, Row](), False
+    try:
+        stored = run.evaluation()
+        known = {} if again else {(asked_for(row), row["samples"], row["seed"]): row for row in stored}
+    except StorageError:
+        if not again:
+            raise
+        damaged = True
     missing = [n for n in dict.fromkeys(lengths) if (n, samples, seed) not in known]
     if missing:
         model, task = run.model(str(present_device(device))), run.config.task_object
@@ -341,25 +347,17 @@ def asked_for(row: Row) -> Length:
     return tuple(row["shape"]) if row.get("shape") else int(row["length"])
 
 
-def evaluation_is_damaged(run: Run) -> bool:
-    try:
-        run.evaluation()
-    except StorageError:
-        return True
-    return False
-
-
 def in_range_rows(model: Model, config: RunConfig, report: Callable[[str], None] | None = None) -> list[Row]:
-    """The scores that a run ends with: at each scale of its training range."""
+    """The scores that a run ends with: at each n of its training range."""
     scales = range(config.task_object.min_scale, config.train_max + 1)
     scores = exact_match(model, config.task_object, scales, samples=FINAL_SAMPLES, report=report)
     return [asdict(score) for score in scores]
 
 
 def is_accurate(config: RunConfig, scores: Sequence[Row]) -> bool:
-    """Whether exact match is high enough at every scale of the training range."""
-    found = {row["length"]: row.get("exact_match") for row in scores}
-    in_range = [found.get(n) for n in range(config.task_object.min_scale, config.train_max + 1)]
+    """Whether exact match is high enough at every n of the training range."""
+    shares = {row["length"]: row.get("exact_match") for row in scores}
+    in_range = [shares.get(n) for n in range(config.task_object.min_scale, config.train_max + 1)]
     return all(value is not None and value >= ACCURATE for value in in_range)
 
 

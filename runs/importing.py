@@ -23,7 +23,7 @@ from lengthlens.values import anything, map_of
 
 SOURCE = "import.json"  # what is known of where an imported model comes from
 OUTSIDE_ROWS = 64  # instances on which the source is asked for tokens outside of the task
-OWN = {f.name for f in fields(RunConfig)}  # of a model's fields, those that a run's config has itself
+RUN_FIELDS = {f.name for f in fields(RunConfig)}
 
 
 def import_checkpoint(
@@ -43,11 +43,11 @@ def import_checkpoint(
 
     Arguments:
         path: a local directory of Hugging Face (GPT-2, Llama, Mistral, Qwen2, GPT-NeoX, BLOOM) or of TransformerLens.
-        task: the name of the task that the model is to be asked; it is evaluated on scales up to `train_max` at once.
+        task: the name of the task that the model is to be asked; it is evaluated on n up to `train_max` at once.
         store: where the run is kept. A model that was imported before is given back.
         vocab: the model's id, or the text of its token, for each token of the task; by name, or in a JSON file. What
             it leaves out is looked up in the model's tokenizer.
-        train_max: the largest scale that the model was trained on, as far as is known.
+        train_max: the largest n that the model was trained on, as far as is known.
         start: for learned positions, the position of the first token.
         spread: for learned positions, how much further the first token may stand: exact match is then averaged over
             several random starts.
@@ -64,7 +64,8 @@ def import_checkpoint(
     >>> from tempfile import TemporaryDirectory
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> folder, ids = TemporaryDirectory(), {token: k for k, token in enumerate(TASKS["copy"].vocab)}
-    >>> GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_head=2, n_layer=1)).save_pretrained(f"{folder.name}/small")
+    >>> small = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_head=2, n_layer=1))
+    >>> small.save_pretrained(f"{folder.name}/small")
     >>> run = import_checkpoint(f"{folder.name}/small", "copy", RunStore(f"{folder.name}/runs"), vocab=ids, train_max=2)
     >>> run.model()("^ 7 3 =").shape  # with the hooks of any other model here
     torch.Size([1, 4, 14])
@@ -75,14 +76,20 @@ def import_checkpoint(
     source = read_checkpoint(path)
     mapping = read_json(Path(vocab)) if isinstance(vocab, str | Path) else vocab
     ids = token_ids(source, asked, mapping)
-    own = source.restricted_to(asked, ids)
+    asked_source = source.restricted_to(asked, ids)
     about = {"task": task, "train_max": train_max, "seed": seed}
-    config = _config(own, ids, name or source.name, start, spread, about)
-    model = with_weights(config.model, own.weights, f"'{path}'", asked)
+    config = _config(asked_source, ids, name or source.name, start, spread, about)
+    model = with_weights(config.model, asked_source.weights, f"'{path}'", asked)
     run = store.create(config)
     with run.locked():
-        if not run.status().finished:
-            _write(run, model.eval(), source, ids, tell)
+        if not run.status().finished:  # the status is written last: once it says so, all else is there
+            rows = in_range_rows(model.eval(), config, tell)
+            run.write(MODEL, weights_of(model))
+            run.write_json(SOURCE, {**config.imported, "outside": share_outside(model, source, ids, train_max)})
+            run.write_json(VERSIONS, library_versions())
+            run.add_evaluation(rows)
+            run.set_status(judged(rows, steps=0))
+            run.log(FINISH, step=0)
     return run
 
 
@@ -98,29 +105,14 @@ def _config(
             f"{' and a '.join(moved)}"
         )
     options = {**known.pop("scheme_options", {}), **moved}
-    rest = {key: value for key, value in known.items() if key not in OWN}
+    rest = {key: value for key, value in known.items() if key not in RUN_FIELDS}
     told = {"name": name, "kind": source.kind, "sha256": source.sha256, "tokens": dict(ids), "model": rest}
-    mine = {key: value for key, value in known.items() if key in OWN}
+    mine = {key: value for key, value in known.items() if key in RUN_FIELDS}
     return RunConfig.from_dict({**mine, "scheme_options": options, "imported": told})
 
 
-def _write(
-    run: Run, model: HookedModel, source: Checkpoint, ids: Mapping[str, int], tell: Callable[[str], None]
-) -> None:
-    """Weights, scores in range, versions; the status last, so that once it says so all else is there."""
-    config = run.config
-    rows = in_range_rows(model, config, tell)
-    outside = share_outside(model, source, ids, config.train_max)
-    run.write(MODEL, weights_of(model))
-    run.write_json(SOURCE, {**config.imported, "outside": outside})
-    run.write_json(VERSIONS, library_versions())
-    run.add_evaluation(rows)
-    run.set_status(judged(rows, steps=0))
-    run.log(FINISH, step=0)
-
-
 def share_outside(model: HookedModel, source: Checkpoint, ids: Mapping[str, int], scale: int) -> float:
-    """How often, at answer tokens of one scale, the source finds a token likeliest that is none of the task's."""
+    """How often, at answer tokens of one n, the source finds a token likeliest that is none of the task's."""
     task = model.task
     assert task is not None
     batch = task.sample(task.checked_scale(scale), OUTSIDE_ROWS, torch.Generator().manual_seed(0))
@@ -136,5 +128,5 @@ def source_of(run: Run) -> dict[str, Any]:
     """What is known of where an imported model comes from; empty for a run that was trained here."""
     if not run.has(SOURCE):
         return {}
-    found: dict[str, Any] = run.read_json(SOURCE, map_of(anything()))
-    return found
+    source: dict[str, Any] = run.read_json(SOURCE, map_of(anything()))
+    return source

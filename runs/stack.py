@@ -1,7 +1,7 @@
 """Many runs as one: runs that differ in seed, learning rate or initial values only train as one stacked network.
 
 Steps of networks as small as these take their time for the number of operations, not for their size, and a stack takes
-as many as one run. Each run has its own instances, weights, learning rate, clipping, stopping and log, and becomes what
+as many as one run. Instances, weights, learning rate, clipping, stopping and log belong to each run, which becomes what
 it would have become alone, but for the order of sums.
 """
 
@@ -18,7 +18,7 @@ from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.trainer import AnswerLoss, Trainer, answer_start, loss_inputs
 
-OWN = ("seed", "lr", "initializer_range")  # in what runs of a stack may differ
+MAY_DIFFER = ("seed", "lr", "initializer_range")  # between the runs of a stack
 EPS = 1e-8  # AdamW's usual one
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -32,14 +32,14 @@ def stacks(configs: Sequence[RunConfig], most: int) -> list[list[RunConfig]]:
     """
     alike: dict[str, list[RunConfig]] = {}
     for config in configs:
-        own = () if config.precision != "float32" else OWN
-        common = {name: value for name, value in config.to_dict().items() if name not in own}
+        free = MAY_DIFFER if config.precision == "float32" else ()
+        common = {name: value for name, value in config.to_dict().items() if name not in free}
         alike.setdefault(json.dumps(common, sort_keys=True), []).append(config)
     return [group[k : k + most] for group in alike.values() for k in range(0, len(group), most)]
 
 
 class Stack:
-    """Trainers whose networks are trained as one. Weights and moments are here; `put_back` gives a trainer its own."""
+    """Trainers whose networks are trained as one. Weights and moments are here until `put_back` returns them."""
 
     def __init__(self, trainers: Iterable[Trainer]) -> None:
         self.trainers = list(trainers)
@@ -69,8 +69,10 @@ class Stack:
         self.weights = torch.stack([_flat(t.parameters) for t in self.trainers]).requires_grad_()
         self.moments = []
         for kind in MOMENTS:
-            own = [[t.optimizer.state[p].get(kind, torch.zeros_like(p)) for p in t.parameters] for t in self.trainers]
-            self.moments.append(torch.stack([_flat(each) for each in own]))
+            of_runs = [
+                [t.optimizer.state[p].get(kind, torch.zeros_like(p)) for p in t.parameters] for t in self.trainers
+            ]
+            self.moments.append(torch.stack([_flat(each) for each in of_runs]))
         self._look_again()
 
     def _look_again(self) -> None:
@@ -86,11 +88,12 @@ class Stack:
     def put_back(self, trainer: Trainer) -> None:
         """Give a trainer its weights and moments."""
         row = self.trainers.index(trainer)
-        kept = [each[row].split(self.sizes) for each in (self.weights, *self.moments)]
-        for parameter, shape, weight, *moments in zip(trainer.parameters, self.shapes, *kept):
+        parts = [each[row].split(self.sizes) for each in (self.weights, *self.moments)]
+        for parameter, shape, weight, *moments in zip(trainer.parameters, self.shapes, *parts):
             parameter.copy_(weight.view(shape))
-            own = {kind: moment.view(shape).clone() for kind, moment in zip(MOMENTS, moments)}
-            trainer.optimizer.state[parameter] = {"step": torch.tensor(float(trainer.step), device=self.device), **own}
+            state = {kind: moment.view(shape).clone() for kind, moment in zip(MOMENTS, moments)}
+            state["step"] = torch.tensor(float(trainer.step), device=self.device)
+            trainer.optimizer.state[parameter] = state
 
     def advance(self) -> list[Trainer]:
         """Train up to the next evaluation of one of the runs, and evaluate those that are there; these."""
@@ -130,8 +133,8 @@ class Stack:
             for trainer in self.trainers:
                 trainer.model.pos_embed.anneal(trainer.step / trainer.end)
             self.buffers = self._buffers()
-        own, limits = zip(*(loss_inputs(*each, first, length) for each in zip(self.trainers, batches)))
-        inputs = {name: sent(_stacked([each[name] for each in own]), self.device) for name in own[0]}
+        of_runs, limits = zip(*(loss_inputs(*each, first, length) for each in zip(self.trainers, batches)))
+        inputs = {name: sent(_stacked([each[name] for each in of_runs]), self.device) for name in of_runs[0]}
         beta2 = self.config.beta2
         rates = [(t.rate(), 1 - 0.9 ** (t.step + 1), (1 - beta2 ** (t.step + 1)) ** 0.5) for t in self.trainers]
         return inputs, sent(torch.tensor(rates), self.device), first, limits[0]
@@ -142,13 +145,13 @@ class Stack:
         weights = {n: part.view(-1, *shape) for n, shape, part in zip(self.names, self.shapes, parts)}
 
         def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: dict[str, Tensor]) -> Tensor:
-            found: Tensor = functional_call(self.loss, (weights, buffers), (inputs, first, limit))
-            return found
+            of_run: Tensor = functional_call(self.loss, (weights, buffers), (inputs, first, limit))
+            return of_run
 
         losses: Tensor = vmap(loss)(weights, self.buffers, inputs)
         total = losses.sum()
         if (price := self.price) is not None:
-            total = total + self.pays @ vmap(lambda *own: functional_call(price, own, ()))(weights, self.buffers)
+            total = total + self.pays @ vmap(lambda *state: functional_call(price, state, ()))(weights, self.buffers)
         (gradient,) = torch.autograd.grad(total, self.weights)
         self._update(gradient, rates)
         return losses.detach()

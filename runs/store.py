@@ -135,7 +135,12 @@ class RunStore:
                 return Run(Path(name).resolve())
         if is_shipped_name(name):
             source = shipped_run(name)
-            return copied(source, self.run(source.config))
+            run = self.run(source.config)
+            if not run.status().finished:
+                with run.locked(wait=True):  # the status is written last: once it says finished, all else is there
+                    for each in sorted(filter(source.has, source.manifest()), key=lambda each: each == STATUS):
+                        run.write(each, read_whole(source.path / each))
+            return run
         names = [run.id for run in self.runs()]
         matching = [known for known in names if known.startswith(name)] if name not in names else [name]
         if len(matching) == 1:
@@ -164,7 +169,7 @@ class RunStore:
         A run that was not evaluated has one row without a length. Nothing in it depends on when or how often the
         run was interrupted. A damaged run is told to `left_out`, with the reason; without that, it is an error.
         """
-        rows = [row for _, own in each_sound(self.runs(), rows_of, left_out) for row in own]
+        rows = [row for _, of_run in each_sound(self.runs(), rows_of, left_out) for row in of_run]
         return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(INTEGERS, "Int64"))
 
     def write_table(self, path: Path, left_out: LeftOut | None = None) -> list[Path]:
@@ -183,13 +188,13 @@ def each_sound(
     """Each run with what is seen in it; one that is damaged is told to `left_out`, or is an error without it."""
     for run in runs:
         try:
-            found = look(run)
+            seen = look(run)
         except UserError as error:
             if left_out is None:
                 raise
             left_out(run.id, str(error))
             continue
-        yield run, found
+        yield run, seen
 
 
 def harmless(table: pd.DataFrame) -> pd.DataFrame:
@@ -321,17 +326,6 @@ def shipped_run(name: str) -> Run:
     if not begins:
         raise unknown("trained model", name, [*known, *("/".join(each.split("/")[:2]) for each in known)])
     return known[begins[0]]
-
-
-def copied(source: Run, target: Run) -> Run:
-    """The run at `target`, made there with everything that `source` holds if it is not there yet."""
-    if target.status().finished:
-        return target
-    with target.locked(wait=True):
-        names = [name for name in source.manifest() if source.has(name)]
-        for name in sorted(names, key=lambda each: each == STATUS):  # last: once it says finished, all else is there
-            target.write(name, read_whole(source.path / name))
-    return target
 
 
 # -- repair ------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ TRIAL_STEPS = 10  # for an estimate
 
 @dataclass(frozen=True)
 class Planned:
-    """A run to train, and how many instances of each length (scale) it is to be evaluated at."""
+    """A run to train, and on how many instances of each length n it is to be evaluated."""
 
     config: RunConfig
     samples: Mapping[int, int]
@@ -258,8 +258,8 @@ def sweep(
         left = stacks([plans[name].config for name in in_turn if name not in outcomes], stack)
         groups = {group[0].id: [plans[config.id] for config in group] for group in left}
         work = partial(train_and_evaluate_all, store=place, checkpoint_seconds=checkpoint_seconds, wait=wait)
-        for _, found in in_parallel(work, groups, **where):
-            for outcome in found:
+        for _, done in in_parallel(work, groups, **where):
+            for outcome in done:
                 if outcome.status != BUSY:
                     note(outcome)
     return [outcomes[name] for name in plans]

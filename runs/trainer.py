@@ -21,10 +21,10 @@ from lengthlens.runs.evaluation import FLOAT, device_of, evaluating, numbers_a_t
 from lengthlens.tasks import Batch, Task
 from lengthlens.values import within_memory
 
-CHECK_SAMPLES = 64  # of each scale, for each evaluation of in-range exact match
+CHECK_SAMPLES = 64  # of each n, for each evaluation of in-range exact match
 MARGIN_PLATEAU = 0.05  # the margin is on a plateau when it grew by less than this share over `patience` evaluations
 DIVERGED = 4.0  # times the loss of guessing: far above what any stumble of a healthy run reaches
-CHECK_TUPLES = 4  # scales of each size among which they are shared out, where scales are tuples
+CHECK_TUPLES = 4  # tuples of each size among which they are shared out, where instances have tuples of sizes
 CHECK_SEED = 1 << 61  # added to the seed of the instances that are evaluated, which training does not see
 
 
@@ -34,7 +34,7 @@ class Metrics(NamedTuple):
     step: int
     loss: float  # mean over the steps since the last evaluation
     lr: float
-    in_range_exact_match: float  # mean over the scales up to train_max
+    in_range_exact_match: float  # mean over n up to train_max
     margin: float  # mean over instances of the least lead of a right token over the best wrong one, in logits
     tokens: int  # seen so far
 
@@ -51,9 +51,9 @@ def refuse_too_large(config: RunConfig) -> None:
     """
     model, task = config.model.resolved(), config.task_object
     weights = model.n_layers * model.d_model * (4 * model.n_heads * (model.d_head or 0) + 2 * (model.d_mlp or 0))
-    kept = config.batch * task.length(config.train_max) * model.n_layers * numbers_a_token(model)
+    activations = config.batch * task.length(config.train_max) * model.n_layers * numbers_a_token(model)
     what = f"a run with d_model {config.d_model} and batches of {config.batch}"
-    within_memory((4 * weights + kept) * FLOAT, what)
+    within_memory((4 * weights + activations) * FLOAT, what)
 
 
 class Trainer:
@@ -130,14 +130,17 @@ class Trainer:
         lower = self.config.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if lower else nullcontext():
             if self.compiled is None:
-                loss = answer_loss(self.model(batch.tokens, scale_of(batch)), batch, self.config.label_smoothing)
+                same = bool((batch.scale == batch.scale[0]).all())  # on the host, where nobody waits for it
+                logits = self.model(batch.tokens, int(batch.scale[0]) if same else batch.scale)
+                loss = answer_loss(logits, batch, self.config.label_smoothing)
             else:
                 first = answer_start(batch)
                 inputs, limit = loss_inputs(self, batch, first, batch.tokens.shape[1])
                 loss = self.compiled({n: sent(value, self.device) for n, value in inputs.items()}, first, limit)
         price = None if self.condensed else self.model.pos_embed.penalty()
-        found = torch.autograd.grad(loss if price is None else loss + price, self.parameters, allow_unused=True)
-        gradients = [None if each is None else each.contiguous() for each in found]  # the fused AdamW ignores strides
+        total = loss if price is None else loss + price
+        gradients = torch.autograd.grad(total, self.parameters, allow_unused=True)
+        gradients = [None if g is None else g.contiguous() for g in gradients]  # the fused AdamW ignores strides
         for parameter, gradient in zip(self.parameters, clipped(gradients, self.config.clip)):
             parameter.grad = gradient
         self.optimizer.step()
@@ -145,7 +148,7 @@ class Trainer:
         return loss.detach()
 
     def draw(self) -> Batch:
-        """Instances of one scale, or of one for each row, drawn on the CPU so that every device sees the same."""
+        """Instances of one n, or of one for each row, drawn on the CPU so that every device sees the same."""
         low, high, rows = self.task.min_scale, self.config.train_max, self.config.batch
         if self.config.lengths == "one":
             scale = int(torch.randint(low, high + 1, (), generator=self.data))
@@ -199,7 +202,7 @@ def forget_other_graphs(network: str) -> None:
 
 
 def make_optimizer(model: HookedModel, config: RunConfig) -> torch.optim.AdamW:
-    """AdamW; position parameters at a rate of their own, and weight decay for weight matrices only."""
+    """AdamW; position parameters at another rate, and weight decay for weight matrices only."""
     fast = {id(parameter) for parameter in fast_parameters(model.pos_embed)}
     positional = {id(parameter) for parameter in model.pos_embed.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -207,7 +210,7 @@ def make_optimizer(model: HookedModel, config: RunConfig) -> torch.optim.AdamW:
         factor = config.pe_lr_factor if id(parameter) in fast else 1.0
         decay = config.weight_decay if parameter.dim() > 1 and id(parameter) not in positional else 0.0
         groups.setdefault((factor, decay), []).append(parameter)
-    listed = [{"params": own, "factor": f, "weight_decay": d, "lr": config.lr} for (f, d), own in groups.items()]
+    listed = [{"params": each, "factor": f, "weight_decay": d, "lr": config.lr} for (f, d), each in groups.items()]
     return torch.optim.AdamW(listed, betas=(0.9, config.beta2), fused=True)
 
 
@@ -255,8 +258,8 @@ class AnswerLoss(nn.Module):
     def forward(self, inputs: dict[str, Tensor], first: int, limit: int | None) -> Tensor:
         """`inputs` are what `loss_inputs` gives; answers begin at `first` or later."""
         host: dict[Hashable, Any] = {name[5:]: value for name, value in inputs.items() if name.startswith("host.")}
-        own = inputs["tokens"], inputs["position"], inputs.get("scale")
-        positions = Positions(*own, limit, host, offset=inputs["offset"])
+        placed = inputs["tokens"], inputs["position"], inputs.get("scale")
+        positions = Positions(*placed, limit, host, offset=inputs["offset"])
         return loss_of(self.model.at(positions)[:, first - 1 : -1], inputs["shares"])
 
 
@@ -264,7 +267,7 @@ def loss_inputs(trainer: Trainer, batch: Batch, first: int, length: int) -> tupl
     """A batch and where its tokens stand, padded to a length, on the CPU; and the limit of their positions."""
     missing, scheme = length - batch.tokens.shape[1], trainer.model.pos_embed
     tokens = F.pad(batch.tokens, (0, missing), value=trainer.task.pad_id)
-    drawn = scheme.positions(batch.tokens, batch.scale)  # by its own length, as it is alone
+    drawn = scheme.positions(batch.tokens, batch.scale)  # by the batch's length before padding, as it is alone
     position = torch.cat([drawn.position, drawn.position[:, -1:].expand(-1, missing)], 1)  # padding is never looked at
     positions = replace(drawn, tokens=tokens, position=position, cache={})
     shares = answer_shares(batch, first, trainer.model.cfg.d_vocab_out, trainer.config.label_smoothing)
@@ -299,12 +302,6 @@ def answer_shares(batch: Batch, first: int, d_vocab: int, label_smoothing: float
     return counts * ((1 - label_smoothing) * right + label_smoothing / d_vocab)
 
 
-def scale_of(batch: Batch) -> int | Tensor:
-    """The scale of all instances, or of each; on the host, where nobody waits for it."""
-    same = bool((batch.scale == batch.scale[0]).all())
-    return int(batch.scale[0]) if same else batch.scale
-
-
 def clipped(gradients: Sequence[Tensor | None], most: float) -> Sequence[Tensor | None]:
     """Gradients, scaled in place so that their common norm is at most `most`; 0 says that it may be anything.
 
@@ -319,7 +316,7 @@ def clipped(gradients: Sequence[Tensor | None], most: float) -> Sequence[Tensor 
 
 
 def check_in_range(model: HookedModel, task: Task, config: RunConfig) -> tuple[float, float]:
-    """Exact match and margin, both averaged over the scales up to train_max, on instances kept apart from training."""
+    """Exact match and margin, both averaged over n up to train_max, on instances that training does not see."""
     device, generator = device_of(model), torch.Generator().manual_seed(CHECK_SEED + config.seed)
     shares, margins = [], []
     with evaluating(model):
@@ -328,17 +325,13 @@ def check_in_range(model: HookedModel, task: Task, config: RunConfig) -> tuple[f
             logits = model(batch.tokens, scale)
             first = answer_start(batch)
             logits, answer = logits[:, first - 1 : -1], sent(batch.tokens[:, first:], device)
-            lead = leads(logits, answer)  # [row, answer]
+            right = answer[..., None]
+            others = logits.scatter(-1, right, -math.inf)
+            lead = logits.gather(-1, right)[..., 0] - others.amax(-1)  # over the best wrong token, [row, answer]
             shares.append(right_tokens(logits, batch).all(1).float())
             margins.append(lead.min(1).values)
     exact, margin = torch.stack([torch.stack(shares), torch.stack(margins)]).cpu().double().mean(2).mean(1).tolist()
     return exact, margin
-
-
-def leads(logits: Tensor, right: Tensor) -> Tensor:
-    """By how much the logit of the right token exceeds the best other one. [*, token] and [*] to [*]"""
-    right = right[..., None]
-    return logits.gather(-1, right)[..., 0] - logits.scatter(-1, right, -math.inf).amax(-1)
 
 
 def on_plateau(history: list[Metrics], patience: int) -> bool:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -246,7 +245,7 @@ def keep_again(run: Run, config: RunConfig, steps: list[int]) -> None:
 
 
 def outcome(trainer: Trainer) -> tuple[Status, list[dict[str, Any]]]:
-    """How a run that is done ended, and its scores at each scale in range."""
+    """How a run that is done ended, and its scores at each n in range."""
     if trainer.diverged:
         loss = trainer.history[-1].loss
         return Status("diverged", trainer.step, None, 0.0, f"the loss became {loss:.4g}"), []
@@ -255,7 +254,7 @@ def outcome(trainer: Trainer) -> tuple[Status, list[dict[str, Any]]]:
 
 
 def judged(rows: list[dict[str, Any]], steps: int) -> Status:
-    """How a run with a model ended, by its scores at each scale in range."""
+    """How a run with a model ended, by its scores at each n in range."""
     mean = sum(row["exact_match"] for row in rows) / len(rows)
     if mean >= CONVERGED:
         return Status("converged", steps, mean)
@@ -266,7 +265,7 @@ def judged(rows: list[dict[str, Any]], steps: int) -> Status:
 
 
 class Session:
-    """One process's stretch of work on a run whose lock it holds."""
+    """The work of one process on a run whose lock it holds, from where the run was left to where it is left again."""
 
     def __init__(self, run: Run, checkpoint_seconds: float, keep: Iterable[int] = ()) -> None:
         self.run, self.checkpoint_seconds, self.kept, self.before = run, checkpoint_seconds, set(keep), run.status()
@@ -350,15 +349,18 @@ class Session:
     def _checkpoint(self, trainer: Trainer) -> None:
         self.step = trainer.step
         self.run.write(CHECKPOINT, encode_checkpoint(trainer))
-        self.run.write(METRICS, metrics_lines(trainer.history))
+        self._write_metrics(trainer)
         self.run.set_status(replace(self.status(), in_range_exact_match=trainer.history[-1].in_range_exact_match))
         self.saved = time.monotonic()
+
+    def _write_metrics(self, trainer: Trainer) -> None:
+        self.run.write(METRICS, "".join(json.dumps(each._asdict()) + "\n" for each in trainer.history).encode())
 
     def _finish(self, trainer: Trainer) -> None:
         """The status comes last: once it says that the run is finished, all else is there."""
         status, scores = outcome(trainer)
         self.step = trainer.step
-        self.run.write(METRICS, metrics_lines(trainer.history))
+        self._write_metrics(trainer)
         if status.has_model:
             self.run.write(MODEL, weights_of(trainer.model))
             self.run.add_evaluation(scores)
@@ -381,21 +383,13 @@ def decode_checkpoint(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     return tensors, parse_json(header["__metadata__"]["facts"], "its state")
 
 
-def metrics_lines(history: list[Metrics]) -> bytes:
-    """One JSON object a line."""
-    return "".join(json.dumps(metrics._asdict()) + "\n" for metrics in history).encode()
-
-
 def library_versions() -> dict[str, str]:
     """What the run was made with."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in LIBRARIES}}
-
-
-_version = cache(version)  # each looks through all packages that are installed
+    return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
 
 
 def wandb_report(config: RunConfig, project: str = "lengthlens") -> Report:
-    """Send metrics to Weights & Biases, under the run's own name, so that a resumed run goes on there too."""
+    """Send metrics to Weights & Biases, under the run's name, so that a resumed run goes on there too."""
     try:
         import wandb
     except ImportError:
