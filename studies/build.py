@@ -21,7 +21,6 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, write_whole
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.plugins.fingerprint import code_version
-from lengthlens.probes.schema import STUDY_COLUMNS
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.evaluation import is_accurate
 from lengthlens.runs.run import Run, best_rows
@@ -43,7 +41,6 @@ from lengthlens.tasks.complexity import src_curve
 from lengthlens.theory.pola import pola_table
 from lengthlens.theory.verdict import Case, RefusedError
 
-ROWS_AT_ONCE = 50_000  # that are put into a table together, so that they do not pile up
 VERDICT_REACH = 4  # times the training range: as far as `lengthlens verdict` looks when nothing is said
 SCORES = ("exact_match", "exact_match_no_end", "token_accuracy")
 NAMED = ("task", "scheme", "scheme_options", "score_scaling", "train_max", "seed", "plugins")  # columns of their own
@@ -90,66 +87,43 @@ def study(
     >>> table.loc[table["measure"] == "verdict", ["task", "verdict"]].values.tolist()
     [['copy', 'possible']]
     """
-    tell = report or (lambda text: None)
-    kept = Kept(earlier)
-    rows, parts, chosen = list[Row](), list[pd.DataFrame](), list[Run]()
-    for run, own in each_sound(ended(store, runs, left_out), partial(kept.run_rows, tell=tell), left_out):
-        rows += own
-        chosen.append(run)
-        if len(rows) > ROWS_AT_ONCE:
-            parts.append(as_frame(rows))
-            rows = []
-    parts = [kept.rows({run.id for run in chosen}), *parts, as_frame(rows)]
-    of_runs = pd.concat(parts, ignore_index=True).sort_values("run", kind="stable", ignore_index=True)
-    cells = {tuple(cell_of(c).values()): c for c in (run.config for run in chosen)}
-    cases: dict[tuple[str, int], Case] = {}
-    rows = []
-    for config in cells.values():
-        last = test_max or VERDICT_REACH * config.train_max
-        known = kept.cell_rows(config, last)
-        if known is None:
-            tell(f"verdict on {config.task} under {scheme_label(config)}")
-            known = cell_rows(config, last, cases)
-        rows += known
-    for target in pola_targets:
-        tell(f"position-only linear attention: {target}")
-        rows += pola_rows(target)
-    return pd.concat([of_runs, as_frame(rows)], ignore_index=True)
+    tell, before = report or (lambda text: None), Earlier(earlier)
 
-
-def as_frame(rows: list[Row]) -> pd.DataFrame:
-    return as_study(pd.DataFrame(rows, columns=list(STUDY_COLUMNS)))
-
-
-class Kept:
-    """What an earlier study says, if it was made by the same code: of runs whose files are the same, and of cells."""
-
-    def __init__(self, earlier: tuple[pd.DataFrame, Mapping[str, Any]] | None) -> None:
-        known = earlier is not None and earlier[1].get("code") == code_version()
-        self.table, about = earlier if known and earlier is not None else (as_frame([]), {})
-        self.digests = about.get("digests", {})
-        self.same: set[str] = set()
-        self.cells = dict(list(self.table[self.table["measure"].isin(OF_CELLS)].groupby(CELL)))
-
-    def run_rows(self, run: Run, tell: Report) -> list[Row]:
-        """The rows of a run that are new; none if all that there are are known."""
-        if self.digests.get(run.id) == run.digest():
-            self.same.add(run.id)
-            return []
+    def of_run(run: Run) -> pd.DataFrame:
+        if before.digests.get(run.id) == run.digest():
+            return before.table[before.table["run"] == run.id]
         tell(run.id)
         return run_rows(run)
 
-    def rows(self, names: set[str]) -> pd.DataFrame:
-        """The rows of those runs that are the same."""
-        return self.table[self.table["run"].isin(self.same & names)]
+    read = list(each_sound(ended(store, runs, left_out), of_run, left_out))
+    parts = [part for _, part in read]
+    cases: dict[tuple[str, int], Case] = {}
+    for key, config in {tuple(cell_of(run.config).values()): run.config for run, _ in read}.items():
+        reach, known = test_max or VERDICT_REACH * config.train_max, before.cells.get(key)
+        if known is not None and known.loc[known["measure"] == "verdict", "scale"].tolist() == [reach]:
+            parts.append(known)
+        else:
+            tell(f"verdict on {config.task} under {scheme_label(config)}")
+            parts.append(as_frame(cell_rows(config, reach, cases)))
+    for target in pola_targets:
+        tell(f"position-only linear attention: {target}")
+        parts.append(as_frame(pola_rows(target)))
+    return pd.concat(parts, ignore_index=True)
 
-    def cell_rows(self, config: RunConfig, test_max: int) -> list[Row] | None:
-        """What is known of a cell, judged as far."""
-        part = self.cells.get(tuple(cell_of(config).values()))
-        if part is None or part.loc[part["measure"] == "verdict", "scale"].tolist() != [test_max]:
-            return None
-        rows = part.astype(object).where(part.notna(), None).to_dict("records")
-        return [{str(name): value for name, value in row.items()} for row in rows]
+
+def as_frame(rows: list[Row]) -> pd.DataFrame:
+    return as_study(pd.DataFrame(rows))
+
+
+class Earlier:
+    """What an earlier study says, if it was made by the same code: of runs whose files are the same, and of cells."""
+
+    def __init__(self, earlier: tuple[pd.DataFrame, Mapping[str, Any]] | None) -> None:
+        table, about = earlier or (as_frame([]), {})
+        if about.get("code") != code_version():
+            table, about = as_frame([]), {}
+        self.table, self.digests = table, about.get("digests", {})
+        self.cells = dict(list(table[table["measure"].isin(OF_CELLS)].groupby(CELL)))
 
 
 def earlier_study(path: Path) -> tuple[pd.DataFrame, dict[str, Any]] | None:
@@ -220,11 +194,17 @@ def cell_of(config: RunConfig) -> Row:
     return {"task": config.task, "scheme": label, "recipe": recipe, "train_max": config.train_max}
 
 
-def run_rows(run: Run) -> list[Row]:
+def run_rows(run: Run) -> pd.DataFrame:
     """All rows of one run: how it was trained, scored and probed."""
-    config, scores = run.config, best_rows(run.evaluation())
+    # Imports TransformerLens, which reading a study does without.
+    from lengthlens.probes.table import stored
+
+    config, scores, probed = run.config, best_rows(run.evaluation()), stored(run)
+    tables = [pd.DataFrame([*training_rows(run), *score_rows(scores)])]
+    if probed is not None:
+        tables.append(probed.replace({"measure": {"exact_match": "probe_exact_match"}}))
     about = {"run": run.id, **cell_of(config), "seed": config.seed, "accurate": is_accurate(config, scores)}
-    return [{**row, **about} for row in [*training_rows(run), *score_rows(scores), *probe_rows(run)]]
+    return pd.concat([as_study(table.assign(**about)) for table in tables], ignore_index=True)
 
 
 def training_rows(run: Run) -> list[Row]:
@@ -250,15 +230,6 @@ def score_rows(scores: Sequence[Row]) -> list[Row]:
     ]
 
 
-def probe_rows(run: Run) -> list[Row]:
-    """The rows that are kept with a run since it was probed; none if it was not."""
-    # Imports TransformerLens, which reading a study does without.
-    from lengthlens.probes.table import plain_rows, stored
-
-    table = stored(run)
-    return [] if table is None else plain_rows(table.replace({"measure": {"exact_match": "probe_exact_match"}}))
-
-
 def surgery_study(
     store: RunStore, path: Path, scales: Sequence[int] | None = None, *, report: Report | None = None
 ) -> pd.DataFrame:
@@ -268,9 +239,9 @@ def surgery_study(
     one's choice are not.
     """
     from lengthlens.probes.surgery import SurgeryProbe
-    from lengthlens.probes.table import is_ready, plain_rows, probe_run
+    from lengthlens.probes.table import is_ready, probe_run
 
-    tell, probe, rows = report or (lambda text: None), SurgeryProbe(), list[Row]()
+    tell, probe, parts = report or (lambda text: None), SurgeryProbe(), list[pd.DataFrame]()
     ready = [run for run in store.must_exist().runs() if is_ready(run)]
     if not ready:
         raise UserError(f"no run in '{store.path}' is trained and accurate in range: there is none to operate on")
@@ -278,12 +249,13 @@ def surgery_study(
         tell(f"{run.id} ({place + 1} of {len(ready)})")
         config = run.config
         if scales is None:
-            measured = plain_rows(probe_run(run, [probe.name], force=True, device="cpu"))
+            rows = probe_run(run, [probe.name], force=True, device="cpu")
         else:
-            measured = probe.rows_at(scales, run.model("cpu").eval(), config.task_object, config.train_max)
+            model = run.model("cpu").eval()
+            rows = pd.DataFrame(probe.rows_at(scales, model, config.task_object, config.train_max))
         about = {"run": run.id, **cell_of(config), "seed": config.seed, "accurate": True}
-        rows += [{**row, **about} for row in measured if row["measure"] in probe.measures]
-    table = as_frame(rows).sort_values(["task", "scheme", "seed", "run"], kind="stable", ignore_index=True)
+        parts.append(as_study(rows[rows["measure"].isin(probe.measures)].assign(**about)))
+    table = pd.concat(parts).sort_values(["task", "scheme", "seed", "run"], kind="stable", ignore_index=True)
     holding = [name for name in table if (table[name].notna() & (table[name] != "")).any()]
     make_directory(path.parent)
     write_whole(path, table[holding].to_csv(index=False, lineterminator="\n").encode())
