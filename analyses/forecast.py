@@ -11,7 +11,7 @@ Flat and carrying are reported alone, too: carrying may do without the other.
 Beside the call, a length: the shortest of 2, 3, 4, 6 and 10 times the training range at which exact match is predicted
 below 0.9, with the cause. It is right if the length at which the run really falls below is within a factor of two.
 
-The baselines are those of `analyses/prediction.py`, and one more: whether the scheme is told the scale.
+The baselines are those of `analyses/prediction.py`, and one more: whether the scheme is told n.
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Forecast:
 
     runs: (
         pd.DataFrame
-    )  # run, task, label, seed, predicted, flat, called, extrapolates, right, fails_at, failed_at, cause
+    )  # one row each: predicted, flat, carries, called, extrapolates, right, fails_at, failed_at, cause
     scores: pd.DataFrame  # predictor: AUC over all runs and over held-out tasks, difference to the call
     groups: pd.DataFrame  # how many calls are right, by group of runs
     both_ways: pd.DataFrame  # cells of which some seeds extrapolate and some do not
@@ -79,9 +79,8 @@ class ForecastOfRuns(Finding):
         runs = study.once(forecast).runs
         legend = theme.family_handles(runs)
         axes = canvas.panels(["match", "length"], theme.PAGE, 2.7, across=2, least=2.5, legend=legend)
-        drawings = {"match": _matches, "length": _lengths}
-        for name, own in axes.items():
-            drawings[name](own, runs)
+        for name, panel in axes.items():
+            {"match": _matches, "length": _lengths}[name](panel, runs)
         columns = "run task label seed predicted flat called extrapolates right exact fails_at failed_at cause".split()
         canvas.data |= {"": runs[columns]}
 
@@ -125,6 +124,8 @@ def forecast(study: Study) -> Forecast:
     runs = runs.dropna(subset=["predicted_loss", "iota_interchange"]).reset_index(drop=True)
     rows = study.rows
     failure = rows[rows["measure"] == "predicted_failure"].drop_duplicates("run").set_index("run")
+    exact = rows[rows["measure"] == "exact_match"]
+    below = exact[(exact["scale"] > exact["train_max"]) & (exact["value"].fillna(0) < EXTRAPOLATES)]
     runs = runs.assign(
         predicted=1 - runs["predicted_loss"],
         flat=runs["iota_interchange"] <= FLAT,
@@ -133,59 +134,41 @@ def forecast(study: Study) -> Forecast:
         fails_at=runs["run"].map(failure["value"]),
         cause=runs["run"].map(failure["reason"]),
         fault=runs["run"].map(failure["relation"]),
-        failed_at=runs["run"].map(_failed_at(rows)),
+        failed_at=runs["run"].map(below.groupby("run")["scale"].min().astype(float)),
         cell=runs["row"] + " " + runs["label"],
-        scheme_rate=others_mean(runs["exact_2"], runs["scheme"]),
-        knows_scale=runs["scheme"].map(_told_the_scale),
         family=runs["scheme"].map(theme.family),
+        knows_scale=runs["scheme"].map(lambda label: float(SchemeSpec.of(theme.bare(label)).uses_scale)),
     )
-    carries = runs["predicted"] >= EXTRAPOLATES
-    runs = runs.assign(
-        called=runs["flat"] & carries,
-        shown=runs["flat"] * runs["predicted"],
-        right=(runs["flat"] & carries) == runs["extrapolates"],
-    )
+    runs["carries"] = runs["predicted"] >= EXTRAPOLATES
+    runs["called"] = runs["flat"] & runs["carries"]
+    runs["call"] = runs["flat"] * runs["predicted"]
+    runs["right"] = runs["called"] == runs["extrapolates"]
     return Forecast(runs, _scores(runs), _groups(runs), _both_ways(runs))
 
 
-def _told_the_scale(label: str) -> float:
-    """1 for a scheme that is told the scale."""
-    return float(SchemeSpec.of(theme.bare(label)).uses_scale)
-
-
-def _failed_at(rows: pd.DataFrame) -> "pd.Series[float]":
-    """The shortest evaluated scale beyond the training range with exact match below 0.9, by run; missing if none."""
-    beyond = rows[(rows["measure"] == "exact_match") & (rows["scale"] > rows["train_max"])]
-    return beyond[beyond["value"].fillna(0) < EXTRAPOLATES].groupby("run")["scale"].min().astype(float)
-
-
-def _scored(runs: pd.DataFrame, name: str) -> "pd.Series[float]":
-    """What a predictor says of each run, higher for "will extrapolate"."""
-    if name == "call":
-        return runs["flat"] * runs["predicted"]
-    column = {"scheme": "scheme_rate"}.get(name, name)
-    values: pd.Series[float] = runs[column].astype(float)
-    return -values if name.startswith("iota") else values
-
-
 def _scores(runs: pd.DataFrame) -> pd.DataFrame:
-    parts = {"all": runs, "other tasks": runs[~runs["task"].isin(CHOSEN_ON)]}
-    found = []
+    """How well each of `SCORES` tells the runs that extrapolate; growth (ι) counts against a run."""
+    columns = {name: runs[name].astype(float) for name in SCORES if name in runs and name != "scheme"}
+    columns["scheme"] = others_mean(runs["exact_2"], runs["scheme"])
+    signed = pd.DataFrame({name: -each if name.startswith("iota") else each for name, each in columns.items()})
+    parts = {"all": runs.index, "other tasks": runs.index[~runs["task"].isin(CHOSEN_ON)]}
+    rows = []
     for name, label in SCORES.items():
-        if name not in ("call", "scheme") and name not in runs:
+        if name not in signed:
             continue
+        known = signed.index[signed[name].notna()]
         row: dict[str, Any] = {"predictor": label}
         for words, part in parts.items():
-            own = part[_scored(part, name).notna()]
-            score, yes = _scored(own, name), own["extrapolates"]
-            row[f"AUC, {words}"] = interval(*estimate(auc(score, yes), own["cell"])[:3])
+            at = part.intersection(known)
+            yes, cells = runs["extrapolates"][at], runs["cell"][at]
+            row[f"AUC, {words}"] = interval(*estimate(auc(signed[name][at], yes), cells)[:3])
             if name != "call":
-                more = estimate(difference(auc(_scored(own, "call"), yes), auc(score, yes)), own["cell"])
-                row[f"call has more, {words}"] = interval(*more[:3])
-        own = runs[_scored(runs, name).notna()]
-        among = estimate(auc(_scored(own, name), own["extrapolates"], own["cell"]), own["cell"])
-        found.append({**row, "AUC among seeds of one cell": interval(*among[:3]), "runs": len(own)})
-    return pd.DataFrame(found).fillna("–")
+                more = difference(auc(signed["call"][at], yes), auc(signed[name][at], yes))
+                row[f"call has more, {words}"] = interval(*estimate(more, cells)[:3])
+        cells = runs["cell"][known]
+        among = estimate(auc(signed[name][known], runs["extrapolates"][known], cells), cells)
+        rows.append({**row, "AUC among seeds of one cell": interval(*among[:3]), "runs": len(known)})
+    return pd.DataFrame(rows).fillna("–")
 
 
 def _groups(runs: pd.DataFrame) -> pd.DataFrame:
@@ -199,15 +182,11 @@ def _groups(runs: pd.DataFrame) -> pd.DataFrame:
             fail = part[part["failed_at"].notna()]
             ratio = fail["fails_at"] / fail["failed_at"]
             near = int(((ratio >= 1 / WITHIN) & (ratio <= WITHIN)).sum())
-            low, high = wilson(int(part["right"].sum()), len(part))
             right, alone = int(part["right"].sum()), int((part["flat"] == part["extrapolates"]).sum())
-            row: dict[str, Any] = {
-                "runs": words,
-                "right": f"{right} of {len(part)}",
-                "share": interval(right / len(part), low, high),
-            }
-            carries = int(((part["predicted"] >= EXTRAPOLATES) == part["extrapolates"]).sum())
-            row |= {"flat alone": alone, "carries alone": carries, "extrapolating": int(part["extrapolates"].sum())}
+            row: dict[str, Any] = {"runs": words, "right": f"{right} of {len(part)}"}
+            row |= {"share": interval(right / len(part), *wilson(right, len(part))), "flat alone": alone}
+            row |= {"carries alone": int((part["carries"] == part["extrapolates"]).sum())}
+            row |= {"extrapolating": int(part["extrapolates"].sum())}
             found.append({**row, f"length within a factor of {WITHIN}": f"{near} of {len(fail)}"})
     return pd.DataFrame(found)
 
@@ -230,7 +209,7 @@ def _matches(axes: Axes, runs: pd.DataFrame) -> None:
     axes.plot([0, 1], [0, 1], color="0.85", linewidth=0.7, linestyle="--")
     for line in (axes.axhline, axes.axvline):
         line(EXTRAPOLATES, color="0.8", linewidth=0.7)
-    theme.points(axes, runs, "shown", "exact")
+    theme.points(axes, runs, "call", "exact")
     axes.set_title("exact match at twice the training range\n(predicted 0 where operators grow, ι > 0.3)")
 
 
@@ -246,11 +225,9 @@ def _lengths(axes: Axes, runs: pd.DataFrame) -> None:
         axes.annotate(str(number), (x, y), ha="center", va="center", fontsize=6, zorder=3)
     grid = np.array([1.5, 26.0])
     axes.fill_between(grid, grid / WITHIN, grid * WITHIN, color="0.95", zorder=0, linewidth=0)
-    ticks = [2, 3, 4, 6, 10, never]
-    words = ["2", "3", "4", "6", "10", "none"]
     axes.set(xscale="log", yscale="log", xlim=grid, ylim=grid)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_ticks(ticks, words)
+        axis.set_ticks([2, 3, 4, 6, 10, never], ["2", "3", "4", "6", "10", "none"])
         axis.set_ticks([], minor=True)
     axes.set_xlabel("predicted, in multiples of the training range")
     axes.set_ylabel("measured")

@@ -37,7 +37,6 @@ from lengthlens.runs.evaluation import ACCURATE, EXTRAPOLATES
 Frame = pd.DataFrame
 Row = dict[str, Any]
 STRATA = ("task", "scheme", "family", "verdict", "cell")
-LEFT_OUT = [*"predictor task threshold runs extrapolating note".split(), *Estimate(0).columns("balanced_accuracy")]
 
 # A statement about all runs. With three cells of a kind, a resample of cells leaves a kind out about once in twenty
 # times, as the 95 % interval allows; ten runs are what a reader would want to see before any number.
@@ -97,13 +96,12 @@ def others_mean(values: "pd.Series[float]", group: "pd.Series[str]") -> "pd.Seri
     [0.25, 0.75, 0.5]
     """
 
-    def without_own(groups: Any) -> "pd.Series[float]":
+    means = []
+    for by in (group, pd.Series(0, index=values.index)):
+        groups = values.groupby(by)
         others = (groups.transform("count") - values.notna()).astype(float)
-        mean: pd.Series[float] = (groups.transform("sum") - values.fillna(0)) / others.where(others > 0)
-        return mean
-
-    own, overall = (without_own(values.groupby(by)) for by in (group, pd.Series(0, index=values.index)))
-    return own.fillna(overall).round(12)  # rounding: sums in another order are not another value
+        means.append((groups.transform("sum") - values.fillna(0)) / others.where(others > 0))
+    return means[0].fillna(means[1]).round(12)  # rounding: sums in another order are not another value
 
 
 def usable(runs: Frame) -> Frame:
@@ -112,10 +110,9 @@ def usable(runs: Frame) -> Frame:
     if found.empty and runs["accurate"].any():
         raise MissingError(f"no run that is accurate in range was evaluated at {FACTORS[0]} times its training range")
     if found.empty:
-        raise MissingError(
-            f"none of the {len(runs)} runs is accurate in range (exact match of at least {ACCURATE} at every scale), "
-            "so their complexity says nothing about extrapolation"
-        )
+        bar = f"exact match of at least {ACCURATE} at every scale"
+        why = "so their complexity says nothing about extrapolation"
+        raise MissingError(f"none of the {len(runs)} runs is accurate in range ({bar}), {why}")
     return found.reset_index(drop=True)
 
 
@@ -138,17 +135,16 @@ def too_few(own: Frame) -> str:
     )
 
 
-def enough(own: Frame, statistic: Statistic, name: str) -> Row:
-    """As `stated`, if there are enough runs for a statement about all; else nothing, and what is missing."""
-    missing = why_undefined(own["positive"]) or too_few(own)
-    return stated(own, statistics.mean(np.full(len(own), np.nan)) if missing else statistic, name, missing)
+def stated(part: Frame, statistic: Statistic, name: str, note: str = "", of_all: bool = False) -> Row:
+    """How many runs of how many cells, how many of them extrapolate, a statistic of them with its interval, a note.
 
-
-def stated(own: Frame, statistic: Statistic, name: str, note: str = "") -> Row:
-    """How many runs of how many cells, how many of them extrapolate, a statistic of them with its interval, a note."""
-    found = estimate(statistic, own["cell"])
-    size = {"runs": len(own), "groups": own["cell"].nunique(), "extrapolating": int(own["positive"].sum())}
-    return {**size, **found.columns(name), "note": note or found.note}
+    A statement about all runs, `of_all`, has no number where there are too few of them, and the note says what is
+    missing.
+    """
+    note = (why_undefined(part["positive"]) or too_few(part)) if of_all else note
+    result = Estimate(np.nan) if of_all and note else estimate(statistic, part["cell"])
+    size = {"runs": len(part), "groups": part["cell"].nunique(), "extrapolating": int(part["positive"].sum())}
+    return {**size, **result.columns(name), "note": note or result.note}
 
 
 def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
@@ -158,7 +154,7 @@ def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
         own = known(runs, [name], factor)
         score = own[f"score_{name}"]
         row: Row = {"factor": factor, "predictor": name, "label": label, "kind": kind}
-        row |= enough(own, auc(score, own["positive"]), "auc")
+        row |= stated(own, auc(score, own["positive"]), "auc", of_all=True)
         for statistic in (spearman, statistics.kendall):
             row |= estimate(statistic(score, own["exact"]), own["cell"]).columns(statistic.__name__)
         constant = f"all {len(own)} runs have the same {label}" if len(own) > 1 and score.nunique() == 1 else ""
@@ -220,8 +216,8 @@ class Prediction:
             for baseline in BASELINES:
                 own = known(self.runs, [measure, baseline])
                 mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, baseline))
-                found = enough(own, statistics.difference(mine, theirs), "difference")
-                yield {"measure": measure, "baseline": baseline, **found}
+                row = stated(own, statistics.difference(mine, theirs), "difference", of_all=True)
+                yield {"measure": measure, "baseline": baseline, **row}
 
     @table
     def within(self) -> Iterator[Row]:
@@ -329,7 +325,7 @@ class Prediction:
                 own = known(runs.assign(**{probe.index: runs["run"].map(value)}), [probe.index])
                 row: Row = {"measure": probe.index, "threshold": " ".join(f"{name}={each:g}" for name, each in at)}
                 row |= {"default": bool(probe.curve and part.index.isin(default).all())}
-                row |= enough(own, auc(own[f"score_{probe.index}"], own["positive"]), "auc")
+                row |= stated(own, auc(own[f"score_{probe.index}"], own["positive"]), "auc", of_all=True)
                 yield {**row, "note": why_undefined(own["positive"]) or too_few(own)}
 
     @property
@@ -341,14 +337,10 @@ class Prediction:
             f"{int((~every['accurate']).sum())} are not accurate in range, "
             f"{int((every['accurate'] & every['exact_2'].isna()).sum())} were not evaluated at twice it"
         ]
-        absent: dict[int, list[str]] = {}
-        for name in measures(runs):
-            absent.setdefault(int(runs[name].isna().sum()), []).append(predictors()[name].label)
-        for number, labels in absent.items():
-            if number:
-                said.append(
-                    f"{number} of the {len(runs)} runs ha{'s' if number == 1 else 've'} no {' and no '.join(labels)}"
-                )
+        absent = runs[measures(runs)].isna().sum()
+        for number, names in absent[absent > 0].groupby(absent, sort=False).groups.items():
+            labels = " and no ".join(predictors()[name].label for name in names)
+            said.append(f"{number} of the {len(runs)} runs ha{'s' if number == 1 else 've'} no {labels}")
         if runs["exact_10"].isna().any():
             said.append(f"{int(runs['exact_10'].isna().sum())} runs were not evaluated at ten times the range")
         if why := why_undefined(runs["extrapolates_2"].astype(bool)):
@@ -413,7 +405,7 @@ WORDS = {
     "difference": "difference of AUC",
 }  # fmt: skip
 ASSOCIATION = "label auc spearman kendall runs groups extrapolating note"
-# Parts of a prediction that are tables: columns (none: all), title, caption.
+# Parts of a prediction that are tables: columns (none: all), title, caption, and what is said where there are no rows.
 PARTS = {
     "held-out": (
         f"tasks {ASSOCIATION}", "On the tasks held out, and on the others",
@@ -435,6 +427,7 @@ PARTS = {
     "left-out": (
         "predictor task balanced_accuracy threshold runs extrapolating note", "A threshold chosen on all other tasks",
         "Leave one task out: the threshold is chosen on all other tasks, and judged on this one.",
+        "There are fewer than two tasks, so none can be left out.",
     ),
     "added": (
         "predictor what value runs groups note", "What a measure adds to the verdict before training",
@@ -444,14 +437,9 @@ PARTS = {
     "both-ways": (
         "", "Cells that go both ways",
         "Cells of which some seeds extrapolate and some do not: mean index of the ones (yes) and of the others (no).",
+        "In every cell all accurate runs did the same.",
     ),
 }  # fmt: skip
-FOLDED: dict[str, Any] = {"folded": True}
-MORE: dict[str, dict[str, Any]] = {
-    "held-out": {},
-    "left-out": FOLDED | {"empty": "There are fewer than two tasks, so none can be left out."},
-    "both-ways": {"empty": "In every cell all accurate runs did the same."},
-}
 
 
 class Front(Finding):
@@ -496,7 +484,8 @@ class Front(Finding):
         tables["notes"] = Table("What to know about the numbers.", said, {"note": "note"}, title="Notes", folded=True)
         parts = {name: getattr(found, name.replace("-", "_")) for name in PARTS}
         wanted = {name: frame for name, frame in parts.items() if name != "held-out" or len(frame)}
-        return tables | {name: shown(frame, *PARTS[name], **MORE.get(name, FOLDED)) for name, frame in wanted.items()}
+        open_ = ("held-out", "both-ways")
+        return tables | {name: shown(frame, *PARTS[name], folded=name not in open_) for name, frame in wanted.items()}
 
 
 class Indices(Finding):
@@ -532,10 +521,8 @@ class Sensitivity(Finding):
             why = found["note"].max() or "no index is stored"
             raise MissingError(f"the AUC is undefined at every threshold: {why}")
         axes = canvas.panel(theme.COLUMN * 1.15, min(0.7 + 0.145 * len(found), theme.PAGE_HEIGHT))
-        mark: dict[str, Any] = {"color": theme.BLUE, "markersize": 4, "clip_on": False, "zorder": 4}
         for y, row in enumerate(records(found)):
-            axes.plot([row["auc_low"], row["auc_high"]], [y, y], color=theme.BLUE, linewidth=1.2)
-            axes.plot(row["auc"], y, "o", **mark, markerfacecolor=theme.BLUE if row["default"] else "white")
+            bar(axes, y, row, theme.BLUE, markerfacecolor=theme.BLUE if row["default"] else "white")
         short = found["measure"].map({each.index: each.short for each in study.indices})
         axes.set_yticks(range(len(found)), list(map(theme.literal, short + ", " + found["threshold"])))
         axes.set_ylim(len(found) - 0.4, -0.6)
@@ -550,14 +537,14 @@ class Sensitivity(Finding):
         return {"sensitivity": shown(study.once(Prediction).sensitivity, columns, title, caption, folded=True)}
 
 
-def shown(frame: pd.DataFrame, columns: str, title: str, caption: str, **more: Any) -> Table:
+def shown(frame: Frame, columns: str, title: str, caption: str, empty: str = Table.empty, **more: Any) -> Table:
     """A table of a prediction, predictors under their labels; what stands out are our measures, and all tasks."""
     labels = {name: predictor.label for name, predictor in predictors().items()}
     named = {name: frame[name].map(labels) for name in ("predictor", "measure", "baseline") if name in frame}
     strong = frame["kind"] == "measure" if "kind" in frame else frame.get("task", "") == "all"
     sides = {f"{each.index}_{side}": f"{each.short}, {side}" for each in indices() for side in ("yes", "no")}
     given = of_frame(frame.assign(**named, strong=strong), columns.split() or list(map(str, frame)), **WORDS | sides)
-    return Table(caption, **given, title=title, strong="strong", **more)
+    return Table(caption, **given, title=title, empty=empty, strong="strong", **more)
 
 
 def scatter(axes: Axes, runs: pd.DataFrame, probe: Probe) -> int:
@@ -579,6 +566,12 @@ def scatter(axes: Axes, runs: pd.DataFrame, probe: Probe) -> int:
     return int(runs[probe.index].notna().sum())
 
 
+def bar(axes: Axes, y: float, row: Row, colour: str, **mark: Any) -> None:
+    """An AUC with its interval."""
+    axes.plot([row["auc_low"], row["auc_high"]], [y, y], color=colour, linewidth=1.6, solid_capstyle="butt")
+    axes.plot(row["auc"], y, "o", color=colour, markersize=4, clip_on=False, zorder=4, **mark)
+
+
 def forest(axes: Axes, found: Prediction, narrow: bool = False) -> None:
     """AUC of each predictor with its interval, ours above and baselines below; in a column names stand above bars."""
     table = found.predictors[found.predictors["factor"] == FACTORS[0]].reset_index(drop=True)
@@ -593,17 +586,10 @@ def forest(axes: Axes, found: Prediction, narrow: bool = False) -> None:
         if np.isnan(row["auc"]):
             axes.text(0.5, y, row["note"], fontsize=5.5, color="0.45", ha="center", va="center")
             continue
-        axes.plot([row["auc_low"], row["auc_high"]], [y, y], color=colour, linewidth=1.6, solid_capstyle="butt")
-        axes.plot(row["auc"], y, "o", color=colour, markersize=4, clip_on=False, zorder=4)
-        if held is not None and not np.isnan(held["auc"][row["predictor"]]):
-            axes.plot(
-                held["auc"][row["predictor"]],
-                y + (0.15 if narrow else 0.3),
-                "D",
-                **HOLLOW,
-                markeredgecolor=colour,
-                clip_on=False,
-            )
+        bar(axes, y, row, colour)
+        if held is not None:
+            below = y + (0.15 if narrow else 0.3)
+            axes.plot(held["auc"][row["predictor"]], below, "D", **HOLLOW, markeredgecolor=colour, clip_on=False)
         label = interval(row["auc"], row["auc_low"], row["auc_high"])
         if narrow:
             axes.text(0, y - 0.42, row["label"], fontsize=6, va="center", transform=axes.get_yaxis_transform())
