@@ -58,7 +58,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def outside(d_vocab: int) -> UserError:
-    """What is said of a token id that does not exist."""
+    """The error for a token id that does not exist."""
     return UserError(f"a token id is outside the vocabulary of {d_vocab} tokens")
 
 
@@ -425,39 +425,29 @@ class Block(nn.Module):
     def forward(
         self, resid_pre: Tensor, context: AttentionContext, embed_qk: Tensor | None, queries: slice | None = None
     ) -> Tensor:
-        """The residual stream behind the block; where only `queries` are wanted, there alone."""
-        resid_pre = self.hook_resid_pre(resid_pre)
-        inputs = self._attention_inputs(resid_pre, embed_qk)
-        resid_pre = resid_pre if queries is None else resid_pre[:, queries]
-        residual = resid_pre + self.hook_attn_out(self.attn(*inputs, context, queries))
-        if self.cfg.attn_only:
-            mlp_in = None
-        elif self.cfg.parallel_attn_mlp:
-            mlp_in = resid_pre
-        else:
-            mlp_in = residual = self.hook_resid_mid(residual)
-        if mlp_in is not None:
-            mlp_in = self.hook_mlp_in(mlp_in.clone()) if self.cfg.use_hook_mlp_in else mlp_in
-            residual = residual + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
-        resid_post: Tensor = self.hook_resid_post(residual)
-        return resid_post
-
-    def _attention_inputs(self, resid_pre: Tensor, embed_qk: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """What queries, keys and values are made from; with a head dimension where a flag asks for it."""
-        cfg = self.cfg
+        """The residual stream after the block; where only `queries` are wanted, there alone."""
+        cfg, resid_pre = self.cfg, self.hook_resid_pre(resid_pre)
         each_head = resid_pre[:, :, None].expand(-1, -1, cfg.n_heads, -1)  # copied where hooks may write into it
-        if embed_qk is not None and (cfg.use_attn_in or cfg.use_split_qkv_input):
-            embed_qk = embed_qk[:, :, None]
         if cfg.use_split_qkv_input:  # a copy for each, under the names of TransformerLens 3 and of 4
             outer = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
             inner = (self.attn.hook_q_input, self.attn.hook_k_input, self.attn.hook_v_input)
             q, k, v = (self.ln1(i(o(each_head.clone()))) for o, i in zip(outer, inner))
         else:
             q = k = v = self.ln1(self.hook_attn_in(each_head.clone()) if cfg.use_attn_in else resid_pre)
-        if embed_qk is None:
-            return q, k, v
-        q_positioned = q + embed_qk
-        return q_positioned, q_positioned if k is q else k + embed_qk, v
+        if embed_qk is not None:
+            embed_qk = embed_qk[:, :, None] if q.dim() == 4 else embed_qk
+            shared, q = q is k, q + embed_qk
+            k = q if shared else k + embed_qk
+        resid_pre = resid_pre if queries is None else resid_pre[:, queries]
+        residual = resid_pre + self.hook_attn_out(self.attn(q, k, v, context, queries))
+        if not cfg.attn_only and not cfg.parallel_attn_mlp:
+            residual = self.hook_resid_mid(residual)
+        if not cfg.attn_only:
+            mlp_in = resid_pre if cfg.parallel_attn_mlp else residual
+            mlp_in = self.hook_mlp_in(mlp_in.clone()) if cfg.use_hook_mlp_in else mlp_in
+            residual = residual + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
+        resid_post: Tensor = self.hook_resid_post(residual)
+        return resid_post
 
 
 def dead_hook(name: str, cfg: LensConfig) -> str | None:

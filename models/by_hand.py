@@ -1,29 +1,29 @@
 """Models to try probes on: built by hand, with a known answer."""
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from lengthlens.errors import Registry
+from lengthlens.errors import unknown
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks import TASKS, Task
 
+BY_HAND = ("ideal", "hinted:relative", "lbpe")  # schemes that can be set to read the key n back, and no other
 SHARP = 30.0  # a score at which softmax leaves e⁻³⁰ for every other key: nothing, in float32
 
 
 def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
-    """A model that copies perfectly at every length, its weights written down: one layer, one head, no norm, no MLP.
+    """A model that copies perfectly at every length, with weights set by hand: one layer, one head, no norm, no MLP.
 
-    The first half of the residual stream holds the token, the second half what comes next, and only that is
-    unembedded. Queries and keys are zero: the position embedding alone decides, by a score of 30, that the head reads
-    the key n back (``ideal``: the key that the circuit reads; ``hinted:relative`` and ``lbpe``: the key with
-    i−j−n = 0). The head moves the token there to the second half, with ``$`` for ``=``.
+    The first half of the residual stream holds the token, the second half the next token, and only that is unembedded.
+    Queries and keys are zero: the position embedding alone decides, by a score of 30, that the head reads the key n
+    back (``ideal``: the key that the circuit reads; ``hinted:relative`` and ``lbpe``: the key with i−j−n = 0). The head
+    moves the token there to the second half, with ``$`` for ``=``.
 
-    So under its own relation one weight, 1, has one code at every scale with ``ideal`` and ``lbpe``:
+    So under the relation of ``ideal`` and ``lbpe`` one weight, 1, has one code at every n:
     LRC_M(n) = SRC_M(n) = 1. With ``hinted:relative`` the code (min(n, K), 0) makes both min(n, K); seen as i−j both
     are n, and seen as (i, j) both are 2 + 3 + … + (n+1) = n(n+3)/2.
 
@@ -31,7 +31,8 @@ def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
     >>> model.task.render(model.generate("^ 7 3 =", 3)[0])
     '^ 7 3 = 7 3 $'
     """
-    point = BY_HAND[scheme]
+    if scheme not in BY_HAND:
+        raise unknown("scheme by hand", scheme, BY_HAND)
     task = TASKS["copy"]
     tokens, same = len(task.vocab), torch.eye(len(task.vocab))
     usual: dict[str, Any] = {"max_distance": max_distance, "forms": "nine", "other": "each"}
@@ -42,7 +43,15 @@ def copy_by_hand(scheme: str = "ideal", max_distance: int = 3) -> HookedModel:
         attention.W_V[0, :tokens] = same
         attention.W_O[0, :, tokens:] = SHARP * _stops_at_equals(task)
         model.unembed.W_U[tokens:] = same
-        point(model.pos_embed)
+        pe: Any = model.pos_embed
+        if scheme == "ideal":
+            pe.table.fill_(SHARP)  # the one role there is
+        elif scheme == "hinted:relative":
+            pe.anchored.table[..., -pe.anchored.least] = SHARP  # i−j−n = 0
+        else:
+            back = [str(form) for form in pe.forms].index("i−j−n")
+            pe.gate_logits[..., back] = 100.0  # so that its gate is 1
+            pe.bias[..., back, pe.options.window] = SHARP
     return model
 
 
@@ -77,10 +86,10 @@ def copy_by_content() -> HookedModel:
 
 
 def induction_by_hand() -> HookedModel:
-    """A model that solves `induction` at every length by a two-layer induction head, its weights written down.
+    """A model that solves `induction` at every length by a two-layer induction head, with weights set by hand.
 
     In layer 0, heads attend by position: L0H0 to the key 1 back and L0H1 to the key 2 back (``relative``), each moving
-    the token there to a part of the residual stream of its own. In layer 1, by content: L1H0 attends to the keys whose
+    the token there to its part of the residual stream. In layer 1, by content: L1H0 attends to the keys whose
     token before equals the query's token and writes the key's token; where the token 2 back is ``=``, so that the
     answer is complete, it attends to ``=`` instead and writes ``$``. L1H1 does nothing.
 
@@ -111,9 +120,9 @@ def induction_by_hand() -> HookedModel:
 
 
 def _blank(task: str, scheme: str, parts: int, extra: int = 0, **sizes: Any) -> HookedModel:
-    """A model of attention alone with all weights zero but the embedding, which puts tokens into the first part.
+    """A model without MLPs whose weights are zero, but for the embedding, which puts tokens into the first part.
 
-    Its residual stream has `parts` parts as wide as the vocabulary, its heads one such part and `extra` dimensions.
+    Its residual stream has `parts` parts as wide as the vocabulary, each head one such part and `extra` dimensions.
     """
     size = len(TASKS[task].vocab)
     widths: dict[str, Any] = {"d_model": parts * size, "d_head": size + extra}
@@ -132,23 +141,3 @@ def _stops_at_equals(task: Task) -> Tensor:
     written = torch.eye(len(task.vocab))
     written[task.ids["="]] = torch.eye(len(task.vocab))[task.ids["$"]]
     return written
-
-
-def _every_role(scheme: Any) -> None:
-    scheme.table.fill_(SHARP)  # the one role there is
-
-
-def _distance_from_scale(scheme: Any) -> None:
-    scheme.anchored.table[..., -scheme.anchored.least] = SHARP  # i−j−n = 0
-
-
-def _form(scheme: Any) -> None:
-    back = [str(form) for form in scheme.forms].index("i−j−n")
-    scheme.gate_logits[..., back] = 100.0  # so that its gate is 1
-    scheme.bias[..., back, scheme.options.window] = SHARP
-
-
-# How a scheme is told to give its score to the key n back, and to no other.
-BY_HAND: Registry[Callable[[Any], None]] = Registry(
-    "scheme by hand", {"ideal": _every_role, "hinted:relative": _distance_from_scale, "lbpe": _form}
-)

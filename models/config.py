@@ -57,37 +57,38 @@ class JsonConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by field, without those that were added later and are at their default."""
-        values = ((each, getattr(self, each.name)) for each in dataclasses.fields(self) if not self._unsaid(each))
-        return {each.name: copy.deepcopy(dict(v)) if isinstance(v, Mapping) else v for each, v in values}
-
-    def _unsaid(self, each: "dataclasses.Field[Any]") -> bool:
-        made = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
-        return bool(each.metadata.get("later")) and getattr(self, each.name) == made
+        values: dict[str, Any] = {}
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
+            if not (each.metadata.get("later") and value == default):
+                values[each.name] = copy.deepcopy(dict(value)) if isinstance(value, Mapping) else value
+        return values
 
     def note_names(self) -> None:
-        """Take options that stand after the scheme's name apart from it, and fill `plugins` in: where the task and the
-        scheme come from, if from outside.
+        """Move options that stand after the scheme's name to `scheme_options`, and fill in `plugins`: where the task
+        and the scheme come from, if from outside.
 
-        What is there already was stored. If the same definition is not loaded now, `PluginError` says what to load.
+        Entries of `plugins` were stored. If the same definition is not loaded now, `PluginError` says what to load.
         """
-        own: Any = self
-        if isinstance(own.scheme, str) and "/" in own.scheme:
-            (scheme, said), unsaid = named(own.scheme, own.scheme_options), getattr(type(self), SCALING)
-            scaling = said.get(SCALING, own.score_scaling)
-            if own.score_scaling not in (scaling, unsaid):
-                raise UserError(f"{SCALING} is given twice, in '{own.scheme}' and as {own.score_scaling!r}")
-            options = {key: value for key, value in said.items() if key != SCALING}
-            fields: dict[str, Any] = {"scheme": scheme, "scheme_options": options, SCALING: scaling}
-            for field_name, value in fields.items():
+        config: Any = self
+        if isinstance(config.scheme, str) and "/" in config.scheme:
+            (scheme, options), default = named(config.scheme, config.scheme_options), getattr(type(self), SCALING)
+            scaling = options.get(SCALING, config.score_scaling)
+            if config.score_scaling not in (scaling, default):
+                raise UserError(f"{SCALING} is given twice, in '{config.scheme}' and as {config.score_scaling!r}")
+            options = {key: value for key, value in options.items() if key != SCALING}
+            for field_name, value in (("scheme", scheme), ("scheme_options", options), (SCALING, scaling)):
                 object.__setattr__(self, field_name, value)
-        bare = own.scheme.rpartition(":")[2] if isinstance(own.scheme, str) else None
+        stored = map_of(ORIGIN)(config.plugins, "plugins")
+        bare = config.scheme.rpartition(":")[2] if isinstance(config.scheme, str) else None
         noted = {}
-        for kind, registry, name in (("task", TASKS, own.task), ("scheme", SCHEMES, bare)):
-            stored = _stored_origin(own.plugins, kind)
+        for kind, registry, name in (("task", TASKS, config.task), ("scheme", SCHEMES, bare)):
+            entry = stored.get(kind)
             origin = registry.origin(name) if isinstance(name, str) else None
-            if stored is not None and stored[0] == name:
-                registry.same(name, stored[1])
-                noted[kind] = dict(own.plugins[kind])
+            if entry and entry["name"] == name:
+                registry.same(name, Origin(*(entry[key] for key in Origin._fields)))
+                noted[kind] = dict(config.plugins[kind])
             elif origin is not None:
                 noted[kind] = {"name": name, **origin._asdict()}
         object.__setattr__(self, "plugins", noted)
@@ -113,12 +114,6 @@ class JsonConfig:
         return cls.from_dict(parse_json(data, f"the {cls.KIND}"))
 
 
-def _stored_origin(plugins: Any, kind: str) -> tuple[str, Origin] | None:
-    """The name of the task or scheme that is on record as one from outside, and where it came from."""
-    entry = map_of(ORIGIN)(plugins, "plugins").get(kind)
-    return entry and (entry["name"], Origin(*(entry[key] for key in Origin._fields)))
-
-
 @dataclass(frozen=True)
 class ModelConfig(JsonConfig):
     """Every choice about a model.
@@ -127,7 +122,7 @@ class ModelConfig(JsonConfig):
     the task (`resolved` fills them in); `spec` is the scheme with all its options.
 
     Errors: UserError, in one sentence, for an unknown scheme or option, or a size that makes no sense. A task is looked
-    up when the model is built, so that it may be one of your own.
+    up when the model is built, so that it may be user-defined.
 
     >>> config = ModelConfig(task="copy", scheme="relative", scheme_options={"max_distance": 3})
     >>> ModelConfig.from_json(config.to_json()) == config

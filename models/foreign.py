@@ -2,9 +2,9 @@
 
 A directory of Hugging Face holds config.json, weights as safetensors and perhaps a tokenizer. One of TransformerLens
 holds the same with `cfg.to_dict()` as config.json and, in model.safetensors, the state dict of a HookedTransformer (up
-to 3.9) or what `tl_parameters()` or `state_dict()` of a native TransformerBridge gives (from 4 on). Nothing is
-unpickled and no code that came with a model is run: weights in another format are refused. So are, by name, weights for
-which this project's model has no place, and features in a config that it does not have.
+to 3.9) or what `tl_parameters()` of a TransformerBridge gives (from 4 on). Nothing is unpickled and no code that came
+with a model is run: weights in another format are refused. So are, by name, weights for which this project's model has
+no place, and features in a config that it does not have.
 
 Keys and values that heads share are repeated for each head, and a norm of the embedding is applied to its table once:
 both compute the same, and every hook has the shape that it has in all other models.
@@ -164,21 +164,26 @@ def token_ids(checkpoint: Checkpoint, task: Task, given: Mapping[str, Any] | Non
     beginning, end and padding. A model without a tokenizer that has exactly as many ids as the task has tokens is taken
     to use the task's ids.
     """
-    ids = _guessed(checkpoint, task)
+    known, payload, ids = checkpoint.vocabulary, (*task.symbols, *task.marks), dict(task.ids)
+    if known or checkpoint.d_vocab != len(task.vocab):
+        ids = {token: number for token, number in checkpoint.ends.items() if number < checkpoint.d_vocab}
+        ids |= {token: known[token] for token in ENDS if {BEGIN, END} <= known.keys() and token in known}
+        space = next((each for each in SPACES if all(each + token in known for token in payload)), None)
+        ids |= {} if space is None else {token: known[space + token] for token in payload}
     for token, value in (given or {}).items():
         if token not in task.ids:
             continue
-        number = checkpoint.vocabulary.get(value) if isinstance(value, str) else value
+        number = known.get(value) if isinstance(value, str) else value
         if type(number) is not int or not 0 <= number < checkpoint.d_vocab:
-            wanted = f"an id below {checkpoint.d_vocab}" + " or a token of its tokenizer" * bool(checkpoint.vocabulary)
+            wanted = f"an id below {checkpoint.d_vocab}" + " or a token of its tokenizer" * bool(known)
             raise UserError(f"token '{token}' is mapped to {value!r}, and '{checkpoint.name}' needs {wanted}")
         ids[token] = number
     ids.setdefault(PAD, ids.get(END, 0))  # padding stands behind the answer, where nothing looks at it
     missing = [token for token in task.vocab if token not in ids]
     if missing:
-        known = "no tokenizer" if not checkpoint.vocabulary else "a tokenizer without them"
+        has = "a tokenizer without them" if known else "no tokenizer"
         raise UserError(
-            f"the model's ids of {' '.join(missing)} are not known ('{checkpoint.name}' has {known}): give a JSON file "
+            f"the model's ids of {' '.join(missing)} are not known ('{checkpoint.name}' has {has}): give a JSON file "
             f"that maps every token of task '{task.name}' to an id or a token of the model"
         )
     ids = {token: ids[token] for token in task.vocab}
@@ -188,19 +193,6 @@ def token_ids(checkpoint: Checkpoint, task: Task, given: Mapping[str, Any] | Non
             raise UserError(f"token '{token}' has id {number}, and '{checkpoint.name}' has {checkpoint.d_vocab} ids")
         if token != PAD and tokens.setdefault(number, token) != token:
             raise UserError(f"tokens '{tokens[number]}' and '{token}' have one id of '{checkpoint.name}', {number}")
-    return ids
-
-
-def _guessed(checkpoint: Checkpoint, task: Task) -> dict[str, int]:
-    known, payload = checkpoint.vocabulary, (*task.symbols, *task.marks)
-    if not known and checkpoint.d_vocab == len(task.vocab):
-        return dict(task.ids)
-    ids = {token: number for token, number in checkpoint.ends.items() if number < checkpoint.d_vocab}
-    if BEGIN in known and END in known:
-        ids |= {token: known[token] for token in ENDS if token in known}
-    for space in SPACES:
-        if all(space + token in known for token in payload):
-            return ids | {token: known[space + token] for token in payload}
     return ids
 
 
@@ -230,12 +222,8 @@ NEOX |= {"QKV": "attention.query_key_value", "O": "attention.dense", "ln_final":
 NEOX |= {"in": "mlp.dense_h_to_4h", "out": "mlp.dense_4h_to_h"}
 BLOOM = {**NEOX, "embed": "word_embeddings", "embed_norm": "word_embeddings_layernorm", "ln_final": "ln_f"}
 BLOOM |= {"QKV": "self_attention.query_key_value", "O": "self_attention.dense"}
-NATIVE = {name: name for name in ("embed", "pos_embed", "ln1", "ln2", "ln_final")}
-NATIVE |= {"Q": "attn.q", "K": "attn.k", "V": "attn.v", "O": "attn.o"}
-NATIVE |= {"gate": "mlp.gate", "in": "mlp.in", "out": "mlp.out"}
 
 ARCHITECTURE = "TransformerLensNative"  # what a bridge's own model is called
-NATIVE_NAMING = Naming("", "blocks.{}.", NATIVE, unembed="unembed")
 # Constants that checkpoints of Hugging Face carry along, by the end of their name.
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".inv_freq")
 
@@ -254,8 +242,6 @@ def renamed(naming: Naming, fields: Mapping[str, Any], weights: Weights, tied: b
         return matrix, weights.pop(f"{name}.bias", torch.zeros(len(matrix)))
 
     def norm(theirs: str, ours: str) -> Weights:
-        if fields.get("normalization_type", "LN") not in ("LN", "RMS"):  # without weights
-            return {}
         scale = take(weights, f"{theirs}.weight")
         shift = weights.pop(f"{theirs}.bias", None)
         return {f"{ours}.w": scale} if shift is None else {f"{ours}.w": scale, f"{ours}.b": shift}
@@ -285,8 +271,6 @@ def renamed(naming: Naming, fields: Mapping[str, Any], weights: Weights, tied: b
                 ours[f"{block}attn.b_{name}"] = written_out(bias, heads)
         matrix, ours[f"{block}attn.b_O"] = linear(theirs + names["O"])
         ours[f"{block}attn.W_O"] = matrix.t().reshape(heads, d_head, -1)
-        if fields.get("attn_only"):
-            continue
         ours |= norm(f"{theirs}{names['ln2']}", f"{block}ln2")
         for side in ("in", "out"):
             matrix, ours[f"{block}mlp.b_{side}"] = linear(theirs + names[side])
@@ -349,13 +333,8 @@ def read_hooked(hooked: Config, weights: Weights) -> Read:
         if name in hooked and hooked[name] not in absent:
             raise UserError(f"a HookedTransformer with {name}={shown(hooked[name])} has no equivalent here")
     fields = hooked_fields(hooked)
-    if "embed.weight" in weights:  # the state dict of a bridge
-        if hooked.get("architecture") != ARCHITECTURE:  # whose matrices are laid out as its model has them
-            kind = hooked.get("architecture")
-            raise UserError(
-                f"the state dict of a bridge around {kind} has its layout: save bridge.tl_parameters() instead"
-            )
-        return fields, renamed(NATIVE_NAMING, fields, weights) | weights
+    if "embed.weight" in weights:
+        raise UserError("the state dict of a bridge has the layout of its model: save bridge.tl_parameters() instead")
     ours = {}
     for name, value in weights.items():
         place, _, last = name.rpartition(".")

@@ -490,8 +490,8 @@ class HookedModel(HookedRootModule):
     def from_hooked_state_dict(cls, state_dict: Mapping[str, Tensor], hooked_config: dict[str, Any]) -> "HookedModel":
         """The model that computes what a HookedTransformer computes, from its state dict and its config as a dict.
 
-        ``from_hooked_state_dict(old.state_dict(), old.cfg.to_dict())`` for an `old` of the four kinds standard, rotary,
-        shortformer and alibi. What this model does not have is refused by name.
+        ``from_hooked_state_dict(old.state_dict(), old.cfg.to_dict())``, where `old` has positions of the kind standard,
+        rotary, shortformer or alibi. What this model does not have is refused by name.
         """
         fields, weights = read_hooked(hooked_config, dict(state_dict))
         return with_weights(ModelConfig(**fields), weights, "the checkpoint")
