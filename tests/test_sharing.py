@@ -1,18 +1,19 @@
 """What is handed on is read back elsewhere, whole: in a directory, and through the Hugging Face Hub."""
 
-import base64
 import hashlib
 import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
+from httpx import Request, Response
+from huggingface_hub.errors import RepositoryNotFoundError
 
 import lengthlens as ll
 from lengthlens.analyses.table import read_study, write_study
@@ -178,124 +179,52 @@ def test_sentences(run: Any, tmp_path: Path) -> None:
 # -- the Hub -----------------------------------------------------------------------------------------------------------
 
 
-class Hub(BaseHTTPRequestHandler):
-    """As much of the Hub as huggingface_hub asks for: make a repository, commit files into it, list and fetch them."""
-
-    repos: dict[str, dict[str, bytes]] = {}  # noqa: RUF012 (one server for each test)
-    asked: list[str] = []  # noqa: RUF012
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def body(self) -> bytes:
-        if "chunked" in self.headers.get("Transfer-Encoding", ""):
-            parts = []
-            while size := int(self.rfile.readline(), 16):
-                parts.append(self.rfile.read(size))
-                self.rfile.readline()
-            self.rfile.readline()
-            return b"".join(parts)
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-
-    def answer(self, value: Any, status: int = 200, **headers: str) -> None:
-        data = value if isinstance(value, bytes) else json.dumps(value).encode()
-        self.send_response(status)
-        for name, text in {"Content-Length": str(len(data)), **headers}.items():
-            self.send_header(name.replace("_", "-"), text)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    def do_POST(self) -> None:
-        data = self.body()
-        self.asked.append(self.path)
-        if self.path == "/api/repos/create":
-            asked = json.loads(data)
-            name = f"{asked.get('type', 'model')}s/{asked.get('organization') or 'me'}/{asked['name']}"
-            self.repos.setdefault(name, {})
-            self.answer({"url": f"http://{self.headers['Host']}/{name.removeprefix('models/')}"})
-        elif self.path == "/api/validate-yaml":
-            self.answer({"errors": [], "warnings": []})
-        elif "/preupload/" in self.path:
-            listed = json.loads(data)["files"]
-            plain = {"uploadMode": "regular", "shouldIgnore": False}
-            self.answer({"files": [{"path": file["path"], **plain} for file in listed]})
-        elif "/commit/" in self.path:
-            repo = self.path.removeprefix("/api/").partition("/commit/")[0]
-            for line in data.splitlines():
-                entry = json.loads(line)
-                if entry["key"] == "file":
-                    self.repos[repo][entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
-            address = f"http://{self.headers['Host']}/{repo.removeprefix('models/')}/commit/{'a' * 40}"
-            self.answer({"commitOid": "a" * 40, "commitUrl": address, "success": True})
-        else:
-            self.answer({"error": self.path}, 404)
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        path = self.path.partition("?")[0]
-        if path.startswith("/api/") and "/revision/" in path:
-            repo = path.removeprefix("/api/").partition("/revision/")[0]
-            if repo not in self.repos:
-                self.answer({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
-                return
-            names = [{"rfilename": name} for name in self.repos[repo]]
-            self.answer({"id": repo.partition("/")[2], "sha": "a" * 40, "siblings": names})
-        elif path.startswith("/api/") and "/tree/" in path:
-            found = self.repos[path.removeprefix("/api/").partition("/tree/")[0]]
-            self.answer([{"type": "file", "path": n, "size": len(d), "oid": "b" * 40} for n, d in found.items()])
-        elif "/resolve/" in path:
-            place, _, rest = path.strip("/").partition("/resolve/")
-            repo = place if place.startswith("datasets/") else f"models/{place}"
-            data = self.repos[repo][rest.partition("/")[2]]
-            tag = f'"{hashlib.sha256(data).hexdigest()}"'
-            self.answer(data, X_Repo_Commit="a" * 40, ETag=tag)
-        else:
-            self.answer({"error": path}, 404)
-
-    do_HEAD = do_GET  # noqa: N815
-
-
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
-    """A server on this machine in the Hub's place; nothing else can be reached by name."""
-    from huggingface_hub import constants
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the Hub's place, with the errors that huggingface_hub raises."""
+    place = tmp_path / "hub"
 
-    handler = type("Fresh", (Hub,), {"repos": {}, "asked": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    address = f"http://127.0.0.1:{server.server_address[1]}"
-    monkeypatch.setattr(constants, "ENDPOINT", address)
-    template = address + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield handler
-    server.shutdown()
-    server.server_close()
+    class Api:
+        def __init__(self, token: str | None = None) -> None:
+            pass
+
+        def create_repo(self, repo: str, private: bool, repo_type: str, exist_ok: bool) -> None:
+            (place / repo_type / repo).mkdir(parents=True, exist_ok=exist_ok)
+
+        def upload_folder(self, repo_id: str, folder_path: str, repo_type: str) -> str:
+            return shutil.copytree(folder_path, place / repo_type / repo_id, dirs_exist_ok=True).as_uri()
+
+    def snapshot_download(repo: str, repo_type: str = "model", allow_patterns: object = None) -> str:
+        if not (place / repo_type / repo).exists():
+            raise RepositoryNotFoundError("Repository not found", response=Response(404, request=Request("GET", "")))
+        return str(place / repo_type / repo)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return place
 
 
-def test_a_run_goes_through_the_hub(run: Any, hub: type[Hub], tmp_path: Path) -> None:
+def test_a_run_goes_through_the_hub(run: Any, hub: Path, tmp_path: Path) -> None:
     folder = ll.export(run, tmp_path / "shared", hub="me/copier", private=True)
-    assert hub.repos["models/me/copier"] == files_of(folder)
+    assert files_of(hub / "model/me/copier") == files_of(folder)
     found = ll.fetch("me/copier", ll.RunStore(tmp_path / "there"))
     assert found.run is not None and found.run.facts()["evaluation"] == run.evaluation()
     model = HookedModel.from_pretrained("me/copier").eval()  # as any saved model on the Hub
     assert torch.equal(model("^ 1 2 ="), run.model()("^ 1 2 ="))
 
 
-def test_a_study_goes_through_the_hub_as_a_dataset(run: Any, hub: type[Hub], tmp_path: Path) -> None:
+def test_a_study_goes_through_the_hub_as_a_dataset(run: Any, hub: Path, tmp_path: Path) -> None:
     table = ll.study(ll.RunStore(run.path.parent), pola_targets=[])
     write_study(table, {}, tmp_path / "mine.parquet")
     ll.export(tmp_path / "mine.parquet", tmp_path / "shared", hub="me/study")
-    assert "study.parquet" in hub.repos["datasets/me/study"]
+    assert "study.parquet" in files_of(hub / "dataset/me/study")
     pd.testing.assert_frame_equal(ll.fetch("me/study").table, table)
 
 
-def test_the_hub_that_says_no(run: Any, hub: type[Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_that_says_no(run: Any, hub: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'me/nothing' is neither a local directory nor a model on the Hub"):
         ll.fetch("me/nothing", ll.RunStore(tmp_path / "there"))
-    monkeypatch.setattr(hub, "do_POST", lambda self: self.answer({"error": "no"}, 403))
+    hub.write_text("a file, where no folder can be made")
     with pytest.raises(UserError, match="nothing was uploaded to 'me/copier' on the Hub"):
         ll.export(run, tmp_path / "shared", hub="me/copier")
 
