@@ -57,9 +57,9 @@ print(json.dumps({"seconds": seconds, "rows": rows}))
 VERDICTS = """
 import sys
 try:
-    from lengthlens.theory.grid import verdict_grid
-except ImportError:  # before it had a file of its own
     from lengthlens.theory.verdict import verdict_grid
+except ImportError:  # of versions in which it had a file of its own
+    from lengthlens.theory.grid import verdict_grid
 print(verdict_grid(jobs=int(sys.argv[1])).to_json(orient="records"))
 """
 

@@ -208,7 +208,7 @@ def show_grid(jobs: int, plot: Path | None, as_json: bool, task: str | None, sch
     """Verdicts on every task under every scheme, or on those of one task or scheme."""
 
     def make() -> Rows:
-        from lengthlens.theory.grid import verdict_grid
+        from lengthlens.theory.verdict import verdict_grid
 
         tasks, schemes = ([name] if name else None for name in (task, scheme))
         with progress("verdicts") as report:

@@ -5,7 +5,7 @@
 an unknown name it raises a `UserError` with the nearest name. A task of your own is one class; `lengthlens.register`
 makes it, or an object of it such as `ShiftByTwo(by=2)` here, known everywhere:
 
->>> TASKS["copy"].circuit(2).steps[0].sources
+>>> list(TASKS["copy"].circuit(2))[0].sources
 (1,)
 >>> from lengthlens.tasks.copying import Shift
 >>> class ShiftByTwo(Shift):

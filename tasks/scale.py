@@ -55,19 +55,6 @@ class Tuples:
         return self
 
 
-def by_size(scale: Ints) -> tuple[Ints, Ints]:
-    """The different scales by size, those of one size as they come, and for each entry which of them it is.
-
-    The number of a tuple says nothing else about it, since numbers are given as tuples are met.
-
-    >>> by_size(np.array([2, 9 * SHAPES + 1, 5 * SHAPES + 1, 2]))[1].tolist()
-    [2, 0, 1, 2]
-    """
-    numbers, first, which = np.unique(scale, return_index=True, return_inverse=True)
-    order = np.lexsort((first, size_of(numbers)))
-    return numbers[order], np.argsort(order)[which]
-
-
 def tuple_in_words(lengths: Lengths) -> str:
     """As it is written on the command line.
 

@@ -13,7 +13,7 @@ from lengthlens.analyses.table import read_study
 from lengthlens.models.schemes import scheme_names
 from lengthlens.runs.config import RunConfig
 from lengthlens.tests.parameters import NINE, few
-from lengthlens.theory.grid import verdict_grid
+from lengthlens.theory.verdict import verdict_grid
 
 FIGURES = Path(__file__).resolve().parent.parent / "figures"
 FIXTURES = Path(__file__).resolve().parent / "fixtures"

@@ -21,7 +21,7 @@ from lengthlens.probes.network import probed_relation, prune
 from lengthlens.runs.config import RunConfig
 from lengthlens.studies.build import scheme_label
 from lengthlens.tasks import TASKS
-from lengthlens.theory.grid import verdict_grid
+from lengthlens.theory.verdict import verdict_grid
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
 COPY = TASKS["copy"]

@@ -30,7 +30,7 @@ from lengthlens.models.schemes.relation import Code, Ints, Relation, by_value, n
 from lengthlens.tasks import Operator, Task
 from lengthlens.tasks.circuit import remembered
 from lengthlens.tasks.task import example_of
-from lengthlens.theory.steps import Steps, block_bounds, hashed
+from lengthlens.theory.steps import Steps, block_bounds
 
 AFTER = 2  # how far after a mark a symbol is still known by it
 INSIDE, NOWHERE = -1, -2  # labels of a key with no mark near, and of a key that does not exist
@@ -185,8 +185,6 @@ class Coded:
         self.keys, steps = keys, keys.steps
         # [step, key, component]
         self.codes = relation.codes(steps.query[:, None], np.arange(keys.label.shape[1]), steps.scale[:, None])
-        self.factors: Ints = np.random.default_rng(0).integers(-(2**62), 2**62, size=self.codes.shape[-1:])
-        self.hashes = hashed(self.codes, self.factors)  # [step, key]
 
     @property
     def of_source(self) -> Ints:
@@ -198,8 +196,7 @@ class Coded:
         """For each step the labels of the query and of a key at the code, whether those keys are its sources, and the
         sources' labels. None if more keys have the code than there are slots. [step, 3 + slot]
         """
-        keys, marked = self.keys, self.keys.seen & (self.hashes == hashed(np.array([code]), self.factors))
-        marked[marked] = (self.codes[marked] == code).all(1)
+        keys, marked = self.keys, self.keys.seen & (self.codes == code).all(-1)
         number = marked.sum(1)
         if (number > keys.steps.arity).any():
             return None

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from lengthlens.models.schemes.relation import NOWHERE, Ints, Pointer, numbered
 from lengthlens.models.schemes.scheme import PositionScheme
-from lengthlens.theory.properties import FIRST_STEPS, Findings, counts, examine
-from lengthlens.theory.steps import Steps, source_codes, up_to
+from lengthlens.theory.properties import Findings, counts, examine, source_codes
+from lengthlens.theory.steps import FIRST_STEPS, Steps, up_to
 
 LOOKED_AT = 9  # relations of a family that are examined for each slot
 SAMPLED = 256  # steps by which they are chosen

@@ -387,7 +387,7 @@ class Pola(nn.Module):
         return nn.functional.pad(self.p, (0, 0, 0, 1))[classes]
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [row, pos] to y [row, pos, head], taken as instances of scale `pos`."""
+        """`x` [row, pos] to y [row, pos, head]: instances of as many inputs as there are positions."""
         return torch.einsum("qkh,rk->rqh", self.attention(self.classes(x.shape[1])), x.double())
 
     @torch.no_grad()

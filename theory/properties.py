@@ -1,25 +1,50 @@
 """The three properties that the verdict rests on: isolated, stable, covered.
 
 Everything here is exhaustive and exact up to the largest n: every step of the circuit, every key that its query sees.
-What makes n = 1,000 quick: codes are compared by a hash (a hit is confirmed on the codes themselves); a relation that
-does not depend on n is evaluated once for all n; a relation that gives a single code to all but a few listed pairs is
-evaluated on those; and a property is left alone once it has its counterexample.
+Steps are looked at in the order of size and query, and a property is left alone once it has its counterexample, so that
+it is a small one.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import TypeAlias
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from lengthlens.models.schemes.relation import Ints, Relation, by_value, numbered
-from lengthlens.tasks.scale import by_size
-from lengthlens.theory.steps import Bools, Counterexample, SourceCodes, Steps, block_bounds, codes_of, source_codes
+from lengthlens.models.schemes.relation import Ints, Relation, numbered
+from lengthlens.theory.steps import MOST_SOURCES, Bools, Steps, block_bounds
 
-Found: TypeAlias = tuple[int, Counterexample | None] | None  # at a place among all steps
-BLOCK = 1 << 16  # pairs compared together: few enough to stay in the processor's cache
-FIRST_STEPS = 1 << 9  # steps that are tried first: most relations fail there
+BLOCK = 1 << 16  # pairs of query and key compared together: few enough to stay in the processor's cache
+
+
+class Mark(NamedTuple):
+    """Key `key` seen from query `query` at size `scale`, and the slots it fills there: none if it is not read."""
+
+    scale: int
+    query: int
+    key: int
+    slots: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Why a property does not hold.
+
+    isolated: two marks of one step with the same code, the first of which is read.
+    stable: two marks of two steps with the same code, which fill different slots.
+    covered: the sources of one step beyond the training range, whose codes do not occur together within it; `codes`
+    has one code for each, and `fresh` says which of them (counted from 0) do not occur there in their slot at all.
+
+    `component` is set where the relation is one component of a scheme's codes.
+    """
+
+    operator: str
+    codes: tuple[tuple[int, ...], ...]
+    marks: tuple[Mark, ...]
+    fresh: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()  # the codes as the scheme describes them
+    component: int | None = None
 
 
 @dataclass(frozen=True)
@@ -44,200 +69,162 @@ class Findings:
     def worded(self, relation: Relation) -> "Findings":
         """The same with its counterexamples in the words of a relation, which has these codes."""
 
-        def said(example: Counterexample | None) -> Counterexample | None:
+        def in_words(example: Counterexample | None) -> Counterexample | None:
             if example is None:
                 return None
             words = tuple(map(relation.describe, example.codes))
             return replace(example, words=words, component=relation.component)
 
-        return replace(self, isolated=said(self.isolated), stable=said(self.stable), covered=said(self.covered))
+        examples = map(in_words, (self.isolated, self.stable, self.covered))
+        return Findings(*examples, self.src_train, self.src_test)
 
 
 def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> Findings:
     """What the definitions say of a relation, with a counterexample for each property that does not hold."""
     sources = source_codes(relation, operators)
-    covered = next(filter(None, (each.uncovered(train_max) for each in sources)), None)
-    isolated = next(filter(None, (each.sources_alike() for each in sources)), None)
-    stable = next(filter(None, (each.sources_swapped() for each in sources)), None)
-    if any(each.steps.arity for each in sources):
-        sparse = relation.listed is not None and not any(
-            (each.codes == np.array(relation.background)).all(1).any() for each in sources
-        )
-        examine_keys = examine_listed if sparse else examine_rows
-        isolated, stable = examine_keys(relation, sources, isolated, stable)
 
+    def first(example: Callable[[SourceCodes], Counterexample | None]) -> Counterexample | None:
+        return next(filter(None, map(example, sources)), None)
+
+    covered = first(lambda each: each.uncovered(train_max))
+    isolated, stable = first(SourceCodes.sources_alike), first(SourceCodes.sources_swapped)
+    for each in sources:
+        for start, stop in block_bounds(each.steps.query, BLOCK) if each.steps.arity else ():
+            if isolated and stable:
+                break
+            alike, unread = each.among_keys(relation, start, stop)
+            isolated, stable = isolated or alike, stable or unread
     src = counts([each.signature for each in sources], operators, train_max)
     return Findings(isolated, stable, covered, *src).worded(relation)
 
 
 def counts(signatures: Sequence[Ints], operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
     """The number of distinct signatures up to `train_max`, and of all."""
-    train = [len(np.unique(own[steps.size <= train_max])) for own, steps in zip(signatures, operators)]
-    return sum(train), sum(len(np.unique(own)) for own in signatures)
+    train = [len(np.unique(each[steps.size <= train_max])) for each, steps in zip(signatures, operators)]
+    return sum(train), sum(len(np.unique(each)) for each in signatures)
 
 
-def sources_only(relation: Relation, operators: Sequence[Steps], train_max: int) -> tuple[int, int]:
-    """The number of signatures up to `train_max`, and of all; no other key is looked at."""
-    once = [int(steps.size[0]) for steps in operators if len(steps) == 1]  # one step has one signature
-    often = [steps for steps in operators if len(steps) > 1]
-    if not often:
-        return sum(scale <= train_max for scale in once), len(once)
-    sizes, wide = [len(steps) for steps in often], max(steps.arity for steps in often)
-    rows = np.full((sum(sizes), 1 + wide), -1)  # the number of the operator, and those of the codes. [step, 1 + slot]
-    rows[:, 0] = np.repeat(np.arange(len(often)), sizes)
-    rows[:, 1:][np.arange(wide) < np.repeat([steps.arity for steps in often], sizes)[:, None]] = numbered(
-        codes_of(relation, often)
-    )[1]
-    trained = np.concatenate([steps.size for steps in often]) <= train_max
-    train, test = (len({row.tobytes() for row in part}) for part in (rows[trained], rows))
-    return train + sum(scale <= train_max for scale in once), test + len(once)
+class SourceCodes:
+    """The codes of the sources of one operator under a relation."""
 
+    def __init__(self, steps: Steps, codes: Ints) -> None:
+        """`codes` [step, slot, component]"""
+        self.steps = steps
+        self.codes, which = numbered(codes.reshape(-1, codes.shape[-1]))  # [code, component]
+        self.code = which.reshape(steps.sources.shape)  # [step, slot], an index into `codes`
+        self.signature = numbered(self.code)[1]  # [step]
 
-# -- every key of every step, block by block: does one that is no source have the code of a source? ------------------
+    @cached_property
+    def marked_by(self) -> tuple[Ints, Ints]:
+        """The first and the last step at which each code marks a source. [code] each"""
+        step = np.repeat(np.arange(len(self.steps)), self.steps.arity)
+        first, last = np.full(len(self.codes), len(self.steps)), np.full(len(self.codes), -1)
+        np.minimum.at(first, self.code.ravel(), step)
+        np.maximum.at(last, self.code.ravel(), step)
+        return first, last
 
+    def mark(self, step: int, key: int) -> Mark:
+        steps = self.steps
+        slots = tuple(steps.slot_names[k] for k in np.flatnonzero(steps.sources[step] == key))
+        return Mark(int(steps.scale[step]), int(steps.query[step]), int(key), slots)
 
-class RowBlock:
-    """Some queries and the codes of all keys that they see, a row for each query."""
+    def example(self, code: int, *places: tuple[int, int]) -> Counterexample:
+        """A code, as an index into `codes`, at each (step, key)."""
+        marks = tuple(self.mark(*place) for place in places)
+        return Counterexample(self.steps.operator, (tuple(self.codes[code].tolist()),), marks)
 
-    def __init__(self, relation: Relation, query: Ints, scale: Ints) -> None:
-        self.relation, self.query = relation, query
-        self.keys = np.arange(int(query.max()) + 1)
-        one_scale = (scale == scale[0]).all()
-        # [row, key, component]; codes of keys after the query mean nothing
-        self.codes = relation.codes(query[:, None], self.keys, scale[0] if one_scale else scale[:, None])
-
-    def seen(self, found: Bools) -> Bools:
-        """A table [row, key] that is false, in place, where the query cannot see the key."""
-        edge = int(self.query.min()) + 1
-        found[:, edge:] &= self.keys[edge:] <= self.query[:, None]
-        return found
-
-    def unread_marked(self, operator: SourceCodes, steps: Ints, row: Ints) -> tuple[Counterexample | None, bool]:
-        """A step at which the code of a source of another step marks a key that is not read; None if there is none.
-
-        And whether no code of a source is on any other key in this block.
-        """
-        hot = self.seen(operator.hash.known(operator.hash(self.codes)))
-        suspects = hot.sum(1)[row] != operator.steps.keys_read[steps]
-        for step, here in zip(steps[suspects], row[suspects]):
-            keys = np.setdiff1d(np.flatnonzero(hot[here]), operator.steps.sources[step])
-            example = unread_at(operator, step, keys, operator.hash.index(self.codes[here, keys]))
-            if example:
-                return example, False
-        return None, not suspects.any()
-
-    def unread_alike(self, operator: SourceCodes, steps: Ints, row: Ints) -> Counterexample | None:
-        """A step at which another key has the code of a source."""
-        hashes = operator.hash(self.codes)
-        if not self.relation.uses_scale:
-            repeated = np.zeros(hashes.shape, dtype=np.bool_)  # which keys share their hash with another of the row
-            alone = np.where(self.keys <= self.query[:, None], hashes, self.keys)  # keys after the query differ
-            order = np.argsort(alone, 1)
-            same = np.diff(np.take_along_axis(alone, order, 1)) == 0
-            np.put_along_axis(repeated, order, np.pad(same, ((0, 0), (1, 0))) | np.pad(same, ((0, 0), (0, 1))), 1)
-            suspects = repeated[row[:, None], operator.steps.sources[steps]].any(1)
-        else:
-            suspects = np.zeros(len(steps), dtype=np.bool_)
-            for slot in range(operator.steps.arity):
-                wanted = operator.hash.of_codes[operator.code[steps, slot]]
-                same = np.zeros(hashes.shape, dtype=np.bool_)
-                same[row] = hashes[row] == wanted[:, None]  # a query of one scale has one step
-                suspects |= self.seen(same).sum(1)[row] > 1
-        for step, here in zip(steps[suspects], row[suspects]):
-            keys = self.keys[: self.query[here] + 1]
-            example = alike_at(operator, step, keys, operator.hash.index(self.codes[here, keys]))
-            if example:
-                return example
-        return None
-
-
-def unread_at(operator: SourceCodes, step: int, keys: Ints, found: Ints) -> Counterexample | None:
-    """The first of the unread `keys` of a step whose code `found` marks a source at some other step."""
-    first, last = operator.marked_by
-    wrong = (found >= 0) & ((first[found] != step) | (last[found] != step))
-    if not wrong.any():
-        return None
-    code = found[wrong][0]
-    marking = np.flatnonzero((operator.code == code).any(1))
-    other = marking[marking != step][0]
-    source = operator.steps.sources[other, (operator.code[other] == code).argmax()]
-    return operator.example(code, (other, source), (step, keys[wrong][0]))
-
-
-def alike_at(operator: SourceCodes, step: int, keys: Ints, found: Ints) -> Counterexample | None:
-    """The first of the `keys` of a step whose code `found` is that of a source, and which is not that source."""
-    for code, source in zip(operator.code[step], operator.steps.sources[step]):
-        same = keys[(found == code) & (keys != source)]
-        if len(same):
-            return operator.example(code, (step, source), (step, same[0]))
-    return None
-
-
-def examine_rows(
-    relation: Relation, operators: Sequence[SourceCodes], isolated: Counterexample | None, stable: Counterexample | None
-) -> tuple[Counterexample | None, Counterexample | None]:
-    """Look at every key of every step, until neither property is in doubt."""
-    operators = [operator for operator in operators if operator.steps.arity]
-    scale = np.concatenate([operator.steps.scale for operator in operators])
-    query = np.concatenate([operator.steps.query for operator in operators])
-    if not relation.uses_scale:
-        scale = np.full_like(scale, scale[0])  # any will do, and steps of all sizes share a row
-    width = int(query.max()) + 1
-    scales, scale = by_size(scale)
-    number, row = np.unique(scale * width + query, return_inverse=True)
-    scale, query = scales[number // width], number % width  # [row]
-    row_of = np.split(row, np.cumsum([len(operator.steps) for operator in operators])[:-1])
-    orders = [np.argsort(rows, kind="stable") for rows in row_of]
-    for start, stop in block_bounds(query, BLOCK):
-        if isolated and stable:
-            break
-        block = RowBlock(relation, query[start:stop], scale[start:stop])
-        for operator, rows, order in zip(operators, row_of, orders):
-            a, b = np.searchsorted(rows, [start, stop], sorter=order)
-            steps = np.sort(order[a:b])  # of this block, in the order of size and query
-            all_well = False
-            if stable is None:
-                stable, all_well = block.unread_marked(operator, steps, rows[steps] - start)
-            if isolated is None and not all_well:
-                isolated = block.unread_alike(operator, steps, rows[steps] - start)
-    return isolated, stable
-
-
-def examine_listed(
-    relation: Relation, operators: Sequence[SourceCodes], isolated: Counterexample | None, stable: Counterexample | None
-) -> tuple[Counterexample | None, Counterexample | None]:
-    """As `examine_rows`, for a relation that lists all pairs but those with a background code no source has."""
-    operators = [operator for operator in operators if operator.steps.arity]
-    scale = np.concatenate([operator.steps.scale for operator in operators])
-    number = np.repeat(np.arange(len(operators)), [len(operator.steps) for operator in operators])
-    first = np.cumsum([0, *(len(operator.steps) for operator in operators)])
-    order, start, size = np.lexsort((number, by_size(scale)[1])), 0, FIRST_STEPS
-    while start < len(order) and not (isolated and stable):
-        block = order[start : start + size]
-        start, size = start + size, min(2 * size, BLOCK)
-        parts = [in_list(relation, operators[k], block[own] - first[k], own) for k, own in by_value(number[block])]
-        isolated = isolated or min(filter(None, (one for one, _ in parts)), key=itemgetter(0), default=(0, None))[1]
-        stable = stable or min(filter(None, (one for _, one in parts)), key=itemgetter(0), default=(0, None))[1]
-    return isolated, stable
-
-
-def in_list(relation: Relation, operator: SourceCodes, steps: Ints, place: Ints) -> tuple[Found, Found]:
-    """The first step at which another key has the code of a source, and the first at which the code of a source of
-    another step marks a key that is not read; among some steps of an operator, at their `place` [step] in all."""
-    assert relation.listed is not None
-    about = operator.steps
-    row, key = relation.listed(about.query[steps], about.scale[steps])
-    code = operator.hash.index(relation.codes(about.query[steps[row]], key, about.scale[steps[row]]))
-    row, key, code = row[code >= 0], key[code >= 0], code[code >= 0]  # [pair]
-    step, sources = steps[row], about.sources[steps[row]]
-    unread, (first, last) = (key[:, None] != sources).all(1), operator.marked_by
-    alike = ((operator.code[step] == code[:, None]) & (sources != key[:, None])).any(1)
-
-    def found(wrong: Bools, among: Bools, example: Callable[..., Counterexample | None]) -> Found:
-        if not wrong.any():
+    def uncovered(self, train_max: int) -> Counterexample | None:
+        """The first step whose signature does not occur in the training range."""
+        seen = self.steps.size <= train_max
+        new = ~np.isin(self.signature, self.signature[seen])
+        if not new.any():
             return None
-        mine = among & (step == step[wrong.argmax()])
-        return int(place[row[wrong.argmax()]]), example(operator, step[wrong.argmax()], key[mine], code[mine])
+        step = int(new.argmax())
+        codes = tuple(map(tuple, self.codes[self.code[step]].tolist()))
+        marks = tuple(self.mark(step, key) for key in self.steps.sources[step])
+        fresh = tuple(k for k, code in enumerate(self.code[step]) if code not in self.code[seen, k])
+        return Counterexample(self.steps.operator, codes, marks, fresh)
 
-    marked = unread & ((first[code] != step) | (last[code] != step))
-    return found(alike, code >= 0, alike_at), found(marked, unread, unread_at)
+    def sources_alike(self) -> Counterexample | None:
+        """Two sources of one step with the same code."""
+        alike = (self.code[:, :, None] == self.code[:, None, :]) & ~self.steps.same_key
+        steps = alike.any((1, 2))
+        if not steps.any():
+            return None
+        step = int(steps.argmax())
+        slots = np.argwhere(alike[step])[0]
+        return self.example(self.code[step, slots[0]], *((step, self.steps.sources[step, k]) for k in slots))
+
+    def sources_swapped(self) -> Counterexample | None:
+        """A code that marks different slots at two steps."""
+        code, role = self.code.ravel(), self.steps.role.ravel()
+        entry = np.unique(code, return_index=True)[1]  # the first entry of each code
+        first, last = self.marked_by
+        swapped = (role != role[entry][code]) & (first != last)[code]
+        if not swapped.any():
+            return None
+        at = int(swapped.argmax())
+        mine = np.flatnonzero(code == code[at])  # entries are counted through steps and slots
+        step, key = np.arange(len(code)) // self.steps.arity, self.steps.sources.ravel()
+        # Any entry of another step differs in role from this one or from the first.
+        for here in (at, int(mine[0])):
+            differs = (role[mine] != role[here]) & (step[mine] != step[here])
+            if differs.any():
+                there = int(mine[differs.argmax()])
+                return self.example(code[at], *((step[k], key[k]) for k in sorted((here, there))))
+        return None
+
+    def among_keys(
+        self, relation: Relation, start: int, stop: int
+    ) -> tuple[Counterexample | None, Counterexample | None]:
+        """At steps from `start` to before `stop`: the first key with the code of a source of that step, and the first
+        key that is not read and has the code of a source of another step."""
+        steps = self.steps[start:stop]
+        keys = np.arange(int(steps.query.max()) + 1)
+        codes = relation.codes(steps.query[:, None], keys, steps.scale[:, None])  # [step, key, component]
+        known, (row, key) = len(self.codes), np.nonzero(keys <= steps.query[:, None])
+        class_of = numbered(np.concatenate([self.codes, codes[row, key]]))[1]
+        code_of = np.full(class_of.max() + 1, -1)
+        code_of[class_of[:known]] = np.arange(known)
+        code = code_of[class_of[known:]]
+        step, key, code = row[code >= 0] + start, key[code >= 0], code[code >= 0]  # [pair]
+        other: Bools = self.steps.sources[step] != key[:, None]  # [pair, slot]
+        alike = ((self.code[step] == code[:, None]) & other).any(1)
+        first, last = self.marked_by
+        unread = other.all(1) & ((first[code] != step) | (last[code] != step))
+        examples: list[Counterexample | None] = []
+        for wrong, same_step in ((alike, True), (unread, False)):
+            k = int(wrong.argmax()) if wrong.any() else None
+            if k is None:
+                examples.append(None)
+                continue
+            slots = (self.code == code[k]) & ((np.arange(len(self.steps)) == step[k]) == same_step)[:, None]
+            read, slot = np.argwhere(slots)[0]  # the first source with that code, of this step or of another one
+            examples.append(self.example(code[k], (read, self.steps.sources[read, slot]), (step[k], key[k])))
+        return examples[0], examples[1]
+
+
+def source_codes(relation: Relation, operators: Sequence[Steps]) -> list[SourceCodes]:
+    """The codes of all sources of each operator."""
+    each = np.split(codes_of(relation, operators), np.cumsum([steps.sources.size for steps in operators])[:-1])
+    return [SourceCodes(steps, own.reshape(*steps.sources.shape, -1)) for own, steps in zip(each, operators)]
+
+
+def codes_of(relation: Relation, operators: Sequence[Steps]) -> Ints:
+    """The codes of all sources, operator by operator; computed for each size, or all at once if few.
+
+    [source, component]
+    """
+    scale = np.concatenate([np.repeat(steps.scale, steps.arity) for steps in operators])
+    query = np.concatenate([np.repeat(steps.query, steps.arity) for steps in operators])
+    key = np.concatenate([steps.sources.ravel() for steps in operators])
+    if not len(key):
+        return np.zeros((0, 1), dtype=np.int64)
+    if len(key) <= MOST_SOURCES:
+        return relation.codes(query, key, scale)
+    order = np.argsort(scale, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(scale[order]) != 0, True)) + 1
+    found = [relation.codes(query[part], key[part], scale[part[0]]) for part in np.split(order, ends[:-1])]
+    codes = np.empty((len(key), found[0].shape[-1]), dtype=np.int64)
+    codes[order] = np.concatenate(found)
+    return codes

@@ -1,15 +1,19 @@
-"""The steps of a task's circuits at all sizes, by operator, and the codes that a relation gives their sources."""
+"""The steps of a task's circuits at all sizes, by operator.
 
-from collections.abc import Iterator, Sequence
+A *step* writes one token of an answer: its operator is applied to the tokens at its *sources*, one for each *slot*
+(argument) of the operator (`lengthlens.tasks.circuit`).
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lengthlens.models.schemes.relation import Ints, Relation, numbered
+from lengthlens.models.schemes.relation import Ints, numbered
 from lengthlens.tasks import Task
 from lengthlens.tasks.scale import size_of
 from lengthlens.tasks.task import circuit_of
@@ -21,7 +25,8 @@ TUPLES = 12  # random tuples of each size whose circuits are read, where sizes a
 MOST_SOURCES = 1_000_000  # beyond the first new operator, circuits with so many sources are read: seconds
 SOURCE = 170  # bytes that each takes while codes are compared, as measured
 MEMORY = 1 << 31  # bytes that all may take
-MOST_ROWS = 1 << 12  # queries of a block
+FIRST_STEPS = 1 << 9  # steps of the first block, since most relations fail there; later blocks have up to …
+MOST_STEPS = 1 << 12  # … so many
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,6 @@ class Steps:
     def role(self) -> Ints:
         """The set of slots that a source fills, as a number. [step, slot]"""
         return numbered(self.same_key.reshape(-1, self.arity).astype(np.int64))[1].reshape(self.sources.shape)
-
-    @cached_property
-    def keys_read(self) -> Ints:
-        """The number of different keys that each step reads. [step]"""
-        again = np.tril(self.same_key, -1).any(2)
-        return np.asarray(self.arity - again.sum(1))
 
     def only(self, *slots: int) -> "Steps":
         """The same steps as if they read these slots alone."""
@@ -128,177 +127,9 @@ def up_to(steps: Steps, scale: int) -> Steps:
 
 def block_bounds(query: Ints, pairs: int) -> Iterator[tuple[int, int]]:
     """Blocks of queries with so many pairs of query and key, or of one query: the first, and the one after the last."""
-    start = 0
+    start, most = 0, FIRST_STEPS
     while start < len(query):
-        widest = np.maximum.accumulate(query[start : start + MOST_ROWS]) + 1
+        widest = np.maximum.accumulate(query[start : start + most]) + 1
         size = max(1, int(np.searchsorted(widest * np.arange(1, len(widest) + 1), pairs)))
         yield start, min(start + size, len(query))
-        start += size
-
-
-def hashed(codes: Ints, factors: Ints) -> Ints:
-    """[*, component] to [*], by a factor for each component; sums wrap around, and may."""
-    total = codes[..., 0] * factors[0]
-    for k in range(1, codes.shape[-1]):
-        total += codes[..., k] * factors[k]
-    return np.asarray(total)
-
-
-class Hash:
-    """Codes as single numbers, different for all codes given: what differs in hash is a different code."""
-
-    def __init__(self, codes: Ints) -> None:
-        """`codes` [code, component], all different."""
-        self.codes = codes
-        rng = np.random.default_rng(0)
-        self.factors: Ints = rng.integers(-(2**62), 2**62, size=(codes.shape[1],)) | 1
-        while len(np.unique(self(codes))) < len(codes):
-            self.factors = rng.integers(-(2**62), 2**62, size=(codes.shape[1],)) | 1
-        self.of_codes = self(codes)  # [code]
-        self.order = np.argsort(self.of_codes)
-        self.sorted = self.of_codes[self.order]
-
-    def __call__(self, codes: Ints) -> Ints:
-        return hashed(codes, self.factors)
-
-    def known(self, hashes: Ints) -> Bools:
-        """Which hashes belong to the codes."""
-        return np.asarray(self.sorted[self.place(hashes)] == hashes)
-
-    def place(self, hashes: Ints) -> Ints:
-        return np.minimum(np.searchsorted(self.sorted, hashes), len(self.sorted) - 1)
-
-    def index(self, codes: Ints) -> Ints:
-        """Which of the codes each row of `codes` [row, component] is, or −1."""
-        index = self.order[self.place(self(codes))]
-        return np.where((self.codes[index] == codes).all(1), index, -1)
-
-
-class Mark(NamedTuple):
-    """Key `key` seen from query `query` at size `scale`, and the slots it fills there: none if it is not read."""
-
-    scale: int
-    query: int
-    key: int
-    slots: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Counterexample:
-    """Why a property does not hold.
-
-    isolated: two marks of one step with the same code, the first of which is read.
-    stable: two marks of two steps with the same code, which fill different slots.
-    covered: the sources of one step beyond the training range, whose codes do not occur together within it; `codes`
-    has one code for each, and `fresh` says which of them (counted from 0) do not occur there in their slot at all.
-
-    `component` is set where the relation is one component of a scheme's codes.
-    """
-
-    operator: str
-    codes: tuple[tuple[int, ...], ...]
-    marks: tuple[Mark, ...]
-    fresh: tuple[int, ...] = ()
-    words: tuple[str, ...] = ()  # the codes as the scheme describes them
-    component: int | None = None
-
-
-class SourceCodes:
-    """The codes of the sources of one operator under a relation."""
-
-    def __init__(self, steps: Steps, codes: Ints) -> None:
-        """`codes` [step, slot, component]"""
-        self.steps = steps
-        self.codes, which = numbered(codes.reshape(-1, codes.shape[-1]))  # [code, component]
-        self.code = which.reshape(steps.sources.shape)  # [step, slot], an index into `codes`
-        self.signature = numbered(self.code)[1]  # [step]
-
-    @cached_property
-    def marked_by(self) -> tuple[Ints, Ints]:
-        """The first and the last step at which each code marks a source. [code] each"""
-        step = np.repeat(np.arange(len(self.steps)), self.steps.arity)
-        first, last = np.full(len(self.codes), len(self.steps)), np.full(len(self.codes), -1)
-        np.minimum.at(first, self.code.ravel(), step)
-        np.maximum.at(last, self.code.ravel(), step)
-        return first, last
-
-    @cached_property
-    def hash(self) -> Hash:
-        return Hash(self.codes)
-
-    def mark(self, step: int, key: int) -> Mark:
-        steps = self.steps
-        slots = tuple(steps.slot_names[k] for k in np.flatnonzero(steps.sources[step] == key))
-        return Mark(int(steps.scale[step]), int(steps.query[step]), int(key), slots)
-
-    def example(self, code: int, *places: tuple[int, int]) -> Counterexample:
-        """A code, as an index into `codes`, at each (step, key)."""
-        marks = tuple(self.mark(*place) for place in places)
-        return Counterexample(self.steps.operator, (tuple(self.codes[code].tolist()),), marks)
-
-    def uncovered(self, train_max: int) -> Counterexample | None:
-        """The first step whose signature does not occur in the training range."""
-        seen = self.steps.size <= train_max
-        new = ~np.isin(self.signature, self.signature[seen])
-        if not new.any():
-            return None
-        step = int(new.argmax())
-        codes = tuple(map(tuple, self.codes[self.code[step]].tolist()))
-        marks = tuple(self.mark(step, key) for key in self.steps.sources[step])
-        fresh = tuple(k for k, code in enumerate(self.code[step]) if code not in self.code[seen, k])
-        return Counterexample(self.steps.operator, codes, marks, fresh)
-
-    def sources_alike(self) -> Counterexample | None:
-        """Two sources of one step with the same code."""
-        alike = (self.code[:, :, None] == self.code[:, None, :]) & ~self.steps.same_key
-        steps = alike.any((1, 2))
-        if not steps.any():
-            return None
-        step = int(steps.argmax())
-        slots = np.argwhere(alike[step])[0]
-        return self.example(self.code[step, slots[0]], *((step, self.steps.sources[step, k]) for k in slots))
-
-    def sources_swapped(self) -> Counterexample | None:
-        """A code that marks different slots at two steps."""
-        code, role = self.code.ravel(), self.steps.role.ravel()
-        entry = np.unique(code, return_index=True)[1]  # the first entry of each code
-        first, last = self.marked_by
-        swapped = (role != role[entry][code]) & (first != last)[code]
-        if not swapped.any():
-            return None
-        at = int(swapped.argmax())
-        mine = np.flatnonzero(code == code[at])  # entries are counted through steps and slots
-        step, key = np.arange(len(code)) // self.steps.arity, self.steps.sources.ravel()
-        # Any entry of another step differs in role from this one or from the first.
-        for here in (at, int(mine[0])):
-            differs = (role[mine] != role[here]) & (step[mine] != step[here])
-            if differs.any():
-                there = int(mine[differs.argmax()])
-                return self.example(code[at], *((step[k], key[k]) for k in sorted((here, there))))
-        return None
-
-
-def source_codes(relation: Relation, operators: Sequence[Steps]) -> list[SourceCodes]:
-    """The codes of all sources of each operator."""
-    each = np.split(codes_of(relation, operators), np.cumsum([steps.sources.size for steps in operators])[:-1])
-    return [SourceCodes(steps, own.reshape(*steps.sources.shape, -1)) for own, steps in zip(each, operators)]
-
-
-def codes_of(relation: Relation, operators: Sequence[Steps]) -> Ints:
-    """The codes of all sources, operator by operator; computed for each size, or all at once if few.
-
-    [source, component]
-    """
-    scale = np.concatenate([np.repeat(steps.scale, steps.arity) for steps in operators])
-    query = np.concatenate([np.repeat(steps.query, steps.arity) for steps in operators])
-    key = np.concatenate([steps.sources.ravel() for steps in operators])
-    if not len(key):
-        return np.zeros((0, 1), dtype=np.int64)
-    if len(key) <= MOST_SOURCES:
-        return relation.codes(query, key, scale)
-    order = np.argsort(scale, kind="stable")
-    ends = np.flatnonzero(np.append(np.diff(scale[order]) != 0, True)) + 1
-    found = [relation.codes(query[part], key[part], scale[part[0]]) for part in np.split(order, ends[:-1])]
-    codes = np.empty((len(key), found[0].shape[-1]), dtype=np.int64)
-    codes[order] = np.concatenate(found)
-    return codes
+        start, most = start + size, min(2 * most, MOST_STEPS)

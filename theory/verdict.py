@@ -49,20 +49,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Literal, TypeAlias, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
 from lengthlens.models.schemes.spec import named, scheme_for
 from lengthlens.notebook import card
+from lengthlens.parallel import in_parallel
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.complexity import src_curve
 from lengthlens.theory.content import SlotSteps, alike_slots, serving_code, where_needed
 from lengthlens.theory.learnable import Choice, Family
-from lengthlens.theory.properties import Findings, examine, sources_only
-from lengthlens.theory.steps import Counterexample, Program, Steps, program_of, up_to
+from lengthlens.theory.properties import Counterexample, Findings, counts, examine, source_codes
+from lengthlens.theory.steps import Program, Steps, program_of, up_to
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Answer: TypeAlias = Literal["possible", "impossible", "task-limited", "open", "refused"]
 Scheme: TypeAlias = str | PositionScheme | type[PositionScheme]
@@ -138,20 +140,20 @@ class Verdict:
         """Plain values, for JSON."""
         plain = {**vars(self), "scheme_options": dict(self.scheme_options)}
         for name in PROPERTIES:
-            own = plain[name]
-            plain[name] = own and {"holds": own.holds, "counterexample": own.counterexample}
+            each = plain[name]
+            plain[name] = each and {"holds": each.holds, "counterexample": each.counterexample}
         return {**plain, "reasons": list(self.reasons), "helps": list(map(str, self.helps))}
 
     @property
     def failing(self) -> str:
         """The initials of the properties that do not hold: "SC" for neither stable nor covered."""
-        return "".join(name[0].upper() for name in PROPERTIES if (own := getattr(self, name)) and not own.holds)
+        return "".join(name[0].upper() for name in PROPERTIES if (each := getattr(self, name)) and not each.holds)
 
     def __repr__(self) -> str:
         return f"Verdict({str(self).splitlines()[0]})"
 
     def _repr_html_(self) -> str:
-        facts = {name: "yes" if own.holds else "no" for name in PROPERTIES if (own := getattr(self, name)) is not None}
+        facts = {name: "yes" if each.holds else "no" for name in PROPERTIES if (each := getattr(self, name))}
         title = f"{self.task} with {self.scheme}: {self.verdict}"
         asked = {"trained to": f"n = {self.train_max}", "asked up to": f"n = {self.test_max}"}
         return card(title, {**asked, **facts}, lines=[*self.reasons, *map(str, self.helps)])
@@ -172,7 +174,7 @@ def verdict(
     """Whether the scheme can carry the task from n up to `train_max` to n up to `test_max`, and why not.
 
     Arguments:
-        task, scheme: names, or a task and a scheme (class or object) of your own.
+        task, scheme: names, or a user-defined task and scheme (class or object).
         train_max, test_max: the largest n of training, and the largest n at which answers have to be right.
         scheme_options: by name, or after the name (``relative/max_distance=3``); the scheme's defaults otherwise.
         helps: whether to try what would help.
@@ -181,13 +183,71 @@ def verdict(
     counterexample where it fails; ``str`` of it is a paragraph. Raises `UserError` for a name, an option or a range
     that does not exist, and where the scheme refuses the task.
 
-    >>> found = verdict("copy", "relative", train_max=10, test_max=40)
-    >>> found.verdict, found.failing, str(found.helps[0])
+    >>> result = verdict("copy", "relative", train_max=10, test_max=40)
+    >>> result.verdict, result.failing, str(result.helps[0])
     ('impossible', 'SC', "with Scale Hint ('hinted:relative') and max_distance 4 it becomes possible")
     """
     task = TASKS[task] if isinstance(task, str) else task
     checked_range(task, train_max, test_max)
     return Case(task, train_max, test_max).verdict(scheme, scheme_options or {}, helps)
+
+
+def verdict_grid(
+    tasks: Sequence[str | Task] | None = None,
+    schemes: Sequence[Scheme] | None = None,
+    train_max: int = 10,
+    test_max: int = 40,
+    progress: Callable[[int, int], None] | None = None,
+    jobs: int = 1,
+) -> "pd.DataFrame":
+    """One row for each task and scheme, all of them by default; `progress` is told how many of how many are done.
+
+    A scheme that refuses a task has the verdict ``refused``, and its reason. With more than one job, tasks are shared
+    out among that many processes.
+    """
+    if jobs < 1:
+        raise UserError(f"the number of jobs must be at least 1, not {jobs}")
+    chosen = [TASKS[task] if isinstance(task, str) else task for task in tasks or TASKS.values()]
+    names = list(schemes or scheme_names())
+    for task in chosen:
+        checked_range(task, train_max, test_max)
+    longest_first = sorted(range(len(chosen)), key=lambda k: -chosen[k].length(test_max))
+    by_name = [task.name if TASKS.get(task.name) is task else task for task in chosen]  # a plug-in's by name
+    work = partial(grid_rows, schemes=names, train_max=train_max, test_max=test_max)
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for k, of_task in in_parallel(work, {k: by_name[k] for k in longest_first}, workers=jobs, fork=True):
+        rows[k] = of_task
+        if progress:
+            progress(len(rows) * len(names), len(chosen) * len(names))
+    import pandas as pd  # by now the work is done, elsewhere if there are several jobs
+
+    return pd.DataFrame([row for k in range(len(chosen)) for row in rows[k]])
+
+
+def grid_rows(task: str | Task, schemes: Sequence[Scheme], train_max: int, test_max: int) -> list[dict[str, Any]]:
+    """The verdicts on one task as rows of plain values."""
+    case, rows = Case(TASKS[task] if isinstance(task, str) else task, train_max, test_max), []
+    for scheme in schemes:
+        try:
+            result = case.verdict(scheme, {})
+        except RefusedError as refusal:
+            result = case.result(scheme, {}, "refused", [str(refusal)])
+        properties = {name: getattr(result, name) for name in PROPERTIES}
+        numbers = ("src_declared_train", "src_declared_test", "src_train", "src_test", "train_max", "test_max")
+        row = {
+            "task": result.task,
+            "task_family": case.task.family,
+            "scheme": result.scheme,
+            "verdict": result.verdict,
+            **{name: each and each.holds for name, each in properties.items()},
+            "failing": result.failing,
+            "other_option": any(help.kind == "option" for help in result.helps),
+            **{name: getattr(result, name) for name in numbers},
+            "reasons": "; ".join(result.reasons),
+            "helps": "; ".join(map(str, result.helps)),
+        }
+        rows.append(row)
+    return rows
 
 
 def checked_range(task: Task, train_max: int, test_max: int) -> None:
@@ -282,10 +342,9 @@ class Case:
         )
         src = {}
         if built is not None:
-            relation = built.relation()
-            about = relation, program.operators, self.train_max
-            counted = self.once("counted", same_as(relation), make=lambda: sources_only(*about))
-            src = dict(zip(("src_train", "src_test"), counted))
+            codes = source_codes(built.relation(), program.operators)
+            number = counts([each.signature for each in codes], program.operators, self.train_max)
+            src = dict(zip(("src_train", "src_test"), number))
         return self.result(scheme, options, "task-limited", [reason], self._other_task, **src)
 
     @cached_property
@@ -306,7 +365,7 @@ class Case:
         family = self.family(scheme, largest)
         if family is not None:
             return self.once("findings", scheme, largest, make=family.findings)
-        relation = self.once("relation", scheme, largest, make=lambda: relation_for(scheme, self.task, largest))
+        relation = self.once("relation", scheme, make=scheme.relation)
         return self.examined(relation, largest).worded(relation), []
 
     def family(self, scheme: PositionScheme, largest: int) -> Family | None:
@@ -431,33 +490,20 @@ class Case:
 
 def same_as(relation: Relation) -> Hashable:
     """Equal for relations that promise the same codes, and so have the same properties."""
-    return object() if relation.kind is None else (relation.kind, relation.uses_scale)
-
-
-def relation_for(scheme: PositionScheme, task: Task, largest: int) -> Relation:
-    """The scheme's relation, with whether codes depend on the scale: if the scheme says so, or a few scales show it."""
-    relation = scheme.relation()
-    if relation.uses_scale:
-        return relation
-    position = np.arange(min(task.length(largest), 32))
-    scales = sorted({task.min_scale, min(task.min_scale + 1, largest), (task.min_scale + largest) // 2, largest})
-    found = relation.codes(
-        position[:, None], position, np.array(scales)[:, None, None]
-    )  # [scale, query, key, component]
-    return replace(relation, uses_scale=bool((found != found[:1]).any()))
+    return object() if relation.kind is None else relation.kind
 
 
 def sentence(name: str, example: Counterexample, task: Task) -> str:
     """A counterexample to a property in words."""
-    said = task.scale_in_words
+    size = task.scale_in_words
     words = [
         text if len(code) == 1 or str(code) in text else f"{text} (code {code})"
         for code, text in zip(example.codes, example.words)
     ]
-    place = [f"n={said(mark.scale)} (position {mark.key} from query {mark.query})" for mark in example.marks]
+    place = [f"n={size(mark.scale)} (position {mark.key} from query {mark.query})" for mark in example.marks]
     slot = [f"slot {' and '.join(map(str, mark.slots))}" for mark in example.marks]
     if name == "covered":
-        at = f"at n={said(example.marks[0].scale)}" if example.marks else "beyond the training range"
+        at = f"at n={size(example.marks[0].scale)}" if example.marks else "beyond the training range"
         if not example.fresh:
             return f"the codes of '{example.operator}' first appear together {at}: {'; '.join(words)}"
         fresh = example.fresh[0]
@@ -465,7 +511,7 @@ def sentence(name: str, example: Counterexample, task: Task) -> str:
     one, other = example.marks
     if name == "isolated":
         return (
-            f"{words[0]} is at n={said(one.scale)}, query {one.query}, the code of position {one.key} "
+            f"{words[0]} is at n={size(one.scale)}, query {one.query}, the code of position {one.key} "
             f"({slot[0]} of '{example.operator}') and also of position {other.key} "
             f"({slot[1] if other.slots else 'not to be read'})"
         )

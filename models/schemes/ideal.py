@@ -191,17 +191,7 @@ class Ideal(PositionScheme):
 
     def relation(self) -> Relation:
         about = self.phi, self.relation_in_words, self.describe
-        return Relation(*about, whole_scale=True, listed=self._listed, background=(OTHER,))
-
-    def _listed(self, query: Ints, scale: Ints) -> tuple[Ints, Ints]:
-        """All pairs but those that the circuit reads have the code OTHER."""
-        pairs = self.pairs_at(scale)
-        first = pairs.place(query, 0, scale)
-        ends = np.searchsorted(pairs.known, [first, first + query + 1])  # of those that each row reads
-        number = ends[1] - ends[0]
-        row = np.repeat(np.arange(len(query)), number)
-        at = np.arange(len(row)) + (ends[0] - number.cumsum() + number)[row]
-        return row, pairs.known[at] % pairs.width
+        return Relation(*about, whole_scale=True, background=(OTHER,))
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         if ROLES in positions.cache:

@@ -688,14 +688,9 @@ class FieldPointer(Pointer):
     def relation(self, component: int) -> Relation:
         """Whether it points at a key."""
 
-        def listed(query: Ints, scale: Ints) -> tuple[Ints, Ints]:
-            key = self.keys([self], query, scale)[:, 0]
-            row = np.flatnonzero((key >= 0) & (key <= query))
-            return row, key[row]
-
         def describe(code: Code) -> str:
             return str(self) if code[0] else f"no key of {self}"
 
         phi = partial(self.scheme.codes_at, torch.tensor([self.place], device="cpu"))
         about = phi, str(self), describe
-        return Relation(*about, whole_scale=True, listed=listed, background=(0,), component=component)
+        return Relation(*about, whole_scale=True, background=(0,), component=component)

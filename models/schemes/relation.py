@@ -56,8 +56,7 @@ class Relation:
     uses_scale: bool = True  # False promises that the scale makes no difference; True promises nothing
     whole_scale: bool = False  # whether φ takes the numbers of tuples, and not their largest lengths (tasks/fields.py)
     of_head: Callable[[int, int], Phi] | None = None  # φ of a (layer, head), where heads have relations of their own
-    listed: Callable[[Ints, Ints], tuple[Ints, Ints]] | None = None  # (query, scale) [row] each to pairs: row, key
-    background: Code | None = None  # … all other pairs have this code
+    background: Code | None = None  # the code of all pairs but few
     component: int | None = None  # which component of a scheme's code this relation is, where it is only one
     kind: Hashable = None  # for one task, relations of one kind promise to have the same codes; None promises nothing
 
@@ -87,51 +86,23 @@ DISTANCE = Relation(lambda i, j, n: i - j, "i−j", lambda code: f"distance {cod
 def numbered(codes: Ints) -> tuple[Ints, Ints]:
     """The distinct rows of `codes` [row, component], and for each row which of them it is.
 
-    Exact, and faster than sorting whole rows: columns are folded into one number, or, if that is too much for one,
-    into several, which are folded again by their ranks.
+    Exact, and faster than sorting whole rows: columns are folded into one number, by their ranks where it would be too
+    large. Rows are in the order of their columns.
 
     >>> distinct, which = numbered(np.array([[5, 0], [7, 1], [5, 0]]))
     >>> distinct.tolist(), which.tolist()
     ([[5, 0], [7, 1]], [0, 1, 0])
     """
-    if not codes.size:
-        return codes[: min(1, len(codes))], np.zeros(len(codes), dtype=np.int64)
-    words = _folded(np.ascontiguousarray(codes.T))
-    while len(words) > 1:
-        words = _folded([_ranks(word)[1] for word, _ in words])
-    rows, span = words[0]
-    if span <= 2 * len(rows):  # few values: a place for each is quicker than sorting
-        place = np.full(span, -1)
-        place[rows] = np.arange(len(rows))
-        there = place >= 0
-        return codes[place[there]], (np.cumsum(there) - 1)[rows]
-    one, which = _ranks(rows)
-    return codes[one], which
-
-
-def _ranks(numbers: Ints) -> tuple[Ints, Ints]:
-    """Where each different number occurs once, in order, and the rank of every number."""
-    order = np.argsort(numbers)
-    ordered = numbers[order]
-    first, which = np.append(True, ordered[1:] != ordered[:-1]), np.empty_like(order)
-    which[order] = np.cumsum(first) - 1
-    return order[first], which
-
-
-def _folded(columns: Sequence[Ints] | Ints) -> list[tuple[Ints, int]]:
-    """Columns as few numbers from 0 to below a span, in the order of the columns."""
-    words: list[tuple[Ints, int]] = []
-    for column in columns:
+    number, span = np.zeros(len(codes), dtype=np.int64), 1  # of each row so far; all are below `span`
+    for column in codes.T if len(codes) else ():
         low, high = int(column.min()), int(column.max())
-        if high - low >= FOLDED:
-            column, low, high = _ranks(column)[1], 0, len(column) - 1
-        own = high - low + 1
-        if words and words[-1][1] * own <= FOLDED:
-            word, span = words.pop()
-            words.append((word * own + (column - low), span * own))
-        else:
-            words.append((column - low, own))
-    return words
+        if span * (high - low + 1) > FOLDED:
+            number, column = (np.unique(each, return_inverse=True)[1] for each in (number, column))
+            span, low, high = int(number.max()) + 1, 0, int(column.max())
+        number = number * (high - low + 1) + (column - low)
+        span *= high - low + 1
+    first, which = np.unique(number, return_index=True, return_inverse=True)[1:]
+    return codes[first], which
 
 
 def by_value(numbers: Ints) -> Iterator[tuple[int, Ints]]:
@@ -255,12 +226,6 @@ class CodedForm:
     def relation(self, component: int) -> Relation:
         """This form alone, as one component of a relation."""
 
-        def listed(query: Ints, scale: Ints) -> tuple[Ints, Ints]:
-            values = np.arange(-self.window, self.window + 1)
-            key = key_with(self.form, values, query[:, None], size_of(scale)[:, None])
-            row, value = np.nonzero((key >= 0) & (key <= query[:, None]))
-            return row, key[row, value]
-
         def describe(code: Code) -> str:
             return self.says(code[0]) or f"a value of {self.form} outside its window"
 
@@ -268,7 +233,7 @@ class CodedForm:
             return codes_of_forms([self], i, j, n)
 
         words, background = str(self.form), (self.other,)
-        return Relation(phi, words, describe, listed=listed, background=background, component=component)
+        return Relation(phi, words, describe, background=background, component=component)
 
 
 def codes_of_forms(forms: Sequence[CodedForm], query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
