@@ -27,8 +27,7 @@ from lengthlens.errors import TooLongError, UserError
 from lengthlens.models.saved import refuse_not_finite
 from lengthlens.models.transformer import HookedModel
 from lengthlens.notebook import card
-from lengthlens.probes.proof import leak_bound, proof
-from lengthlens.probes.step_kinds import checked_layout
+from lengthlens.probes.proof import checked_layout, leak_bound, proof
 from lengthlens.runs.evaluation import FLOAT, exact_match, numbers_a_token
 from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
@@ -108,8 +107,8 @@ def certify(
     smallest size of the task, or so large that an instance does not fit into memory.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
-    >>> found = certify(copy_by_hand("lbpe"), max_length=10_000)
-    >>> found.kind, found.length, found.limit
+    >>> certificate = certify(copy_by_hand("lbpe"), max_length=10_000)
+    >>> certificate.kind, certificate.length, certificate.limit
     ('proven', 10000, True)
     """
     if isinstance(model, Run):
@@ -125,7 +124,9 @@ def certify(
         here = model if model.cfg.device.type == "cpu" else deepcopy(model).to("cpu")  # exact arithmetic, small tables
         tell("what can leak")
         leak = {n: [leak_bound(here, task, layout, n).tolist()] for n in LEAK_LENGTHS if n <= longest}
-        refuse_deep(model)
+        # Else logits are not linear in what heads move.
+        if model.cfg.n_layers > 1 or not model.cfg.attn_only or model.cfg.normalization_type is not None:
+            raise UserError("answers are proven of one layer of attention without norm and MLP, and the model has more")
         tell("proof")
         limit = int(min(max_length or MOST_PROVEN, longest))
         length, step, least, settled = proof(here, task, layout, limit)
@@ -147,11 +148,11 @@ def certify(
                 leak=leak,
             )
         unproven = "at the smallest n, keys that are no sources, or rounding, can outweigh the one that is"
-    return tested(model, task, int(min(max_length or MOST_TESTED, longest)), seed, tell, unproven, leak)
+    return by_test(model, task, int(min(max_length or MOST_TESTED, longest)), seed, tell, unproven, leak)
 
 
 def checked(model: HookedModel, task: Task | None) -> Task:
-    """The task, if model and task go together, and the model computes nothing but what its weights say."""
+    """The task, if model and task go together, and the model computes nothing but what its weights make it."""
     if task is None:
         raise UserError("a certificate is about the answers of a task, and the model names none")
     built_for = model.pos_embed.task
@@ -188,16 +189,10 @@ def covered(model: HookedModel, task: Task) -> Layout:
     return checked_layout(task)
 
 
-def refuse_deep(model: HookedModel) -> None:
-    """A `UserError` for a model whose logits are not linear in what its heads move."""
-    if model.cfg.n_layers > 1 or not model.cfg.attn_only or model.cfg.normalization_type is not None:
-        raise UserError("answers are proven of one layer of attention without norm and MLP, and the model has more")
-
-
 # -- tested ------------------------------------------------------------------------------------------------------------
 
 
-def tested(
+def by_test(
     model: HookedModel,
     task: Task,
     limit: int,
@@ -227,14 +222,14 @@ def tested(
     bound = clopper_pearson(wrong, INSTANCES)
     drawn = f"at lengths drawn evenly in log n from {task.min_scale} to {limit}"
     most = f"{math.ceil(1000 * bound) / 10:g} %"  # rounded up
-    said = f"{wrong} of {INSTANCES} instances were wrong, {drawn} (seed {seed}): "
-    said += f"with {100 * CONFIDENCE:g} % confidence, at most {most} of all instances at lengths so drawn are wrong"
+    assumes = f"{wrong} of {INSTANCES} instances were wrong, {drawn} (seed {seed}): "
+    assumes += f"with {100 * CONFIDENCE:g} % confidence, at most {most} of all instances at lengths so drawn are wrong"
     return Certificate(
         length=length,
         kind="tested" if length else "none",
         limit=first is None,
         reason=NOTHING_LONGER if first is None else reasons[first],
-        assumes=said,
+        assumes=assumes,
         unproven=unproven,
         tried=dict(sorted(tried.items())),
         failed=failed,
@@ -247,7 +242,7 @@ def drawn_lengths(low: int, high: int, number: int, generator: torch.Generator) 
     """Whole numbers from `low` to `high`, evenly in their logarithm: n has the chance log((n+1)/n) / log((high+1)/low).
 
     >>> sorted(drawn_lengths(1, 1000, 8, torch.Generator().manual_seed(0)))
-    [1, 1, 2, 22, 29, 80, 200, 484]
+    [3, 11, 23, 86, 132, 236, 578, 813]
     """
     even = torch.rand(number, generator=generator, dtype=torch.float64)
     drawn = low * ((high + 1) / low) ** even
@@ -260,7 +255,7 @@ def clopper_pearson(wrong: int, of: int) -> float:
     That is the p at which the chance of `wrong` or fewer is 5 %: 1 − 0.05^(1/m) for none of m, and 1 for all of them.
 
     >>> round(clopper_pearson(0, 300), 5), round(clopper_pearson(3, 300), 5), clopper_pearson(5, 5)
-    (0.00994, 0.02562, 1.0)
+    (0.00994, 0.02564, 1.0)
     """
     from scipy.special import betaincinv  # slow to import
 

@@ -1,16 +1,17 @@
 """Position codes from elsewhere: the same scheme at other positions, or pair by pair at those of a shorter input.
 
-Both are position embeddings made from another one, `inner`, without a parameter of their own:
+Both are position embeddings made from another one, `inner`, without parameters. The code of a pair of a query and a key
+is what the scheme makes of it (i−j, say); steps, queries and sources are explained in `lengthlens.probes.steps`.
 
 - `Moved`: every token stands at another position (shifted, shuffled, clamped, spread over a longer input), or the
-  scheme is told another scale.
-- `Borrowed`: the *ideal relation*, filled with what `inner` gives in range. Every step of the circuit at scale n has a
-  counterpart at a scale m of the training range: a step of the same operator whose sources lie in the same parts of the
-  input. A query is coded as its counterpart, a source as the source in the same slot there, the query's own token as
+  scheme is told another n.
+- `Borrowed`: the *ideal relation*, filled with what `inner` gives in range. Every step of the circuit at n has a
+  counterpart at a size m of the training range: a step of the same operator whose sources lie in the same parts of the
+  input. A query is coded as its counterpart, a source as the source in the same slot there, the token at the query as
   itself, and any other key as a key that the counterpart does not read, in the same part of the input and, if that can
   be, as far from the query. So every pair has a code that was trained, and pairs in the same role have the same ones at
   every length; what tokens say, and how many keys there are, stays as it is. With ``other="one"`` keys that share a
-  counterpart weigh together as one, at the sharpness of the short scale, so that attention does not spread either.
+  counterpart weigh together as one, as sharply as at m, so that attention does not spread either.
 
 Worked example: copying at n = 40 with codes of m = 10. The query of answer token 21 reads the key 40 back. Under a
 scheme of distances it now sees that key at distance 10, as at m = 10, and no other key at that distance.
@@ -66,10 +67,10 @@ class Derived(PositionScheme):
 
 
 class Moved(Derived):
-    """Another scheme, with tokens at other positions, or at another scale.
+    """Another scheme, with tokens at other positions, or told another n.
 
-    `places` says where they stand; without it they stay. `scale` is what the scheme is told. With `length` they stand
-    within an input of that many tokens, `stand_in`, which may be longer than their own.
+    `places` says where they stand; without it they stay. `scale` is the n that the scheme is told. With `stand_in` they
+    stand within that input, which may be longer than theirs.
     """
 
     def __init__(
@@ -78,33 +79,27 @@ class Moved(Derived):
         super().__init__(inner)
         self.refuse_content("positions to replace")
         if scale is not None and not inner.uses_scale and stand_in is None:
-            raise UserError(f"scheme '{inner.name}' does not look at the scale, so that another scale changes nothing")
+            raise UserError(f"scheme '{inner.name}' does not look at n, so that another n changes nothing")
         self.places, self.scale, self.stand_in = places, scale, stand_in
 
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
-        own = torch.arange(tokens.shape[1], device=tokens.device)
-        place = own if self.places is None else self.places(tokens).to(tokens.device)
+        place = torch.arange(tokens.shape[1]) if self.places is None else self.places(tokens)
+        place = place.to(tokens.device)
         if int(place.min()) < 0:
             raise UserError(f"a token would stand at position {int(place.min())}: the first position is 0")
         if self.inner.uses_scale and self.scale is None:
             scale = self.inner.known_scale(tokens, scale)
         told = scale if self.scale is None else torch.tensor([self.scale], device=tokens.device)
-        # The input within which tokens stand: their own, as long as need be, or the one given.
+        # The input within which tokens stand: this one, as long as need be, or the one given.
         longer = max(int(place.max()) + 1, tokens.shape[1])
-        around = torch.nn.functional.pad(tokens, (0, longer - tokens.shape[1]), value=self.padding)
+        padding = 0 if self.task is None else self.task.pad_id
+        around = torch.nn.functional.pad(tokens, (0, longer - tokens.shape[1]), value=padding)
         if self.stand_in is not None:
             around = self.stand_in.to(tokens.device)
         whole = self.inner.positions(around, told)
         limit = whole.limit or around.shape[1]
         at = replace(whole, position=whole.position[:, place], limit=limit, cache={}, made={})
-        stays = torch.equal(place, own) and around.shape[1] == tokens.shape[1]
-        return Positions(
-            tokens, at.position, whole.scale, cache={"whole": whole, "at": at, "place": place, "stays": stays}
-        )
-
-    @property
-    def padding(self) -> int:
-        return 0 if self.task is None else self.task.pad_id
+        return Positions(tokens, at.position, whole.scale, cache={"whole": whole, "at": at, "place": place})
 
     def embed(self, positions: Positions) -> Tensor | None:
         return self._placed(self.inner.embed(positions.cache["whole"]), positions)
@@ -113,47 +108,43 @@ class Moved(Derived):
         return self._placed(self.inner.embed_qk(positions.cache["whole"]), positions)
 
     def _placed(self, vectors: Tensor | None, positions: Positions) -> Tensor | None:
-        return vectors if vectors is None or positions.cache["stays"] else vectors[:, positions.cache["place"]]
+        return None if vectors is None else vectors[:, positions.cache["place"]]
 
     def rotate_in(self, layer: int, x: Tensor, positions: Positions) -> Tensor:
-        which = "whole" if positions.cache["stays"] else "at"
-        return self.inner.rotate_in(layer, x, positions.cache[which])
+        return self.inner.rotate_in(layer, x, positions.cache["at"])
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        cache = positions.cache
-        if cache["stays"]:
-            return self.inner.score(layer, cache["whole"], queries, q, k)
         if self.inner.weighs_content:
-            return self.inner.score(layer, cache["at"], queries, q, k)
-        return self._block(lambda asked: self.inner.score(layer, cache["whole"], asked, q, k), cache["place"], queries)
+            return self.inner.score(layer, positions.cache["at"], queries, q, k)
+        return self._block(lambda whole, asked: self.inner.score(layer, whole, asked, q, k), positions, queries)
 
     def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
-        cache = positions.cache
-        if cache["stays"]:
-            return self.inner.factor(layer, cache["whole"], queries)
-        return self._block(lambda asked: self.inner.factor(layer, cache["whole"], asked), cache["place"], queries)
+        return self._block(lambda whole, asked: self.inner.factor(layer, whole, asked), positions, queries)
 
     @staticmethod
-    def _block(give: Callable[[slice], Tensor | None], place: Tensor, queries: slice) -> Tensor | None:
+    def _block(
+        give: Callable[[Positions, slice], Tensor | None], positions: Positions, queries: slice
+    ) -> Tensor | None:
         """What `give` has for the places of a block of queries and of all keys up to its end. [*, query, key]"""
+        place = positions.cache["place"]
         of_query, of_key = place[queries], place[: queries.stop]
         asked = slice(int(of_query.min()), 1 + int(of_key.max()))
-        found = give(asked)
-        return None if found is None else found[..., (of_query - asked.start)[:, None], of_key]
+        values = give(positions.cache["whole"], asked)
+        return None if values is None else values[..., (of_query - asked.start)[:, None], of_key]
 
 
 # -- the ideal relation -------------------------------------------------------------------------------------------
 
 
 class Counterparts:
-    """Where queries of an instance of scale `long`, and the keys seen from them, stand in one of scale `short`.
+    """Where queries of an instance of n = `long`, and the keys seen from them, stand in one of n = `short`.
 
     By the roles that the circuit gives them. Where `displaced`, each source changes places with the key before it
-    (behind it, if that is a source or none).
+    (after it, if that is a source or none).
 
     >>> from lengthlens.tasks import TASKS
-    >>> found = Counterparts(TASKS["copy"], 40, 10)
-    >>> found.query[41 + 20], found.keys(slice(61, 62))[0][0, 21]  # reads 40 back at n = 40, and 10 back at n = 10
+    >>> shorter = Counterparts(TASKS["copy"], 40, 10)
+    >>> shorter.query[41 + 20], shorter.keys(slice(61, 62))[0][0, 21]  # 40 back at n = 40, and 10 back at n = 10
     (tensor(16), tensor(6))
     """
 
@@ -169,14 +160,13 @@ class Counterparts:
     def keys(self, queries: slice) -> tuple[Tensor, Tensor]:
         """For a block of queries: the counterpart of every key up to its end, and how many keys of the query share it.
 
-        [query, key] each; behind a query they mean nothing.
+        [query, key] each; after a query they mean nothing.
         """
         rows = [self._row(i) for i in range(queries.start, queries.stop)]
         key, number = (torch.zeros(len(rows), queries.stop, dtype=torch.long) for _ in range(2))
-        for place, row in enumerate(rows):
-            own = torch.tensor(row)
-            key[place, : len(row)] = own
-            number[place, : len(row)] = own.bincount()[own]
+        for place, row in enumerate(map(torch.tensor, rows)):
+            key[place, : len(row)] = row
+            number[place, : len(row)] = row.bincount()[row]
         return key, number.clamp(min=1).float()
 
     def _made_row(self, i: int) -> list[int]:
@@ -218,12 +208,12 @@ def spread(rank: int, of: int, over: int) -> int:
     >>> [spread(rank, 12, 6) for rank in range(12)]
     [0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 5]
     """
-    kept = edge(over)
-    if rank < kept or of <= over:
+    ends = edge(over)
+    if rank < ends or of <= over:
         return min(rank, over - 1)
-    if rank >= of - kept:
+    if rank >= of - ends:
         return over - (of - rank)
-    return kept + (rank - kept) * (over - 2 * kept) // (of - 2 * kept)
+    return ends + (rank - ends) * (over - 2 * ends) // (of - 2 * ends)
 
 
 def _parts(task: Task, scale: int) -> tuple[list[int], dict[int, Step]]:
@@ -241,15 +231,15 @@ def _parts(task: Task, scale: int) -> tuple[list[int], dict[int, Step]]:
 def _queries(
     task: Task, long: tuple[list[int], dict[int, Step]], short: tuple[list[int], dict[int, Step]]
 ) -> list[int]:
-    """The counterpart of each query: in the same part, and a step of the same kind where it is one; in order."""
+    """The counterpart of each query: in the same part, and where it is a step, one of the same kind; in order."""
 
     def kinds(parts: list[int], steps: dict[int, Step]) -> dict[Any, list[int]]:
-        found = defaultdict(list)
+        members = defaultdict(list)
         for i, part in enumerate(parts):
             step = steps.get(i)
             same = tuple(s == i for s in step.sources) if step else ()
-            found[part, step and (step.operator, tuple(parts[s] for s in step.sources), same)].append(i)
-        return found
+            members[part, step and (step.operator, tuple(parts[s] for s in step.sources), same)].append(i)
+        return members
 
     of_long, of_short = kinds(*long), kinds(*short)
     query = [0] * len(long[0])
@@ -257,7 +247,7 @@ def _queries(
         twins = of_short.get(kind)
         if not twins:
             raise UserError(
-                f"'{task.name}' has steps at the longer scale that have no counterpart at the shorter one, "
+                f"'{task.name}' has steps at the larger n that have no counterpart at the smaller one, "
                 f"so that there are no codes to borrow: such as the one at position {members[0]}"
             )
         for rank, i in enumerate(members):
@@ -268,7 +258,7 @@ def _queries(
 class Borrowed(Derived):
     """The ideal relation with the values that another scheme has in range; see the top of this file.
 
-    `most` is the scale whose codes are borrowed; shorter inputs keep their own. `temperature` gives what scores of each
+    `most` is the n whose codes are borrowed; shorter inputs keep their codes. `temperature` gives what scores of each
     query are multiplied by, at a length (None: nothing), which matters for ``other="one"``. `inputs` is filled by
     whoever runs the model: what each layer's attention is made from, before its norm, [row, pos, d_model].
     """
@@ -289,29 +279,29 @@ class Borrowed(Derived):
             raise UserError("the ideal relation is derived from the circuit of a task: build the model for a task")
         self.most, self.blocks = most, tuple(blocks)
         self.inputs: dict[int, Tensor] = {}
-        self.idle = False  # whether the last input keeps its own codes, so that nothing is to be changed
+        self.idle = False  # whether the last input keeps its codes, so that nothing is to be changed
         self.moves_keys = not {"embed", "embed_qk", "rotate"}.isdisjoint(inner.acts())
 
     def acts(self) -> list[str]:  # type: ignore[override]
-        own = self.inner.acts()
-        return own if self.idle else [*dict.fromkeys([*(act for act in own if act != "rotate"), "score"])]
+        acts = self.inner.acts()
+        return acts if self.idle else [*dict.fromkeys([*(act for act in acts if act != "rotate"), "score"])]
 
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         assert self.task is not None
         scales = torch.unique(self.task.scale_of(tokens) if scale is None else scale)
         if len(scales) > 1:
-            raise UserError(f"the ideal relation is given to inputs of one scale at a time, not {scales.tolist()}")
+            raise UserError(f"the ideal relation is given to inputs of one n at a time, not {scales.tolist()}")
         long = int(scales)
         short = min(long, self.most)
-        found = counterparts(self.task, long, short, self.displaced)
+        shorter = counterparts(self.task, long, short, self.displaced)
         length = tokens.shape[1]
-        if length > len(found.query):
-            raise UserError(f"an input of scale {long} has {len(found.query)} tokens, not {length}")
+        if length > len(shorter.query):
+            raise UserError(f"an input of n = {long} has {len(shorter.query)} tokens, not {length}")
         device = tokens.device
         instance = self.task.sample(short, 1, torch.Generator().manual_seed(0)).tokens.to(device)
         codes = self.inner.positions(instance, torch.tensor([short], device=device))
         self.idle = long == short and not self.displaced
-        cache: dict[Hashable, Any] = {"short": codes, "query": found.query[:length].to(device), "found": found}
+        cache: dict[Hashable, Any] = {"short": codes, "query": shorter.query[:length].to(device), "pairs": shorter}
         return Positions(tokens, codes.position[:, cache["query"]], codes.scale, cache=cache)
 
     def embed(self, positions: Positions) -> Tensor | None:
@@ -337,7 +327,7 @@ class Borrowed(Derived):
         """From values of all pairs of the short instance, those of the counterparts. [*, query, key]"""
         if values is None:
             return None
-        key = positions.cache["found"].keys(queries)[0].to(values.device)
+        key = positions.cache["pairs"].keys(queries)[0].to(values.device)
         return values[..., positions.cache["query"][queries, None], key]
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
@@ -349,27 +339,27 @@ class Borrowed(Derived):
             wanted = self._pair_by_pair(layer, positions, queries, q, k)
         else:
             bias = self.inner.score(layer, short, slice(0, short.tokens.shape[1]), q, k)
-            found = self._gathered(bias, positions, queries)
+            borrowed = self._gathered(bias, positions, queries)
             if self.other == "each":
-                return found
-            wanted = plain if found is None else plain + found
+                return borrowed
+            wanted = plain if borrowed is None else plain + borrowed
         return (wanted if self.other == "each" else self._as_one(wanted, positions, queries)) - plain
 
     def _as_one(self, wanted: Tensor, positions: Positions, queries: slice) -> Tensor:
         """Scores with which keys of one counterpart weigh as one, as sharp as there, whatever multiplies them later."""
-        number: Tensor = positions.cache["found"].keys(queries)[1].to(wanted.device)
+        number: Tensor = positions.cache["pairs"].keys(queries)[1].to(wanted.device)
         if self.temperature is None:
             return wanted - number.log()
-        own = self.temperature(positions.tokens.shape[1])[queries, None]
+        here = self.temperature(positions.tokens.shape[1])[queries, None]
         there = self.temperature(positions.cache["short"].tokens.shape[1])[positions.cache["query"][queries], None]
-        return (wanted * there - number.log()) / own
+        return (wanted * there - number.log()) / here
 
     def _pair_by_pair(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor:
         """The score of each query and key at their counterparts. [row, head, query, key]
 
         For each position of the short instance, all keys are tried there; each pair takes the one it needs.
         """
-        short, key = positions.cache["short"], positions.cache["found"].keys(queries)[0].to(q.device)
+        short, key = positions.cache["short"], positions.cache["pairs"].keys(queries)[0].to(q.device)
         query = positions.cache["query"][queries]
         if self.moves_keys:
             wanted = torch.zeros(len(q), q.shape[2], *key.shape, dtype=q.dtype, device=q.device)

@@ -234,10 +234,10 @@ class InterchangeProbe(Probe):
             return [
                 {"measure": "interchange_src", "reason": "the sources follow from the tokens: no twins by position"}
             ]
-        result = interchange_src(context.subject, *context.range)
-        rows = [index_row("iota_interchange", result.curve, self.defaults)]
-        rows += by_scale("interchange_src", result.curve, self.defaults)
-        return rows + by_scale("interchange_exact_match", {context.train_max: result.exchanged}, self.defaults)
+        result = interchange_src(context.subject, *context.range, agreement=self.defaults["fidelity"])
+        about = {"fidelity": result.agreement}
+        rows = [index_row("iota_interchange", result.curve, about), *by_scale("interchange_src", result.curve, about)]
+        return rows + by_scale("interchange_exact_match", {context.train_max: result.exchanged}, about)
 
 
 # -- marks ------------------------------------------------------------------------------------------------------------

@@ -1,17 +1,18 @@
 """Measured LRC: how many (code, weight) pairs the heads of a trained model spend on position-only linear attention.
 
-We define (the paper's LRC is that of a target, not of a network): for a head, a scale n and an answer query i, the best
-position-only linear attention is the a that minimises E‖z_i − Σ_{j≤i} a_j v_j‖² over inputs, z the head's output and v
-its values. LRC_M(n) is the least number of pairs (code, non-zero weight) that serve all answer queries at scales ≤ n
-when every key gets its weight by its code under the model's own relation; for each head, and summed over heads.
+We define (the paper's LRC is that of a target, not of a network): for a head, an input size n and an answer query i
+(the position before a token of the answer), the best position-only linear attention is the a that minimises
+E‖z_i − Σ_{j≤i} a_j v_j‖² over inputs, z the head's output and v its values. LRC_M(n) is the least number of pairs
+(code, non-zero weight) that serve all answer queries at sizes ≤ n when every key gets its weight by its code under the
+model's relation (what its scheme makes of a query and a key: i−j, say); for each head, and summed over heads.
 
 - *Inputs.* In true instances tokens depend on each other (copying: answer token k is symbol k), so weights could be
   split between two keys at no cost. Here the answer's tokens are replaced by independent random symbols and the
-  scale is told; the marks stay. Then every weight is determined.
+  model is told n; the marks stay. Then every weight is determined.
 - *Same weight, and zero.* A weight serves key j at query i if putting it in the place of a_j (the others adapt) adds to
   the squared error no more than `tolerance`² of the output, E‖z_i‖², and what the best fit leaves unexplained. So each
   key accepts an interval of weights. A key that accepts 0 is not used. The distinct weights of a code are the least
-  number of points that hit all the intervals of its keys. One threshold, in units of the head's own output: a
+  number of points that hit all the intervals of its keys. One threshold, in units of the head's output: a
   thin spread of attention over many keys is not a hundred weights, keys whose values cannot be told apart (two marks,
   say) accept anything, and a head that searches for content, which no position-only weights describe, adds little.
 - *R²* is the share of the variance of the head's output that the fit explains.
@@ -36,7 +37,7 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import numbered
 from lengthlens.models.schemes.spec import RelationLike
-from lengthlens.probes.network import AnyModel, answer_queries, own_relation, sizes_up_to, task_of
+from lengthlens.probes.network import AnyModel, answer_queries, probed_relation, sizes_up_to, task_of
 from lengthlens.probes.probe import OURS, Probe, Row, by_scale, index_row, records
 from lengthlens.probes.schema import TOLERANCE
 from lengthlens.tasks import Task
@@ -49,9 +50,9 @@ ROWS = 512  # fits of 22 positions then agree with those from many more rows to 
 
 
 class Fit(NamedTuple):
-    """Position-only linear attention of the heads of one layer at one scale."""
+    """Position-only linear attention of the heads of one layer at one n."""
 
-    weights: Tensor  # [head, query, key], zero at keys behind the query
+    weights: Tensor  # [head, query, key], zero at keys after the query
     leverage: Tensor  # [head, query, key], the error added by changing a weight by d is d² · leverage · E‖z_i‖²
     unexplained: Tensor  # [head, query], as a share of E‖z_i‖²
     r2: Tensor  # [head]
@@ -67,7 +68,7 @@ class MeasuredLrc:
     tolerance: float = TOLERANCE.default
 
     def counts(self, tolerance: float | None = None) -> pd.DataFrame:
-        """LRC_M of each head at each scale: columns layer, head, scale, value. Another tolerance costs no new fit."""
+        """LRC_M of each head at each n: columns layer, head, scale, value. Another tolerance costs no new fit."""
         tolerance = self.tolerance if tolerance is None else tolerance
         table = self.weights
         reach = np.sqrt((tolerance**2 + table["unexplained"]) / table["leverage"].clip(lower=1e-12))
@@ -87,7 +88,7 @@ class MeasuredLrc:
         return grid.assign(value=[counts[cell] for cell in grid.itertuples(index=False, name=None)])
 
     def curve_at(self, tolerance: float | None = None) -> dict[int, int]:
-        """LRC_M by scale, summed over heads."""
+        """LRC_M by n, summed over heads."""
         summed = self.counts(tolerance).groupby("scale")["value"].sum()
         return {int(scale): int(value) for scale, value in summed.items()}  # type: ignore[call-overload]
 
@@ -108,23 +109,23 @@ def measured_lrc(
     tolerance: float = TOLERANCE.default,
     generator: torch.Generator | None = None,
 ) -> MeasuredLrc:
-    """Measured LRC: fit position-only linear attention to every head at every scale, and count (code, weight) pairs.
+    """Measured LRC: fit position-only linear attention to every head at every n, and count (code, weight) pairs.
 
     Arguments:
         model: a HookedModel, or another model with `run_with_cache` and hooks named as TransformerLens names them.
         task: whose instances are used; the one that the model was built for, if not given.
-        train_max: the largest scale n; every scale up to it is fitted.
-        relation: gives codes in the place of the model's own: "i-j", "(i,j)", a scheme, or a function of (i, j, n).
+        train_max: the largest n; every n up to it is fitted.
+        relation: gives codes in place of the model's relation: "i-j", "(i,j)", a scheme, or a function of (i, j, n).
         layers: all, if not given.
-        rows: instances of each scale.
+        rows: instances of each n.
         ridge: added to the Gram matrix, as a share of the mean squared length of a value.
         tolerance: the error, as a share of the head's output, at which weights still count as the same.
         generator: of all draws; seed 0 if not given.
 
-    Result: a `MeasuredLrc`; `.curve` is LRC_M by scale, summed over heads, `.counts()` each head's, `.r2` the fits.
+    Result: a `MeasuredLrc`; `.curve` is LRC_M by n, summed over heads, `.counts()` each head's, `.r2` the fits.
 
-    Errors: UserError if the model has no hooks, names no task or no relation and none is given, for a layer or scale
-    that does not exist, and for too few rows.
+    Errors: UserError if the model has no hooks, names no task or no relation and none is given, for a layer or n that
+    does not exist, and for too few rows.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
     >>> measured_lrc(copy_by_hand(), train_max=4, relation="i-j").curve
@@ -135,7 +136,7 @@ def measured_lrc(
         raise UserError(
             f"{rows} rows are too few to fit weights for {length} positions: {2 * length} are needed at least"
         )
-    subject, known = own_relation(model, task, train_max, relation)
+    subject, known = probed_relation(model, task, train_max, relation)
     chosen = subject.layers(layers)
     generator = generator or torch.Generator().manual_seed(0)
     weights, codes, r2 = [], [], []
@@ -205,14 +206,15 @@ class LrcProbe(Probe):
 
     def rows(self, context: "Context") -> list[Row]:
         subject, relation = context.coded
-        found = measured_lrc(
-            subject, *context.range, relation=relation, layers=context.layers, generator=context.generator
-        )
+        result = measured_lrc(
+            subject, *context.range, relation=relation, layers=context.layers, generator=context.generator,
+            tolerance=self.defaults["tolerance"],
+        )  # fmt: skip
         codes = {"relation": relation.words}
-        about = {**codes, **self.defaults}
-        rows = [{**row, "measure": "lrc", **about} for row in records(found.counts())]
-        rows += by_scale("lrc", found.curve, about)
-        rows += [{**row, "measure": "r2", **codes} for row in records(found.r2)]
+        about = {**codes, "tolerance": result.tolerance}
+        rows = [{**row, "measure": "lrc", **about} for row in records(result.counts())]
+        rows += by_scale("lrc", result.curve, about)
+        rows += [{**row, "measure": "r2", **codes} for row in records(result.r2)]
         for tolerance in TOLERANCE.tried:
-            rows.append(index_row("iota_lrc", found.curve_at(tolerance), {**codes, "tolerance": tolerance}))
+            rows.append(index_row("iota_lrc", result.curve_at(tolerance), {**codes, "tolerance": tolerance}))
         return rows

@@ -65,7 +65,7 @@ class Network:
         return torch.cat(parts).float()
 
     def next_tokens(self, tokens: Int[Tensor, "row pos"], n: int, query: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
-        """The arg-max next token of each row at its own `query` [row], which is on the CPU. [row]"""
+        """The arg-max next token of each row at the `query` of that row [row], which is on the CPU. [row]"""
         written = torch.empty(len(tokens), dtype=torch.long, device=self.device)
         for at in query.unique().tolist():
             mine = (query == at).nonzero()[:, 0].to(self.device)
@@ -280,10 +280,10 @@ def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tup
     return None if relation is None else (trial, relation)
 
 
-def own_relation(
+def probed_relation(
     model: AnyModel, task: Task, train_max: int, relation: RelationLike | None = None
 ) -> tuple[Network, Relation]:
-    """What to probe, and the relation it uses.
+    """The network to probe, and the relation under which its codes are counted.
 
     A relation that is given is taken as it is. Otherwise it is that of the model's scheme, as the scheme states it
     (content-addressed ones state an approximation, in their words). A scheme that learns its relation has small gates
@@ -313,9 +313,8 @@ class RelationProbe(Probe):
         if scheme is None or not scheme.learns_relation or context.pruned is None:
             return []
         network, relation = context.pruned
-        pruned = scheme_of(network.model) or scheme
-        rows = []
-        for layer, head, form, value, _, bias in pruned.entries():
-            row = {"measure": "relation", "layer": layer, "head": head, "relation": relation.words}
-            rows.append({**row, "form": str(form), "form_value": value, "value": round(bias, 6)})
-        return rows
+        about = {"measure": "relation", "relation": relation.words}
+        return [
+            {**about, "layer": layer, "head": head, "form": str(form), "form_value": value, "value": round(bias, 6)}
+            for layer, head, form, value, _, bias in (scheme_of(network.model) or scheme).entries()
+        ]

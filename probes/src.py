@@ -1,25 +1,27 @@
-"""Measured SRC: how many readouts explain every step of a trained model in terms of its own position codes.
+"""Measured SRC: how many readouts explain every step of a trained model in terms of its position codes.
 
-We define (the paper's SRC is that of a task: the least number of operators of a circuit for it):
+A *step* writes one token of an answer; its *query* is the position before that token. The *relation* of a position
+embedding gives each pair of a query and a key a *code*, i−j for instance. We define (the paper's SRC is that of a task:
+the least number of operators of a circuit for it):
 
 - The *sources* of an answer query are the keys whose replacement changes the prediction there, by more than
-  `threshold` in total variation (`influence`). Keys that have the same token in all instances of a scale
+  `threshold` in total variation (`influence`). Keys that have the same token in all instances of an n
   (marks, ``^``) count only where no others do: putting a symbol there makes an input that is no instance, and shows
   what disturbs a model (an attention sink, say), not what it depends on. The *signature* of the step is the codes of
-  its sources under the model's own relation; the query's own token, which is in the residual stream without any
+  its sources under the model's relation; the token at the query, which is in the residual stream without any
   attention, has a code of its own.
 - A *readout* is a table from the tokens in the roles of a signature to the next token: an operator with its arguments
   named by codes. It explains a step if the step behaves by it **under intervention**: tokens are put in the
   roles, all else is a random instance, and the model's arg-max next token is what the table says, in at least a
   share `fidelity` of the trials. What a table does not know yet is learned from the step; what it knows is tested on
-  the step. So every later step, and every larger scale, is held out when it is tested.
+  the step. So every later step, and every larger n, is held out when it is tested.
 - A role is known by its code alone. So tokens are put not where the source is but at random among all keys that have
   its code (and where the same tokens occur in real instances): if one code marks a key that matters and others that
   are not, no readout explains the step. Under ``none`` all keys share one code, and signatures alone would look
   invariant.
 - A step that no known readout explains opens a new one; one that no readout by codes can explain counts by itself.
 
-SRC_M(n) is the number of readouts for all steps at scales ≤ n. Worked example: a perfect copier that attends to the key
+SRC_M(n) is the number of readouts for all steps at sizes ≤ n. Worked example: a perfect copier that attends to the key
 n back. Under i−j−n, one readout: the token at code 0, or ``$`` for ``=``. Under i−j one for each distance: SRC_M(n) =
 n. Under (i, j) one for each step: SRC_M(n) = 2 + 3 + … + (n+1).
 """
@@ -44,7 +46,7 @@ from lengthlens.probes.network import (
     Network,
     answer_queries,
     exact_by_scale,
-    own_relation,
+    probed_relation,
     reachable,
     sizes_up_to,
     task_of,
@@ -87,11 +89,11 @@ class StepBehaviour:
 
     def agreement(self, table: dict[Key, int], bases: slice = slice(None)) -> float:
         """The share of trials in which the step does what the table says, 1 if the table knows none of them."""
-        said = np.array([table.get(key, UNKNOWN) for key in self.keys])
-        known = said != UNKNOWN
+        entry = np.array([table.get(key, UNKNOWN) for key in self.keys])
+        known = entry != UNKNOWN
         if not known.any():
             return 1.0
-        return float((self.outputs.numpy()[known, bases] == said[known, None]).mean())
+        return float((self.outputs.numpy()[known, bases] == entry[known, None]).mean())
 
     @cached_property
     def whole(self) -> dict[Key, int]:
@@ -99,7 +101,7 @@ class StepBehaviour:
         return self.table()
 
     @cached_property
-    def own(self) -> float:
+    def best(self) -> float:
         """The agreement with the best table for this step alone: learned from one half of the instances, tested on
         the other."""
         half = self.outputs.shape[1] // 2
@@ -108,7 +110,7 @@ class StepBehaviour:
 
 @dataclass(frozen=True)
 class MeasuredSrc:
-    """The behaviour of every step up to the largest training scale, and what follows from it."""
+    """The behaviour of every step up to the largest n in training, and what follows from it."""
 
     behaviours: list[StepBehaviour] = field(repr=False)
     relation: str
@@ -116,7 +118,7 @@ class MeasuredSrc:
     fidelity: float = FIDELITY.default
 
     def steps(self, fidelity: float | None = None) -> pd.DataFrame:
-        """Each step, in the order of scale and query, with the first readout of its signature that explains it.
+        """Each step, in the order of n and query, with the first readout of its signature that explains it.
 
         Columns scale, query, sources, signature, readout (a number), agreement. Another `fidelity` needs no new run.
         """
@@ -125,17 +127,17 @@ class MeasuredSrc:
         rows, count = [], 0
         for step in self.behaviours:
             readout = count
-            if step.own >= bar:
+            if step.best >= bar:
                 known = tables.setdefault(step.signature, {})
                 readout = next((k for k, table in known.items() if step.agreement(table) >= bar), count)
                 known[readout] = step.whole | known.get(readout, {})  # it learns what it did not know
             count += readout == count
-            rows.append((step.scale, step.query, step.sources, step.signature, readout, step.own))
+            rows.append((step.scale, step.query, step.sources, step.signature, readout, step.best))
         return pd.DataFrame(rows, columns=["scale", "query", "sources", "signature", "readout", "agreement"])
 
     def curve_at(self, fidelity: float | None = None) -> dict[int, int]:
-        """SRC_M by scale."""
-        steps = self.steps(fidelity)  # by scale, and readouts are numbered in the order of steps
+        """SRC_M by n."""
+        steps = self.steps(fidelity)  # by n, and readouts are numbered in the order of steps
         largest = (steps["readout"] + 1).groupby(steps["scale"]).max().cummax()
         return {int(n): int(count) for n, count in largest.items()}  # type: ignore[call-overload]
 
@@ -143,10 +145,15 @@ class MeasuredSrc:
     def curve(self) -> dict[int, int]:
         return self.curve_at()
 
+    @property
+    def about(self) -> Row:
+        """What it was counted under, as columns of a row."""
+        return {"relation": self.relation, "influence": self.threshold, "fidelity": self.fidelity}
+
     def signatures(self) -> dict[int, int]:
-        """How many signatures there are up to each scale: SRC_M without its test of fidelity."""
-        scales = sorted({step.scale for step in self.behaviours})
-        return {n: len({step.signature for step in self.behaviours if step.scale <= n}) for n in scales}
+        """How many signatures there are up to each n: SRC_M without its test of fidelity."""
+        sizes = sorted({step.scale for step in self.behaviours})
+        return {n: len({step.signature for step in self.behaviours if step.scale <= n}) for n in sizes}
 
 
 def measured_src(
@@ -161,23 +168,23 @@ def measured_src(
     bases: int = BASES,
     generator: Generator | None = None,
 ) -> MeasuredSrc:
-    """Measured SRC: find the sources of every step up to a scale, intervene on them, and count the readouts needed.
+    """Measured SRC: find the sources of every step up to `train_max`, intervene on them, and count the readouts needed.
 
     Arguments:
         model: a HookedModel, another model with hooks, or a function from ids [row, pos] to logits [row, pos, token].
         task: whose instances are used; the one that the model was built for, if not given.
-        train_max: the largest scale n; every scale up to it is measured.
-        relation: gives codes in the place of the model's own: "i-j", "(i,j)", a scheme, or a function of (i, j, n).
+        train_max: the largest n; every n up to it is measured.
+        relation: gives codes in place of the model's relation: "i-j", "(i,j)", a scheme, or a function of (i, j, n).
         threshold: the influence above which a key is a source.
         fidelity: the share of trials in which a readout must say what the model does.
         rows: instances that influence is a mean of.
         bases: random instances for each assignment of tokens, at least.
         generator: of all draws; seed 0 if not given.
 
-    Result: a `MeasuredSrc`; `.curve` is SRC_M by scale, `.steps()` every step with its sources and its readout.
+    Result: a `MeasuredSrc`; `.curve` is SRC_M by n, `.steps()` every step with its sources and its readout.
 
-    Errors: UserError if the model names no task or no relation and none is given, for a scale that the task does not
-    have, and for fewer than 2 bases.
+    Errors: UserError if the model names no task or no relation and none is given, for an n that the task does not have,
+    and for fewer than 2 bases.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
     >>> measured_src(copy_by_hand(), train_max=4, relation="i-j").curve
@@ -201,9 +208,9 @@ def measured_src_at(
     if bases < 2:
         raise UserError(f"{bases} base instances are too few: one to learn from and one to test on are needed")
     task = task_of(model, task)
-    subject, known = own_relation(model, task, train_max, relation)
+    subject, known = probed_relation(model, task, train_max, relation)
     generator = generator or Generator().manual_seed(0)
-    found: list[list[StepBehaviour]] = [[] for _ in thresholds]
+    results = [MeasuredSrc([], known.words, threshold, fidelity) for threshold in thresholds]
     for scale in sizes_up_to(task, train_max):
         change = influence(subject, task, scale, rows, generator)
         steps: list[list[Step]] = [
@@ -212,16 +219,16 @@ def measured_src_at(
         ]
         distinct = list(dict.fromkeys(step for each in steps for step in each))
         behaviour = dict(zip(distinct, behave(subject, task, known, scale, distinct, bases, generator)))
-        for own, each in zip(found, steps):
-            own += [behaviour[step] for step in each]
-    return [MeasuredSrc(steps, known.words, threshold, fidelity) for steps, threshold in zip(found, thresholds)]
+        for result, each in zip(results, steps):
+            result.behaviours.extend(behaviour[step] for step in each)
+    return results
 
 
 def influence(subject: Network, task: Task, scale: int, rows: int = ROWS, generator: Generator | None = None) -> Tensor:
     """Mean total-variation change of the next-token distribution at each answer query, for each key. [query, key]
 
     In random instances the token at the key is replaced by another: a symbol by another symbol, a mark by a symbol; the
-    scale is told. Total variation is ½ Σ |p − p'|: 1 if the prediction changes altogether. Keys behind the query
+    model is told n. Total variation is ½ Σ |p − p'|: 1 if the prediction changes altogether. Keys after the query
     have none. Example: copying ``^ 7 3 = 7``, replacing the 3 changes what follows for sure, replacing 7 does not.
     """
     tokens, symbols = task.sample(scale, rows, generator).tokens, len(task.symbols)
@@ -249,7 +256,7 @@ def influence(subject: Network, task: Task, scale: int, rows: int = ROWS, genera
 def behave(
     subject: Network, task: Task, relation: Relation, scale: int, steps: list[Step], bases: int, generator: Generator
 ) -> list[StepBehaviour]:
-    """What the model does at each of these steps of one scale, in one batch of instances."""
+    """What the model does at each of these steps of one n, in one batch of instances."""
     queries = answer_queries(task, scale)
     codes = relation.table(queries, range(queries.stop), scale)
     seen = task.sample(scale, SUPPORT_ROWS, generator).tokens
@@ -277,14 +284,12 @@ class SrcProbe(Probe):
     thresholds = (INFLUENCE, FIDELITY)
 
     def rows(self, context: "Context") -> list[Row]:
-        subject, relation = context.coded
-        found = measured_src_at(INFLUENCE.tried, subject, *context.range, relation, context.generator)
-        usual, codes = found[INFLUENCE.tried.index(INFLUENCE.default)], {"relation": relation.words}
-        about = {**codes, **self.defaults}
-        rows = by_scale("src", usual.curve, about) + by_scale("signatures", usual.signatures(), about)
-        for each, fidelity in itertools.product(found, FIDELITY.tried):
-            tried = {"influence": each.threshold, "fidelity": fidelity}
-            rows.append(index_row("iota_src", each.curve_at(fidelity), {**codes, **tried}))
+        (subject, relation), (influence, fidelity) = context.coded, self.defaults.values()
+        results = measured_src_at(INFLUENCE.tried, subject, *context.range, relation, context.generator, fidelity)
+        usual = results[INFLUENCE.tried.index(influence)]
+        rows = by_scale("src", usual.curve, usual.about) + by_scale("signatures", usual.signatures(), usual.about)
+        for result, fidelity in itertools.product(results, FIDELITY.tried):
+            rows.append(index_row("iota_src", result.curve_at(fidelity), {**result.about, "fidelity": fidelity}))
         return rows
 
 
@@ -301,8 +306,9 @@ class PrunedProbe(Probe):
         if context.pruned is None:
             return [{"measure": "pruned", "reason": "nothing to prune: no bias for each code"}]
         (subject, relation), task, generator = context.pruned, context.task, context.generator
-        about = {"relation": relation.words, "samples": self.samples, **self.defaults}
-        curve = measured_src(subject, *context.range, relation=relation, generator=generator).curve
+        influence, fidelity = self.defaults.values()
+        (result,) = measured_src_at([influence], subject, *context.range, relation, generator, fidelity)
+        about, curve = {"samples": self.samples, **result.about}, result.curve
         far = reachable(subject, task, [factor * context.train_max for factor in self.factors])
         exact = exact_by_scale(subject, task, far, self.samples, generator)
         rows = [index_row("pruned", curve, about), *by_scale("pruned_src", curve, about)]
@@ -311,5 +317,4 @@ class PrunedProbe(Probe):
     def lines(self, rows: Sequence[Row]) -> list[str]:
         exact = [row for row in rows if row["measure"] == "pruned_exact_match"]
         texts = ", ".join(f"{row['value']:.2f} at n = {row['scale']}" for row in exact)
-        found = {f"pruned to {row['relation']}": f"  exact match of the pruned copy: {texts}" for row in exact}
-        return [line for pair in found.items() for line in pair]
+        return [f"pruned to {exact[0]['relation']}", f"  exact match of the pruned copy: {texts}"] if exact else []

@@ -1,20 +1,22 @@
 """Stretching: short inputs at the positions of long ones, and the length at which a network will fail.
 
-Interchange (`probes/interchange.py`) says whether a network uses one operator at every step. It may still fail on
-longer inputs, since its position embedding gives the sources codes there that were never trained, or never trained
-together, or since attention spreads over more keys. All of this can be tried on inputs of the training range.
+Steps, sources and circuits are explained in `probes/steps.py`; the code of a key is what the position embedding makes
+of it and a query. Interchange (`probes/interchange.py`) says whether a network uses one operator at every step. It may
+still fail on longer inputs, since its position embedding gives the sources codes there that were never trained, or
+never trained together, or since attention spreads over more keys. All of this can be tried on inputs of the training
+range.
 
 We define:
 
-- An instance of scale n is *stretched* to scale N if its tokens stand at positions of an instance of scale N: the marks
+- An instance of size n is *stretched* to size N if its tokens stand at positions of an instance of size N: the marks
   at the marks, the first and last symbols of each run at its ends, those between somewhere between, in order. A step is
-  looked at if its sources then stand where the circuit of scale N has them.
-- Every other position of the long instance is there, too, as a key with its own code. Its content (key and value
-  vectors) is that of a *stand-in*: a token from inside the same run of one of the short instances, chosen so that the
-  whole is as much like one long instance as it can be. In an answer it has the same tokens in its sources.
-- The exact match predicted at scale N is the product, over its steps, of the share of instances in which each is right.
+  looked at if its sources then stand where the circuit at N has them.
+- Every other position of the long instance is there, too, as a key with the code of its place. Its content (key and
+  value vectors) is that of a *stand-in*: a token from inside the same run of one of the short instances, chosen so that
+  the whole is as much like one long instance as it can be. In an answer it has the same tokens in its sources.
+- The exact match predicted at N is the product, over its steps, of the share of instances in which each is right.
 - A step whose operator, or the tokens in its sources, never comes up in the training range (`rows_unseen`) counts as
-  wrong: nothing that was seen there says what the network makes of it.
+  wrong: nothing in range says what the network makes of it.
 - *Recombination*: where a scheme has several parts, each is stretched alone, the others staying as they are in range.
   That says on which parts the network depends.
 - It fails at the first N where exact match is below 0.9. The *cause* is operator rows never seen, if these are enough
@@ -36,8 +38,7 @@ code at every N, so exact match 1 is predicted; one that attends to i−j = 10 a
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -50,8 +51,9 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.relation import Code, Relation
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, joined, scheme_of
+from lengthlens.probes.codes import Derived
 from lengthlens.probes.network import Network, network_of, task_of
-from lengthlens.probes.probe import OURS, Probe, Row
+from lengthlens.probes.probe import OURS, Probe, Row, records
 from lengthlens.probes.steps import StepAt, kept_steps, own_places, place_tokens, stand_ins, tokens_read, twins
 from lengthlens.runs.evaluation import EXTRAPOLATES, evaluating
 from lengthlens.tasks import Batch, Task
@@ -98,7 +100,7 @@ class StretchedMatch:
     parts: Mapping[str, float] = field(default_factory=dict)  # with several: exact match with the codes of one alone
 
     def at(self, scale: int) -> float:
-        """The exact match predicted at a scale."""
+        """The exact match predicted at an n."""
         return float(self.table.set_index("scale")["exact_match"][scale])
 
     @property
@@ -107,7 +109,7 @@ class StretchedMatch:
 
     @property
     def fails_at(self) -> int | None:
-        """The first of the scales where exact match is predicted below 0.9; None if there is none."""
+        """The first n where exact match is predicted below 0.9; None if there is none."""
         return self._first("exact_match")
 
     @property
@@ -129,24 +131,24 @@ def stretched_match(
     rows: int = ROWS,
     generator: torch.Generator | None = None,
 ) -> StretchedMatch:
-    """Predict exact match at longer scales from inputs of scale `train_max`.
+    """Predict exact match at larger n from inputs of n = `train_max`.
 
     Arguments:
         model: a model of this project, with its position embedding.
-        task: the task; the model's own if None. Its circuit must follow from positions.
-        train_max: the scale of the inputs.
-        scales: the scales N they are stretched to; 2, 3, 4, 6 and 10 times `train_max` if None.
+        task: the task; that of the model if None. Its circuit must follow from positions.
+        train_max: the n of the inputs.
+        scales: the sizes N they are stretched to; 2, 3, 4, 6 and 10 times `train_max` if None.
         rows: how many inputs.
         generator: of the inputs; seed 0 if None.
 
     Result: a `StretchedMatch`. Its `parts` say, by the words of each part of the scheme, the exact match at the
-    shortest of the scales with the codes of that scale in this part alone.
+    smallest of these sizes with the codes of that size in this part alone.
 
     Errors: UserError for a model without a position embedding of this project, or a content-addressed task.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
-    >>> found = stretched_match(copy_by_hand("lbpe"), train_max=4, scales=[8, 40])
-    >>> found.at(8), found.at(40), found.fails_at
+    >>> result = stretched_match(copy_by_hand("lbpe"), train_max=4, scales=[8, 40])
+    >>> result.at(8), result.at(40), result.fails_at
     (1.0, 1.0, None)
     """
     task, subject = task_of(model, task), network_of(model)
@@ -161,8 +163,8 @@ def stretched_match(
     trial = _Trial(subject, task, batch, train_max, generator)
     rows_of = {scale: trial.right(scale) for scale in chosen}
     table = pd.DataFrame([{"scale": scale, **estimated(right, generator)} for scale, right in rows_of.items()])
-    found = StretchedMatch(table, train_max, parts=trial.parts(min(chosen), scheme))
-    return found if found.fails_at is None else replace(found, **trial.blamed(found.fails_at, scheme))
+    result = StretchedMatch(table, train_max, parts=trial.parts(min(chosen), scheme))
+    return result if result.fails_at is None else replace(result, **trial.blamed(result.fails_at, scheme))
 
 
 def estimated(right: Tensor, generator: torch.Generator) -> dict[str, float]:
@@ -179,7 +181,7 @@ def estimated(right: Tensor, generator: torch.Generator) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Trial:
-    """Instances of one scale, to be stretched to others."""
+    """Instances of one n, to be stretched to others."""
 
     subject: Network
     task: Task
@@ -214,9 +216,6 @@ class _Trial:
     def match(self, long: int, way: Way) -> float:
         return float(self.right(long, way).mean(0).prod())
 
-    def works(self, long: int, way: Way) -> bool:
-        return self.match(long, way) >= EXTRAPOLATES
-
     def parts(self, long: int, scheme: PositionScheme) -> dict[str, float]:
         """Exact match with the codes of the long instance in one part of the scheme alone, by its words."""
         if len(scheme.parts) == 1:
@@ -227,13 +226,13 @@ class _Trial:
         }
 
     def blamed(self, long: int, scheme: PositionScheme) -> dict[str, Any]:
-        """Why it fails at a scale: the cause, and the codes at fault in words."""
+        """Why it fails at an n: the cause, and the codes at fault in words."""
         unseen, row = rows_unseen(self.task, self.short, long)
         if (1 - unseen).prod() < EXTRAPOLATES:
             return {"cause": "operator rows never seen", "at_fault": row}
-        sharper = Way(sharper=SHARPER)
-        healed = self.works(long, sharper) and self.works(self.short, sharper)  # which must do no harm in range
-        if healed or self.works(long, FEW):
+        # Scores that are sharper must do no harm in range.
+        trials = ((Way(sharper=SHARPER), (long, self.short)), (FEW, (long,)))
+        if any(all(self.match(n, way) >= EXTRAPOLATES for n in sizes) for way, sizes in trials):
             return {"cause": "attention spreads"}
         alone = self.parts(long, scheme)
         parts = scheme.parts if alone else [scheme]
@@ -257,14 +256,14 @@ class _Trial:
         return range(self.task.min_scale, self.short + 1)
 
     def codes(self, relation: Relation, scales: Iterable[int]) -> tuple[set[Code], set[Code]]:
-        """The codes of all sources at these scales, and of all pairs of a query with a key."""
+        """The codes of all sources at these sizes, and of all pairs of a query with a key."""
         sources, pairs = set(), set()
         for scale in scales:
             circuit, key = self.task.circuit(scale), np.arange(self.task.length(scale))
-            found = relation.codes(key[:, None], key, np.array(scale))  # [query, key, component]
-            pairs |= set(map(tuple, np.unique(found[key <= key[:, None]], axis=0).tolist()))
+            codes = relation.codes(key[:, None], key, np.array(scale))  # [query, key, component]
+            pairs |= set(map(tuple, np.unique(codes[key <= key[:, None]], axis=0).tolist()))
             step, slot = (circuit.sources != UNUSED).nonzero()
-            sources |= set(map(tuple, found[circuit.query[step], circuit.sources[step, slot]].tolist()))
+            sources |= set(map(tuple, codes[circuit.query[step], circuit.sources[step, slot]].tolist()))
         return sources, pairs
 
     def predicted(self, long: int, places: Tensor, way: Way) -> Tensor:
@@ -276,17 +275,18 @@ class _Trial:
             filled = stand_ins(self.task, self.batch, self.short, long, places, self.generator)
         places, filled = places.to(tokens.device), (filled[0].to(tokens.device), filled[1].to(tokens.device))
         with evaluating(model):
-            own = model.pos_embed
-            there, here = (
-                own.positions(*each) for each in ((tokens[filled], scale(long)), (tokens, scale(self.short)))
-            )
-            scheme = Stretched(own, places, there, here, way)
-            hooks = [
-                hook for layer in self.subject.layers(None) for hook in _Layer(model, layer, scheme, filled).hooks()
-            ]
-            with _in_place_of(model, scheme):
-                predicted: Tensor = model.run_with_hooks(tokens, fwd_hooks=hooks).argmax(-1).cpu()
-        return predicted
+            inner = model.pos_embed
+            there, here = inner.positions(tokens[filled], scale(long)), inner.positions(tokens, scale(self.short))
+            scheme = Stretched(inner, places, there, here, way)
+            layers = [_Layer(model, layer, scheme, filled) for layer in self.subject.layers(None)]
+            model.pos_embed = scheme
+            try:
+                logits: Tensor = model.run_with_hooks(
+                    tokens, fwd_hooks=[hook for each in layers for hook in each.hooks()]
+                )
+            finally:
+                model.pos_embed = inner
+        return logits.argmax(-1).cpu()
 
 
 @lru_cache(maxsize=64)
@@ -294,7 +294,7 @@ def rows_unseen(task: Task, short: int, long: int) -> tuple[Tensor, str]:
     """How often each step of a long instance has an operator row that never comes up in range, and the first such row.
 
     A row is an operator with the tokens at the query and in its sources. Whether it comes up is tried by planting it
-    at the steps of scale `short` with that operator. [step]
+    at the steps of n = `short` with that operator. [step]
 
     >>> from lengthlens.tasks import TASKS
     >>> rows_unseen(TASKS["addition"], 4, 9)[0].sum(), rows_unseen(TASKS["parity"], 4, 9)
@@ -326,27 +326,12 @@ def rows_unseen(task: Task, short: int, long: int) -> tuple[Tensor, str]:
 # -- the network -------------------------------------------------------------------------------------------------
 
 
-class Stretched(PositionScheme):
+class Stretched(Derived):
     """Another scheme, `inner`, as it acts at chosen `places` of a longer sequence, which stands at `long`."""
 
-    name = "stretched"
-    summary = "another scheme, at some positions of a longer sequence"
-    relation_in_words = "that of the other scheme, at those positions"
-
     def __init__(self, inner: PositionScheme, places: Tensor, long: Positions, short: Positions, way: Way) -> None:
-        super().__init__(inner.sizes, inner.options, inner.task)
-        self.family, self.places, self.long, self.short, self.way = inner.family, places, long, short, way
-        self.wrapped = (inner,)  # a tuple, so that its parameters remain the model's own
-
-    @property
-    def inner(self) -> PositionScheme:
-        return self.wrapped[0]
-
-    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return self.inner.phi(self.places[query_pos], self.places[key_pos], scale)
-
-    def acts(self) -> list[str]:  # type: ignore[override]
-        return self.inner.acts()
+        super().__init__(inner)
+        self.places, self.long, self.short, self.way = places, long, short, way
 
     def split(self) -> list[tuple[PositionScheme, bool]]:
         """The parts of the scheme, and whether each has the codes of the long sequence."""
@@ -366,37 +351,19 @@ class Stretched(PositionScheme):
 
     def bias(self, layer: int, q: Tensor, k: Tensor) -> Tensor | None:
         """What is added to the scores of the present queries. `q`, `k` [row, long pos, head, d_head]"""
-        found = []
+        parts = []
         for part, stretched in self.split():
             if stretched:
-                own = part.score(layer, self.long, slice(0, q.shape[1]), q, k)
-                found.append(None if own is None else own[..., self.places, :])
+                scores = part.score(layer, self.long, slice(0, q.shape[1]), q, k)
+                scores = None if scores is None else scores[..., self.places, :]
             else:
                 few = slice(0, len(self.places))
-                own = part.score(layer, self.short, few, q[:, self.places], k[:, self.places])
-                found.append(None if own is None else self._among_all(own, q.shape[1]))
-        return joined(found)
-
-    def factor_of(self, layer: int, length: int) -> Tensor | None:
-        """What patterns of the present queries are multiplied with."""
-        found = self.inner.factor(layer, self.long, slice(0, length))
-        return None if found is None else found[..., self.places, :]
-
-    def _among_all(self, scores: Tensor, length: int) -> Tensor:
-        """Scores of the present keys, as those of a long sequence in which nothing else is looked at."""
-        wide = scores.new_zeros(*scores.shape[:-1], length)
-        wide[..., self.places] = scores
-        return wide
-
-
-@contextmanager
-def _in_place_of(model: Any, scheme: Stretched) -> Iterator[None]:
-    """The model with another position embedding, for a while."""
-    model.pos_embed = scheme
-    try:
-        yield
-    finally:
-        model.pos_embed = scheme.inner
+                scores = part.score(layer, self.short, few, q[:, self.places], k[:, self.places])
+                if scores is not None:  # of the present keys: nothing else of the long sequence is looked at
+                    present, scores = scores, scores.new_zeros(*scores.shape[:-1], q.shape[1])
+                    scores[..., self.places] = present
+            parts.append(scores)
+        return joined(parts)
 
 
 class _Layer:
@@ -412,13 +379,10 @@ class _Layer:
 
     def hooks(self) -> list[tuple[str, Callable[..., Any]]]:
         name = f"blocks.{self.layer}.attn.hook_"
-        return [*((f"{name}{part}", self._keep(part)) for part in "qkv"), (f"{name}z", self._mixed)]
+        return [*((f"{name}{part}", partial(self._keep, part)) for part in "qkv"), (f"{name}z", self._mixed)]
 
-    def _keep(self, part: str) -> Callable[..., None]:
-        def hook(value: Tensor, hook: Any) -> None:
-            self.parts[part] = value[self.filled]  # [row, long pos, head, d_head]
-
-        return hook
+    def _keep(self, part: str, value: Tensor, hook: Any) -> None:
+        self.parts[part] = value[self.filled]  # [row, long pos, head, d_head]
 
     def _mixed(self, z: Tensor, hook: Any) -> Tensor:
         """What each head gives at the queries that are present. [row, pos, head, d_head]"""
@@ -431,16 +395,16 @@ class _Layer:
         if config.score_scaling == "log":
             scores = scores * (torch.log(places + 2.0) / math.log(config.train_ctx + 2))[:, None]
         pattern = (scheme.way.sharper * scores).add_(self.hides).softmax(-1)
-        factor = scheme.factor_of(self.layer, q.shape[1])
-        pattern = pattern if factor is None else pattern * factor
+        factor = scheme.inner.factor(self.layer, scheme.long, slice(0, q.shape[1]))
+        pattern = pattern if factor is None else pattern * factor[..., places, :]
         mixed: Tensor = (pattern @ self.parts["v"].transpose(1, 2)).transpose(1, 2)
         return mixed
 
 
 class StretchProbe(Probe):
-    """Exact match predicted at longer scales from inputs of the training range; where it falls below 0.9, and why.
+    """Exact match predicted at larger n from inputs of the training range; where it falls below 0.9, and why.
 
-    Its index is what is predicted to be missing at the shortest of these scales, twice the training range. There,
+    Its index is what is predicted to be missing at the smallest of these n, twice the training range. There,
     part_exact_match has the codes of the long input in one part of the scheme alone, which `relation` names.
     """
 
@@ -452,21 +416,20 @@ class StretchProbe(Probe):
 
     def rows(self, context: "Context") -> list[Row]:
         try:
-            found = stretched_match(context.subject, *context.range)
+            result = stretched_match(context.subject, *context.range)
         except UserError as error:  # no position embedding of ours, a content-addressed task, too many positions
             return [{"measure": "predicted_exact_match", "reason": str(error)}]
-        rows = []
-        for scale, match, low, high in found.table[["scale", "exact_match", "low", "high"]].itertuples(index=False):
-            rows.append({"measure": "predicted_exact_match", "scale": scale, "value": match, "low": low, "high": high})
-        first = min(found.scales)
-        rows.append({"measure": "predicted_loss", "scale": first, "value": 1 - found.at(first)})
-        for words, match in found.parts.items():
+        columns = result.table[["scale", "exact_match", "low", "high"]].rename(columns={"exact_match": "value"})
+        rows = [{"measure": "predicted_exact_match", **row} for row in records(columns)]
+        first = min(result.scales)
+        rows.append({"measure": "predicted_loss", "scale": first, "value": 1 - result.at(first)})
+        for words, match in result.parts.items():
             rows.append({"measure": "part_exact_match", "scale": first, "value": match, "relation": words})
-        if found.fails_at is not None:
-            (low, high), last = found.interval, max(found.scales)
+        if result.fails_at is not None:
+            (low, high), last = result.interval, max(result.scales)
             ends = {"low": low or last, "high": high or last}
-            about = {"reason": found.cause, "relation": found.at_fault}
-            rows.append({"measure": "predicted_failure", "scale": first, "value": found.fails_at, **ends, **about})
+            about = {"reason": result.cause, "relation": result.at_fault}
+            rows.append({"measure": "predicted_failure", "scale": first, "value": result.fails_at, **ends, **about})
         return rows
 
     def lines(self, rows: Sequence[Row]) -> list[str]:

@@ -24,6 +24,7 @@ for all others; in later layers, what earlier ones made of them stays.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
@@ -33,9 +34,9 @@ from transformer_lens.hook_points import HookPoint
 
 from lengthlens.errors import UserError
 from lengthlens.models.attention import log_temperature
-from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, scheme_of
+from lengthlens.models.schemes.scheme import Positions, PositionScheme, scheme_of
 from lengthlens.models.schemes.spec import SchemeSpec
-from lengthlens.probes.codes import Borrowed, Moved, Places
+from lengthlens.probes.codes import Borrowed, Derived, Moved
 from lengthlens.probes.network import Head, all_heads, exact_by_scale, head_named, largest_within, task_of
 from lengthlens.probes.probe import OURS, Probe, Row
 from lengthlens.probes.steps import place_tokens
@@ -96,15 +97,19 @@ def surgery(
     stand_in = None
     if stretch is not None:
         scale, stand_in = stretch, _task(own).sample(stretch, 1, torch.Generator().manual_seed(0)).tokens
-    moves = _moves(own.task, stretch, places, shift, clamp, shuffle)
-    if moves is not None or scale is not None:
+    moved = shift != 0 or any(asked is not None for asked in (stretch, places, clamp, shuffle))
+    if moved or scale is not None:
+        moves = partial(_moves, own.task, stretch, places, shift, clamp, shuffle) if moved else None
         new = Moved(new, moves, scale, stand_in)
     operated = Operated(own, new, at)
     with ExitStack() as stack:
         for act in operated.acts():
             stack.enter_context(_hook_points(model, act))
-        for layer, block in enumerate(model.blocks):
-            stack.enter_context(_Inputs(operated, layer, block))
+        for layer in at.heads:
+            block = model.blocks[layer]
+            inputs = _Inputs(operated, layer, block)
+            stack.callback(block.ln1.register_forward_hook(inputs.keep).remove)
+            stack.callback(block.attn.register_forward_pre_hook(inputs.replaced).remove)
         model.pos_embed = operated
         stack.callback(setattr, model, "pos_embed", own)
         yield operated
@@ -128,25 +133,18 @@ class _Where:
         return torch.where(mask.view(-1, *[1] * behind), new, own)
 
 
-class Operated(PositionScheme):
-    """A scheme, `own`, in whose place another, `new`, acts in some layers and heads."""
+class Operated(Derived):
+    """A scheme, `inner`, in whose place another, `new`, acts in some layers and heads."""
 
-    name = "operated"
-    summary = "another scheme in some layers and heads"
-
-    def __init__(self, own: PositionScheme, new: PositionScheme, at: _Where) -> None:
-        super().__init__(own.sizes, own.options, own.task)
-        self.own, self.at = own, at
+    def __init__(self, inner: PositionScheme, new: PositionScheme, at: _Where) -> None:
+        super().__init__(inner)
+        self.own, self.at = inner, at  # a part of this module, so that its parameters remain those of the model
         self.other = (new,)  # a tuple: its parameters are not this model's
-        self.family, self.uses_scale = own.family, own.uses_scale or new.uses_scale
-        self.relation_in_words = own.relation_in_words
+        self.uses_scale = inner.uses_scale or new.uses_scale
 
     @property
     def new(self) -> PositionScheme:
         return self.other[0]
-
-    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        return self.own.phi(query_pos, key_pos, scale)
 
     def acts(self) -> list[str]:  # type: ignore[override]
         return list(dict.fromkeys([*self.own.acts(), *self.new.acts()]))
@@ -167,7 +165,7 @@ class Operated(PositionScheme):
         return self.new.embed_qk(positions.cache["new"]) if whole else self.own.embed_qk(positions.cache["own"])
 
     def difference(self, act: str, positions: Positions) -> Tensor | None:
-        """What the new scheme adds more than the own one in a place; None if that is nothing. [1|row, pos, d_model]"""
+        """What the new scheme adds more than the model's in a place; None if that is nothing. [1|row, pos, d_model]"""
         own, new = (getattr(getattr(self, part), act)(positions.cache[part]) for part in ("own", "new"))
         if own is None and new is None:
             return None
@@ -193,7 +191,7 @@ class Operated(PositionScheme):
         give: Callable[[PositionScheme, Positions], Tensor | None],
         positions: Positions,
     ) -> Tensor | None:
-        """What the new scheme gives in the chosen heads of a chosen layer, and the own one elsewhere."""
+        """What the new scheme gives in the chosen heads of a chosen layer, and the model's scheme elsewhere."""
         here = self.at.heads.get(layer, [])
         new = give(self.new, positions.cache["new"]) if here else None
         if len(here) == self.at.number:
@@ -206,34 +204,18 @@ class Operated(PositionScheme):
 
 
 class _Inputs:
-    """What attention of one layer reads, under surgery: registers hooks on entering, removes them on leaving."""
+    """What attention of one layer reads, under surgery: two hooks."""
 
     def __init__(self, operated: Operated, layer: int, block: Any) -> None:
         self.operated, self.layer, self.block = operated, layer, block
         self.read: Tensor | None = None  # the residual stream before the norm
 
-    def __enter__(self) -> None:
-        here = self.layer in self.operated.at.heads
-        self.handles = (
-            [
-                self.block.ln1.register_forward_hook(self._keep),
-                self.block.attn.register_forward_pre_hook(self._replaced),
-            ]
-            if here
-            else []
-        )
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-    def _keep(self, norm: Any, args: tuple[Tensor, ...], out: Tensor) -> None:
+    def keep(self, norm: Any, args: tuple[Tensor, ...], out: Tensor) -> None:
         self.read = args[0]
-        keep = getattr(self.operated.new, "inputs", None)
-        if keep is not None:
-            keep[self.layer] = args[0]
+        if isinstance(self.operated.new, Borrowed):
+            self.operated.new.inputs[self.layer] = args[0]
 
-    def _replaced(self, attention: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def replaced(self, attention: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Queries, keys and values of the chosen heads made from the stream with other vectors in it."""
         query, key, value, placement, *further = args  # further: the queries that are wanted, if not all
         operated, positions = self.operated, placement.positions
@@ -293,11 +275,10 @@ def chosen_heads(model: Any, layers: Sequence[int] | None, heads: Sequence[int |
     for layer in within:
         if not 0 <= layer <= last:
             raise UserError(f"there is no layer {layer}: the nearest is {min(max(layer, 0), last)}, of 0 to {last}")
-    found: list[Head] = []
+    named: list[str | Head] = []
     for each in range(width) if heads is None else heads:
-        numbered = isinstance(each, int)
-        found += [head_named(model, (layer, each)) for layer in within] if numbered else [head_named(model, each)]  # type: ignore[arg-type]
-    return sorted(dict.fromkeys(found))
+        named += [(layer, each) for layer in within] if isinstance(each, int) else [each]
+    return sorted({head_named(model, each) for each in named})
 
 
 # -- what is put in place ----------------------------------------------------------------------------------------
@@ -307,37 +288,29 @@ def _replacement(model: Any, own: PositionScheme, codes: Any, codes_of: int | No
     """The scheme whose codes are taken."""
     if codes is None:
         return own
+    if isinstance(codes, str) and codes in RELATIONS:
+        trained, device = model.config.train_ctx, model.cfg.device
+        scaled = model.config.score_scaling == "log"
+        temperature = (lambda length: log_temperature(length, trained, device)) if scaled else None
+        return Borrowed(own, codes_of or trained_to(model), list(model.blocks), other, temperature, RELATIONS[codes])
     if isinstance(codes, str):
-        if codes in RELATIONS:
-            trained, device = model.config.train_ctx, model.cfg.device
-            scaled = model.config.score_scaling == "log"
-            temperature = (lambda length: log_temperature(length, trained, device)) if scaled else None
-            return Borrowed(
-                own, codes_of or trained_to(model), list(model.blocks), other, temperature, RELATIONS[codes]
-            )
         spec = SchemeSpec.parse(codes)
-        return _fitting(spec.build(own.task, own.sizes).to(model.cfg.device).eval(), own.sizes, spec.label)
-    donor = (
-        codes if isinstance(codes, PositionScheme) else scheme_of(codes.model() if isinstance(codes, Run) else codes)
-    )
-    if donor is None:
-        kinds = f"{', '.join(RELATIONS)}, a scheme's name, a model, a run or a position embedding"
-        raise UserError(f"codes come from {kinds}, not from {type(codes).__name__} {codes!r}"[:300])
-    donated = copy.deepcopy(donor).to(model.cfg.device).eval()  # a copy, which no other model's mode changes
-    return _fitting(donated, own.sizes, donor.name)
+        name, new = spec.label, spec.build(own.task, own.sizes)
+    else:
+        donor = codes.model() if isinstance(codes, Run) else codes
+        scheme = donor if isinstance(donor, PositionScheme) else scheme_of(donor)
+        if scheme is None:
+            kinds = f"{', '.join(RELATIONS)}, a scheme's name, a model, a run or a position embedding"
+            raise UserError(f"codes come from {kinds}, not from {type(codes).__name__} {codes!r}"[:300])
+        name, new = scheme.name, copy.deepcopy(scheme)  # a copy, which no other model's mode changes
+    for size in ("n_layers", "n_heads", "d_head", "d_model"):
+        here, there = getattr(own.sizes, size), getattr(new.sizes, size)
+        if here != there:
+            raise UserError(f"codes of '{name}' are made for {size}={there}, and this model has {size}={here}")
+    return new.to(model.cfg.device).eval()
 
 
 RELATIONS = {"ideal": False, "displaced": True}  # whether the key beside each source is taken for it
-
-
-def _fitting(scheme: PositionScheme, sizes: Sizes, name: str) -> PositionScheme:
-    """The scheme, if it was made for a network of the same sizes."""
-    wanted = {size: getattr(sizes, size) for size in ("n_layers", "n_heads", "d_head", "d_model")}
-    given = {size: getattr(scheme.sizes, size) for size in wanted}
-    for size, number in wanted.items():
-        if given[size] != number:
-            raise UserError(f"codes of '{name}' are made for {size}={given[size]}, and this model has {size}={number}")
-    return scheme
 
 
 def trained_to(model: Any) -> int:
@@ -361,34 +334,29 @@ def _moves(
     shift: int,
     clamp: int | None,
     shuffle: int | None,
-) -> Places | None:
-    """Where tokens stand, from what was asked for; None if they stay."""
-    if stretch is None and places is None and not shift and clamp is None and shuffle is None:
-        return None
-
-    def moved(tokens: Tensor) -> Tensor:
-        place = torch.arange(tokens.shape[1])
-        if stretch is not None:
-            assert task is not None
-            short = torch.unique(task.scale_of(tokens))
-            if len(short) > 1:
-                raise UserError(f"inputs of one size at a time are stretched, not {short.tolist()}")
-            if stretch < int(short):
-                raise UserError(f"an input of n = {int(short)} does not fit into one of n = {stretch}")
-            place = next(iter(place_tokens(task, int(short), stretch)))[: tokens.shape[1]]
-        if places is not None:
-            if len(places) != len(place):
-                raise UserError(f"{len(places)} places were given for {len(place)} tokens: one for each is needed")
-            place = torch.as_tensor(places)
-        place = place + shift
-        if clamp is not None:
-            place = place.clamp(max=clamp)
-        if shuffle is not None:  # the first token stays, as the mark at which heads rest
-            order = torch.randperm(len(place) - 1, generator=torch.Generator().manual_seed(shuffle))
-            place = torch.cat([place[:1], place[1:][order]])
-        return place
-
-    return moved
+    tokens: Tensor,
+) -> Tensor:
+    """Where tokens [row, pos] stand, by what was asked for. [pos]"""
+    place = torch.arange(tokens.shape[1])
+    if stretch is not None:
+        assert task is not None
+        short = torch.unique(task.scale_of(tokens))
+        if len(short) > 1:
+            raise UserError(f"inputs of one size at a time are stretched, not {short.tolist()}")
+        if stretch < int(short):
+            raise UserError(f"an input of n = {int(short)} does not fit into one of n = {stretch}")
+        place = next(place_tokens(task, int(short), stretch))[: tokens.shape[1]]
+    if places is not None:
+        if len(places) != len(place):
+            raise UserError(f"{len(places)} places were given for {len(place)} tokens: one for each is needed")
+        place = torch.as_tensor(places)
+    place = place + shift
+    if clamp is not None:
+        place = place.clamp(max=clamp)
+    if shuffle is not None:  # the first token stays, as the mark at which heads rest
+        order = torch.randperm(len(place) - 1, generator=torch.Generator().manual_seed(shuffle))
+        place = torch.cat([place[:1], place[1:][order]])
+    return place
 
 
 # -- does the ideal relation repair it? ----------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""The table of a model or a run: a row for each measurement, with its thresholds; kept with the run.
+"""The table of a model or a run: a row for each measurement, with its thresholds; stored with the run.
 
-Columns are those of a study. Beside the rows of the probes there is exact_match, of 256 instances for each scale of the
+Columns are those of a study. Beside the rows of the probes there is exact_match, of 256 instances for each n of the
 training range: it says whether the rest means something.
 """
 
@@ -26,7 +26,7 @@ from lengthlens.probes.network import (
     Network,
     exact_by_scale,
     network_of,
-    own_relation,
+    probed_relation,
     prune,
     reachable,
     sizes_up_to,
@@ -34,8 +34,8 @@ from lengthlens.probes.network import (
 )
 from lengthlens.probes.probe import PROBES, Probe, Row, by_scale, chosen
 from lengthlens.probes.schema import PROBE_COLUMNS
-from lengthlens.runs.evaluation import ACCURATE, best_rows, cpu_threads, is_accurate
-from lengthlens.runs.run import Run
+from lengthlens.runs.evaluation import ACCURATE, cpu_threads, is_accurate
+from lengthlens.runs.run import Run, best_rows
 from lengthlens.tasks import Task
 from lengthlens.values import parse_parquet, parsed
 
@@ -56,29 +56,29 @@ class Context:
     train_max: int
     generator: torch.Generator
     layers: Sequence[int] | None = None  # of lrc and transfer; all, if None
-    beyond: Sequence[int] = ()  # scales beyond the training range at which transfer is tested, too
-    relation: RelationLike | None = None  # gives codes in the place of the model's own
+    beyond: Sequence[int] = ()  # sizes n beyond the training range at which transfer is tested, too
+    relation: RelationLike | None = None  # gives codes in the place of the model's relation
 
     @property
     def range(self) -> tuple[Task, int]:
-        """The task, and the largest scale of training."""
+        """The task, and the largest n of training."""
         return self.task, self.train_max
 
     @cached_property
     def exact(self) -> dict[int, float]:
-        """Exact match at every scale of the training range."""
+        """Exact match at every n of the training range."""
         return exact_by_scale(self.subject, self.task, sizes_up_to(*self.range), generator=self.generator)
 
     @cached_property
     def coded(self) -> tuple[Network, Relation]:
-        """What codes are counted on, and the relation that gives them; see `own_relation`."""
-        return own_relation(self.subject, *self.range, self.relation)
+        """The network on which codes are counted, and the relation that gives them; see `probed_relation`."""
+        return probed_relation(self.subject, *self.range, self.relation)
 
     @cached_property
     def pruned(self) -> tuple[Network, Relation] | None:
         """A copy without what answers in range do not need, and the relation left; None where nothing can go."""
-        own = self.relation is None and scheme_of(self.subject.model) is not None
-        if own and self.coded[0] is not self.subject:
+        known = self.relation is None and scheme_of(self.subject.model) is not None
+        if known and self.coded[0] is not self.subject:
             return self.coded  # codes are counted on the pruned copy already
         return prune(self.subject, *self.range)
 
@@ -139,44 +139,51 @@ def probe_run(
     report: Report | None = None,
     unkept: Callable[[UserError], None] | None = None,
 ) -> pd.DataFrame:
-    """The table of a run, kept with it; what is kept already is not measured again unless asked `again`.
+    """The table of a run, stored with it; what is stored already is not measured again unless asked `again`.
 
-    Transfer is also tested at twice the training range, or at the scales `beyond`. A run that is not accurate in range
-    is refused without `force`, and flagged in the table. `device` is a GPU where there is one, unless said. A choice of
-    `layers` or `beyond` is not kept. Where the table cannot be written, `unkept` is told, if given.
+    Transfer is also tested at twice the training range, or at the sizes `beyond`. A run that is not accurate in range
+    is refused without `force`, and flagged in the table. `device` is a GPU where there is one, unless given. A choice
+    of `layers` or `beyond` is not stored. Where the table cannot be written, `unkept` is told, if given.
     """
     probes, default = chosen(measures), layers is None and beyond is None
-    kept, damaged = (kept_table(run, again) if default else None), default and again and is_damaged(run)
-    known = [] if kept is None else kept_probes(kept)
+    earlier, damaged = None, False
+    if default:
+        try:
+            earlier = stored(run)
+        except StorageError:
+            if not again:
+                raise
+            damaged = True
+    known = [] if earlier is None else stored_probes(earlier)
     left = [probe for probe in probes if again or probe not in known]
-    if kept is not None and not left:
-        exact = kept[kept["measure"] == "exact_match"]
+    if earlier is not None and not left:
+        exact = earlier[earlier["measure"] == "exact_match"]
         _check_accurate(run, dict(zip(exact["scale"], exact["value"])), force)
-        return _of_probes(kept, probes)
+        return _of_probes(earlier, probes)
     subject, config = Network(run.model(str(present_device(device or "auto")))), run.config
     task, train_max = config.task_object, config.train_max
     far = reachable(subject, task, [2 * train_max]) if beyond is None else beyond
     exact_by_scale(subject, task, far, n_instances=1)  # refuses what cannot be processed
     context = Context(subject, task, train_max, torch.Generator().manual_seed(0), layers, far)
     _check_accurate(run, context.exact, force)
-    found = _table(context, left, report)
+    table = _table(context, left, report)
     identity: Row = {"run": run.id, "task": config.task, "scheme": config.scheme, "seed": config.seed}
-    found = found.assign(**identity)[[*identity, *found.columns]]
-    if kept is not None:
-        others = kept[~kept["measure"].isin([name for probe in left for name in probe.measures])]
-        found = pd.concat([others, found[found["measure"] != "exact_match"]], ignore_index=True)
+    table = table.assign(**identity)[[*identity, *table.columns]]
+    if earlier is not None:
+        others = earlier[~earlier["measure"].isin([name for probe in left for name in probe.measures])]
+        table = pd.concat([others, table[table["measure"] != "exact_match"]], ignore_index=True)
     if default:
-        found.attrs["probes"] = [name for name, probe in PROBES.items() if probe in left or probe in known]
+        table.attrs["probes"] = [name for name, probe in PROBES.items() if probe in left or probe in known]
         try:
             with run.locked(wait=True):
                 if damaged:
                     run.set_aside(FILE)
-                run.write(FILE, found.to_parquet(None, index=False))
+                run.write(FILE, table.to_parquet(None, index=False))
         except UserError as error:
             if unkept is None:
                 raise
             unkept(error)
-    return _of_probes(found, probes)
+    return _of_probes(table, probes)
 
 
 def _of_probes(table: pd.DataFrame, probes: Sequence[Probe]) -> pd.DataFrame:
@@ -188,14 +195,12 @@ def _of_probes(table: pd.DataFrame, probes: Sequence[Probe]) -> pd.DataFrame:
 def _check_accurate(run: Run, exact: dict[int, float], force: bool) -> None:
     worst = min(exact, key=exact.__getitem__)
     if exact[worst] < ACCURATE and not force:
-        found = (
-            f"is not accurate in range, exact match {exact[worst]:.2f} at n = {worst}, so its complexity says little"
-        )
-        raise UserError(f"run '{run.id}' ({run.status().status}) {found}: use --force to probe it all the same")
+        why = f"is not accurate in range, exact match {exact[worst]:.2f} at n = {worst}, so its complexity says little"
+        raise UserError(f"run '{run.id}' ({run.status().status}) {why}: use --force to probe it all the same")
 
 
 def stored(run: Run) -> pd.DataFrame | None:
-    """The table kept with a run, if there is one. One that lacks a column is of an earlier version, and refused."""
+    """The table stored with a run, if there is one. One that lacks a column is of an earlier version, and refused."""
     if not run.has(FILE):
         return None
     try:
@@ -207,21 +212,8 @@ def stored(run: Run) -> pd.DataFrame | None:
         raise run.damaged(FILE, f"cannot be understood ({error}): {again}") from None
 
 
-def kept_table(run: Run, again: bool) -> pd.DataFrame | None:
-    """The table kept with a run; a damaged one counts as none if everything is measured again."""
-    return None if again and is_damaged(run) else stored(run)
-
-
-def is_damaged(run: Run) -> bool:
-    try:
-        stored(run)
-    except StorageError:
-        return True
-    return False
-
-
-def kept_probes(table: pd.DataFrame) -> list[Probe]:
-    """The probes whose rows are in a kept table. One that found nothing is named beside the rows (not in old files)."""
+def stored_probes(table: pd.DataFrame) -> list[Probe]:
+    """The probes of a stored table. A probe that gave no rows is named beside the rows (not in old files)."""
     named, measured = table.attrs.get("probes", ()), set(table["measure"])
     return [probe for name, probe in PROBES.items() if name in named or measured & set(probe.measures)]
 
@@ -249,34 +241,34 @@ def probe_all(
 
     Runs that are not accurate are left out, since their complexity says little. A worker that dies is replaced.
     """
-    found: dict[str, Probed] = {}
+    outcomes: dict[str, Probed] = {}
     names = [probe.name for probe in chosen(measures)]
     for run in runs:
         if is_probed(run, names):
-            found[run.id] = Probed(run.id)
+            outcomes[run.id] = Probed(run.id)
         elif reason := unready(run):
-            found[run.id] = Probed(run.id, "left out", reason)
-    paths = {run.id: run.path.resolve() for run in runs if run.id not in found}
+            outcomes[run.id] = Probed(run.id, "left out", reason)
+    paths = {run.id: run.path.resolve() for run in runs if run.id not in outcomes}
     where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "resources": resources}
     measured = in_parallel(partial(_probe_one, names, device), paths, **where, device=device or "auto")
-    for name, outcome in itertools.chain(found.copy().items(), measured):
-        found[name] = outcome
+    for name, outcome in itertools.chain(outcomes.copy().items(), measured):
+        outcomes[name] = outcome
         if report:
             report(outcome)
-    return [found[run.id] for run in runs]
+    return [outcomes[run.id] for run in runs]
 
 
 def is_probed(run: Run, measures: Iterable[str] | None = None) -> bool:
-    """Whether what every probe measures, or those named, is kept with a run."""
+    """Whether what every probe measures, or those named, is stored with a run."""
     try:
-        kept = stored(run)
+        table = stored(run)
     except UserError:
         return False  # let the attempt say what is wrong with it
-    return kept is not None and all(probe in kept_probes(kept) for probe in chosen(measures))
+    return table is not None and all(probe in stored_probes(table) for probe in chosen(measures))
 
 
 def is_ready(run: Run) -> bool:
-    """Whether a run has a model that is accurate in range, by its own evaluation."""
+    """Whether a run has a model that is accurate in range, by its stored evaluation."""
     return not unready(run)
 
 

@@ -1,16 +1,17 @@
-"""Readout transfer: a readout fitted at one step of one scale, tested at every other, in the training range and beyond.
+"""Readout transfer: a readout fitted at one step, tested at every other step, in the training range and beyond.
 
-We define: at each answer query of each scale, a readout is fitted from a hooked activation at the query's position to
+A *step* writes one token of an answer; its *query* is the position before that token. We define: at the query of each
+step of each input size n, a readout is fitted from a hooked activation at the query's position to
 the model's next token (or the true one). Two kinds: *linear*, from the activation alone, and *sequential*, from the
 activation, the previous output token, and products of that token with the activation's main directions (so that what
 the step computes from both can be read before the model has computed it). Entry (s, t) of the transfer matrix is the
 accuracy at step t of the readout fitted at step s, on instances that no fit has seen.
 
 - Beside every accuracy stands a *control*: the same fit to shuffled labels. The difference is the selectivity.
-- The *cover number* up to n is the least number of readouts such that every step at scales ≤ n is decoded by one of
-  them with an accuracy of at least `bar` (set cover, solved exactly); a step that none decodes, not even its own,
-  counts by itself. It depends on no position embedding. Behind the last layer it says little: there the model's own
-  unembedding is one linear readout for all steps, whatever came before.
+- The *cover number* up to n is the least number of readouts such that every step at sizes ≤ n is decoded by one of
+  them with an accuracy of at least `bar` (set cover, solved exactly); a step that no readout decodes, not even that
+  fitted there, counts by itself. It depends on no position embedding. After the last layer it says little: there the
+  model's unembedding is one linear readout for all steps, whatever came before.
 
 Worked example: if the readout from step 1 decodes all steps but the last, which always writes ``$``, and the last
 step's own readout decodes only that, the cover number is 2 at every n.
@@ -41,7 +42,7 @@ Labels = Literal["model", "true"]
 READOUTS = ("linear", "sequential")
 ESTIMATORS = ("logistic", "ridge")
 
-ROWS = 256  # instances of each scale: half to fit on, half to test on
+ROWS = 256  # instances of each n: half to fit on, half to test on
 DIRECTIONS = 8  # of the activation, that a sequential readout multiplies with the previous token
 STEPS = 20  # of the logistic fit: accuracy then agrees with that of a converged one to about 1e-4
 ABSENT = -1e9  # score of a class that a fit has not seen: it is never predicted
@@ -58,12 +59,12 @@ class Transfer:
     bar: float = BAR.default
 
     def by_scale(self) -> pd.DataFrame:
-        """Means over the steps of each pair of scales: hook, readout, fit_scale, scale, accuracy, control."""
+        """Means over the steps of each pair of sizes: hook, readout, fit_scale, scale, accuracy, control."""
 
         def means(matrix: NDArray[np.float64]) -> pd.DataFrame:
             frame = pd.DataFrame(matrix, index=self.fit_steps["scale"], columns=self.test_steps["scale"])
-            found = frame.groupby(level=0).mean().T.groupby(level=0).mean().T
-            return found.rename_axis(index="fit_scale").reset_index().melt("fit_scale", value_name="accuracy")
+            by_size = frame.groupby(level=0).mean().T.groupby(level=0).mean().T
+            return by_size.rename_axis(index="fit_scale").reset_index().melt("fit_scale", value_name="accuracy")
 
         parts = []
         for (hook, readout), matrix in self.accuracy.items():
@@ -72,12 +73,12 @@ class Transfer:
         return pd.concat(parts, ignore_index=True)
 
     def cover(self, hook: str, readout: str, bar: float | None = None) -> dict[int, int]:
-        """The cover number at each scale of the fits."""
-        decodes, found = self.accuracy[hook, readout] >= (self.bar if bar is None else bar), {}
-        for scale in sorted(self.fit_steps["scale"].unique()):
-            rows, columns = ((steps["scale"] <= scale).to_numpy() for steps in (self.fit_steps, self.test_steps))
-            found[int(scale)] = cover_number(decodes[np.ix_(rows, columns)])
-        return found
+        """The cover number at each n of the fits."""
+        decodes, covers = self.accuracy[hook, readout] >= (self.bar if bar is None else bar), {}
+        for n in sorted(self.fit_steps["scale"].unique()):
+            rows, columns = ((steps["scale"] <= n).to_numpy() for steps in (self.fit_steps, self.test_steps))
+            covers[int(n)] = cover_number(decodes[np.ix_(rows, columns)])
+        return covers
 
 
 def readout_transfer(
@@ -95,23 +96,23 @@ def readout_transfer(
     bar: float = BAR.default,
     generator: Generator | None = None,
 ) -> Transfer:
-    """Readout transfer: fit a readout at every step of every scale up to a scale, test each at all steps.
+    """Readout transfer: fit a readout at every step of every n up to `train_max`, test each at all steps.
 
     Arguments:
         model: a HookedModel, or another model with `run_with_cache`.
         task: whose instances are used; the one that the model was built for, if not given.
-        train_max: the largest scale n of the fits.
-        beyond: larger scales at which the fits are tested, too.
+        train_max: the largest n of the fits.
+        beyond: larger n at which the fits are tested, too.
         hooks: names such as ``blocks.0.hook_resid_post``; in their place `layers`, all if not given, stand for these.
         readouts: "linear" (from the activation), "sequential" (from the activation and the previous token), or both.
         estimator: "logistic" or "ridge".
         labels: what is read out: the "model"'s next token, or the "true" one.
-        rows: instances of each scale, half to fit on and half to test on.
+        rows: instances of each n, half to fit on and half to test on.
         bar: the accuracy at which a step counts as decoded.
         generator: of all draws; seed 0 if not given.
 
     Result: a `Transfer`; `.accuracy[hook, readout]` is the matrix [fit, test] with `.control` beside it, `.by_scale()`
-    its means, `.cover(hook, readout)` the cover number by scale.
+    its means, `.cover(hook, readout)` the cover number by n.
 
     Errors: UserError for an unknown readout, estimator, hook or layer, for fewer than 32 rows, and for a model without
     hooks.
@@ -142,7 +143,7 @@ def readout_transfer(
 
 @dataclass(frozen=True)
 class Samples:
-    """Instances at answer queries, a step each: of one scale, or of all, those of larger scales last."""
+    """Instances at answer queries, a step each: of one n, or of all, those of larger n last."""
 
     steps: pd.DataFrame  # scale, query
     activations: dict[str, Tensor]  # [step, row, feature]
@@ -161,22 +162,22 @@ class Samples:
 
     def features(self, hook: str, readout: str, fits: int, half: int) -> Tensor:
         """[step, row, feature], centred and scaled once for all steps, by what fits may see."""
-        own = self.activations[hook]
-        visible = own[:fits, :half].flatten(0, 1)
-        own = (own - visible.mean(0)) / visible.std().clamp(min=1e-6)
+        x = self.activations[hook]
+        visible = x[:fits, :half].flatten(0, 1)
+        x = (x - visible.mean(0)) / visible.std().clamp(min=1e-6)
         if readout == "linear":
-            return own
-        visible = own[:fits, :half].flatten(0, 1)
+            return x
+        visible = x[:fits, :half].flatten(0, 1)
         main = torch.linalg.eigh(visible.T @ visible).eigenvectors[:, -DIRECTIONS:]
-        previous = torch.nn.functional.one_hot(self.previous).to(own.dtype)
-        products = (previous[..., None] * (own @ main)[..., None, :]).flatten(2)
-        return torch.cat([own, previous, products], 2)
+        previous = torch.nn.functional.one_hot(self.previous).to(x.dtype)
+        products = (previous[..., None] * (x @ main)[..., None, :]).flatten(2)
+        return torch.cat([x, previous, products], 2)
 
 
 def observe(
     subject: Network, task: Task, scale: int, hooks: Sequence[str], labels: Labels, rows: int, generator: Generator
 ) -> Samples:
-    """Random instances of one scale."""
+    """Random instances of one n."""
     tokens = task.sample(scale, rows, generator).tokens.to(subject.device)
     queries = answer_queries(task, scale)
     at = slice(queries.start, queries.stop)
@@ -207,41 +208,19 @@ def cover_number(decodes: NDArray[np.bool_]) -> int:
     2
     """
     possible = decodes.any(0)
-    alone, left = int((~possible).sum()), decodes[:, possible]
-    while left.size:
-        # Equal rows and equal columns are needed once; a row inside another is not needed, and a column is served
-        # along with one inside it; the only row that serves a column is in.
-        size, left = left.shape, _different(_different(left).T).T
-        left = _different(left[~_inside(left)].T).T
-        left = left[:, ~_inside(~left.T)]
-        forced = left[:, left.sum(0) == 1].any(1)
-        alone, left = alone + int(forced.sum()), left[~forced][:, ~left[forced].any(0)]
-        if left.shape == size:
-            needs = LinearConstraint(left.T.astype(float), lb=1.0)
-            solved = milp(np.ones(len(left)), constraints=needs, integrality=1, bounds=Bounds(0, 1))
-            return alone + round(float(solved.fun))
-    return alone
-
-
-def _different(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Each of these rows once, in order."""
-    packed = np.ascontiguousarray(np.packbits(sets, axis=1))
-    return sets[np.unique(packed.view(f"V{packed.shape[1]}")[:, 0], return_index=True)[1]]
-
-
-def _inside(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which of these rows, all different, are inside another."""
-    numbers = sets.astype(np.float32)
-    within: NDArray[np.bool_] = (numbers @ (1 - numbers).T == 0) & ~np.eye(len(sets), dtype=np.bool_)
-    inside: NDArray[np.bool_] = np.asarray(within.any(1))
-    return inside
+    alone = int((~possible).sum())
+    if not possible.any():
+        return alone
+    needs = LinearConstraint(decodes[:, possible].T.astype(float), lb=1.0)
+    solved = milp(np.ones(len(decodes)), constraints=needs, integrality=1, bounds=Bounds(0, 1))
+    return alone + round(float(solved.fun))
 
 
 class _Readout:
     """Many fits in one batch of tensors: `coef_` [fit, class, feature], `intercept_` [fit, class] and how they predict.
 
-    The interface and the objectives are scikit-learn's (`LogisticRegression`, `RidgeClassifier`) with one more
-    dimension in front: X [fit, sample, feature], y [fit, sample]. A test fits both on the same data.
+    The interface and the objectives are those of scikit-learn's `LogisticRegression` and `RidgeClassifier`, with one
+    more dimension in front: X [fit, sample, feature], y [fit, sample]. A test fits both on the same data.
     """
 
     coef_: Tensor
@@ -252,11 +231,6 @@ class _Readout:
         """`classes` is one more than the largest label if it is not given. `y` may be [fit, task, sample]: several
         labellings of the same samples, whose fits share all that can be shared (then fits are counted fit by fit).
         """
-        if X.dim() != 3 or y.shape[0] != X.shape[0] or y.shape[-1] != X.shape[1]:
-            shapes = f"{list(X.shape)} and {list(y.shape)}"
-            raise UserError(f"X must be [fit, sample, feature] and y [fit, sample], not {shapes}")
-        if X.shape[1] < 2:
-            raise UserError(f"{X.shape[1]} samples are too few for a fit: at least 2 are needed")
         classes = int(y.max()) + 1 if classes is None else classes
         labels = (y if y.dim() == 3 else y[:, None]).transpose(1, 2)  # [fit, sample, task]
         wanted = torch.nn.functional.one_hot(labels, classes).float().flatten(2)  # [fit, sample, task·class]
@@ -277,22 +251,18 @@ class _Readout:
         """The class of each sample of X [fit, sample, feature], [fit, sample]."""
         return (X @ self.coef_.mT + self.intercept_[:, None]).argmax(-1)
 
-    def score(self, X: Tensor, y: Tensor) -> Tensor:
-        """The share of samples [fit, sample, feature] that each fit gets right, [fit]."""
-        return (self.predict(X) == y).cpu().double().mean(-1)
-
     def transfer(self, X: Tensor, y: Tensor) -> Tensor:
         """Every fit on every test set, X [test, sample, feature] and y [test, sample]: shares right, [fit, test]."""
         fits, classes, features = self.coef_.shape
         # Classes lead, so that the largest score is found for many fits and samples at a time.
         weights = self.coef_.transpose(0, 1).reshape(classes * fits, features)
         offsets = self.intercept_.T.reshape(-1, 1)
-        found = []
+        right = []
         for samples, labels in zip(X, y):
             scores = torch.addmm(offsets, weights, samples.T).view(classes, fits, len(labels))
-            own = scores.gather(0, labels.expand(1, fits, -1))[0]
-            found.append((own >= scores.amax(0)).sum(1))
-        return torch.stack(found, 1).cpu().double() / y.shape[1]
+            of_label = scores.gather(0, labels.expand(1, fits, -1))[0]
+            right.append((of_label >= scores.amax(0)).sum(1))
+        return torch.stack(right, 1).cpu().double() / y.shape[1]
 
 
 class BatchedLogistic(_Readout):
@@ -345,7 +315,7 @@ class BatchedRidge(_Readout):
 class TransferProbe(Probe):
     """Accuracy of readouts from each layer's output, fitted at fit_scale and tested at scale, with its control.
 
-    cover: the least number of those readouts, for each scale.
+    cover: the least number of those readouts, for each n.
     """
 
     name, measures, index = "transfer", ("transfer", "cover", "iota_cover"), "iota_cover"
@@ -354,16 +324,17 @@ class TransferProbe(Probe):
     thresholds = (BAR,)
 
     def rows(self, context: "Context") -> list[Row]:
-        found = readout_transfer(
-            context.subject, *context.range, beyond=context.beyond, layers=context.layers, generator=context.generator
-        )
-        layer = {hook: int(hook.split(".")[1]) for hook, _ in found.accuracy}  # 1 in blocks.1.hook_resid_post
-        rows = records(found.by_scale())
+        result = readout_transfer(
+            context.subject, *context.range, beyond=context.beyond, layers=context.layers, generator=context.generator,
+            bar=self.defaults["bar"],
+        )  # fmt: skip
+        layer = {hook: int(hook.split(".")[1]) for hook, _ in result.accuracy}  # 1 in blocks.1.hook_resid_post
+        rows = records(result.by_scale())
         for row in rows:
             row.update(measure="transfer", value=row.pop("accuracy"), layer=layer[row.pop("hook")])
-        for hook, readout in found.accuracy:
+        for hook, readout in result.accuracy:
             about = {"layer": layer[hook], "readout": readout}
-            covers = {bar: found.cover(hook, readout, bar) for bar in BAR.tried}
-            rows += by_scale("cover", covers[BAR.default], {**about, **self.defaults})
-            rows += [index_row("iota_cover", cover, {**about, "bar": bar}) for bar, cover in covers.items()]
+            rows += by_scale("cover", result.cover(hook, readout), {**about, "bar": result.bar})
+            for bar in BAR.tried:
+                rows.append(index_row("iota_cover", result.cover(hook, readout, bar), {**about, "bar": bar}))
         return rows

@@ -21,8 +21,7 @@ from lengthlens.models.schemes.ideal import Ideal
 from lengthlens.models.schemes.lbpe import LearnedRelation
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.certify import CONFIDENCE, INSTANCES, certify, clopper_pearson, drawn_lengths
-from lengthlens.probes.proof import Tables, leak_bound, least_lead, steps_of
-from lengthlens.probes.step_kinds import NamedSteps
+from lengthlens.probes.proof import NamedSteps, Tables, leak_bound, least_lead, steps_of
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import NINE

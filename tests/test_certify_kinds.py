@@ -15,8 +15,7 @@ from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes import certify as certifying
 from lengthlens.probes import proof
 from lengthlens.probes.certify import Certificate, certify
-from lengthlens.probes.proof import all_kinds
-from lengthlens.probes.step_kinds import NamedSteps, Settling, checked_layout, settling, settling_of
+from lengthlens.probes.proof import NamedSteps, Settling, all_kinds, checked_layout, settling, settling_of
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.circuit import Layout, Line
 from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import lengthlens as ll
-from lengthlens.analyses.page.inside import inside_page
+from lengthlens.analyses.page.inspection import inside_page
 from lengthlens.errors import UserError
 from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import TASKS
@@ -55,7 +55,7 @@ def test_surgery(run: Any, model: HookedModel) -> None:
         for heads in (None, ["L1H1"]):
             changed = operated(model, heads=heads, **how)
             assert changed.isfinite().all() and not torch.allclose(changed, own, atol=1e-4), (how, heads)
-    with pytest.raises(UserError, match="does not look at the scale"), ll.surgery(model, scale=3):
+    with pytest.raises(UserError, match="does not look at n"), ll.surgery(model, scale=3):
         pass
     table = ll.healing(model, scales=[6], train_max=4, rows=4)
     assert set(table["surgery"]) >= {"own", "ideal", "displaced", "none", "borrowed in range"}

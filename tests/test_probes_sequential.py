@@ -1,55 +1,58 @@
-"""Measured SRC: influence, interventions, readouts, and models whose answer is known."""
+"""Measured SRC and LRC: influence, interventions, readouts, fits, and models whose answer is known."""
 
-from dataclasses import replace
+import itertools
 
+import numpy as np
 import pytest
 import torch
 
 from lengthlens.errors import UserError
 from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.transformer import HookedModel, build
-from lengthlens.probes.lrc import measured_lrc
-from lengthlens.probes.network import Network, exact_by_scale, own_relation
+from lengthlens.models.transformer import build
+from lengthlens.probes.lrc import fit_positions, independent_answers, measured_lrc
+from lengthlens.probes.network import Network, exact_by_scale, probed_relation
 from lengthlens.probes.src import influence, measured_src
 from lengthlens.probes.steps import CodeRole, Roles, assignments, fill_roles, keys_of
 from lengthlens.probes.transfer import readout_transfer
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.trainer import Trainer
 from lengthlens.tasks import TASKS, Batch
-from lengthlens.tests.parameters import NINE
+from lengthlens.tests.parameters import NINE, hitting_points
 
-SCALES = range(1, 9)
-KNOWN = {
-    "ideal": [1 for _ in SCALES],
-    "i-j": list(SCALES),
-    "(i,j)": [n * (n + 3) // 2 for n in SCALES],
+SIZES = range(1, 9)
+KNOWN = [  # measure, scheme, its max_distance, relation, complexity at n = 1 … 8 of the copier written by hand
+    *((measure, "ideal", None, None, [1 for _ in SIZES]) for measure in (measured_src, measured_lrc)),
+    *((measure, "ideal", None, "i-j", [*SIZES]) for measure in (measured_src, measured_lrc)),
+    *((measure, "ideal", None, "(i,j)", [n * (n + 3) // 2 for n in SIZES]) for measure in (measured_src, measured_lrc)),
+    *(
+        (measure, "hinted:relative", clip, None, [min(n, clip) for n in SIZES])
+        for measure in (measured_src, measured_lrc)
+        for clip in (2, 5)
+    ),
+    (measured_src, "lbpe", None, None, [1 for _ in SIZES]),
     # One code for all: beyond n = 1 no readout can tell the symbol that is read from the others, so each of the n
     # steps that copy a symbol counts by itself; the one that reads "=" is explained.
-    "none": [n * (n + 1) // 2 for n in SCALES],
-}
+    (measured_src, "ideal", None, "none", [n * (n + 1) // 2 for n in SIZES]),
+]
 
 
-@pytest.mark.parametrize("relation", KNOWN)
-def test_hand_built_model_has_exactly_its_known_src(relation):
-    found = measured_src(copy_by_hand(), train_max=8, relation=None if relation == "ideal" else relation)
-    assert list(found.curve.values()) == KNOWN[relation]
+@pytest.mark.parametrize(("measure", "scheme", "clip", "relation", "curve"), KNOWN)
+def test_a_copier_by_hand_has_exactly_its_known_complexity(measure, scheme, clip, relation, curve):
+    model = copy_by_hand(scheme) if clip is None else copy_by_hand(scheme, clip)
+    result = measure(model, train_max=8, relation=relation)
+    assert result.curve == dict(zip(SIZES, curve))
+    if measure is measured_lrc and clip is None:
+        assert result.r2["value"].min() > 0.999
+
+
+# -- measured SRC --------------------------------------------------------------------------------------------------
 
 
 def test_signatures_alone_would_look_invariant_without_the_fidelity_test():
     found = measured_src(copy_by_hand(), train_max=6, relation="none")
     assert found.steps()["signature"].nunique() == 1
     assert found.curve[6] > found.curve[3]
-
-
-def test_hand_built_model_that_learned_its_relation():
-    assert set(measured_src(copy_by_hand("lbpe"), train_max=8).curve.values()) == {1}
-
-
-@pytest.mark.parametrize("clip", [2, 5])
-def test_hand_built_model_with_a_clipped_hint(clip):
-    found = measured_src(copy_by_hand("hinted:relative", clip), train_max=8)
-    assert found.curve == {n: min(n, clip) for n in SCALES}
 
 
 def test_a_perfect_circuit_as_a_plain_function():
@@ -67,7 +70,7 @@ def test_a_perfect_circuit_as_a_plain_function():
     # Add two symbols; and repeat the first one, or stop at "=".
     assert list(roles.curve.values()) == [1, *[2] * 7]
     distances = measured_src(perfect, task, 8, relation="i-j")
-    assert list(distances.curve.values()) == [2 * n - 1 for n in SCALES]
+    assert list(distances.curve.values()) == [2 * n - 1 for n in SIZES]
 
 
 def test_influence_of_the_hand_built_model_is_its_circuit():
@@ -107,7 +110,7 @@ def test_pruning_keeps_the_model_as_it_was_and_drops_what_no_answer_needs():
     with torch.no_grad():
         model.pos_embed.bias.normal_(std=0.3, generator=torch.Generator().manual_seed(0))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    subject, relation = own_relation(model, TASKS["copy"], 4)
+    subject, relation = probed_relation(model, TASKS["copy"], 4)
     assert subject.model is not model
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert relation.words.startswith("surviving forms")
@@ -115,42 +118,22 @@ def test_pruning_keeps_the_model_as_it_was_and_drops_what_no_answer_needs():
 
 
 class ShuffledTrainer(Trainer):
-    """Trains as usual, on answers that have nothing to do with their prompts."""
+    """Trains as usual, on answers of other instances: every answer position is shuffled over the rows."""
 
     def draw(self) -> Batch:
-        return shuffled_answers(super().draw(), self.data)
-
-
-def shuffled_answers(batch: Batch, generator: torch.Generator | None) -> Batch:
-    """Every answer position shuffled over the rows, each by itself: the same tokens there, from other instances."""
-    rows, length = batch.tokens.shape
-    order = torch.rand(rows, length, generator=generator).argsort(0).to(batch.tokens.device)
-    same_place = batch.answer_mask.all(0) if rows else batch.answer_mask.any(0)
-    tokens = torch.where(same_place, batch.tokens.gather(0, order), batch.tokens)
-    return Batch(tokens, batch.answer_mask, batch.scale)
-
-
-def trained_on_shuffled(config: RunConfig) -> HookedModel:
-    """The model of a run's config after as many steps on shuffled labels (one scale for each batch)."""
-    trainer = ShuffledTrainer(replace(config, lengths="one"))
-    while not trainer.done:
-        trainer.advance()
-    model: HookedModel = trainer.model.eval()
-    return model
-
-
-def test_shuffled_labels_are_those_of_other_instances():
-    batch = TASKS["copy"].sample(4, 200, torch.Generator().manual_seed(0))
-    shuffled = shuffled_answers(batch, torch.Generator().manual_seed(1))
-    assert torch.equal(shuffled.tokens[:, :6], batch.tokens[:, :6])
-    assert (shuffled.tokens[:, 6:10] != batch.tokens[:, 6:10]).double().mean() > 0.8
-    assert torch.equal(shuffled.tokens.sort(0).values[:, 6:], batch.tokens.sort(0).values[:, 6:])
+        batch = super().draw()
+        order = torch.rand(batch.tokens.shape, generator=self.data).argsort(0)
+        tokens = torch.where(batch.answer_mask.all(0), batch.tokens.gather(0, order), batch.tokens)
+        return Batch(tokens, batch.answer_mask, batch.scale)
 
 
 @pytest.mark.slow
 def test_a_model_trained_on_shuffled_labels_reads_nothing_but_where_to_stop():
-    config = RunConfig(task="copy", scheme="ideal", steps=200, d_model=32, n_heads=2, train_max=4, lr=3e-3)
-    model = trained_on_shuffled(config)
+    sizes = {"d_model": 32, "n_heads": 2, "train_max": 4}
+    trainer = ShuffledTrainer(RunConfig(task="copy", scheme="ideal", steps=200, lr=3e-3, lengths="one", **sizes))
+    while not trainer.done:
+        trainer.advance()
+    model = trainer.model.eval()
     assert exact_by_scale(model, TASKS["copy"], [4])[4] < 0.05  # there are 10⁴ answers
     steps = measured_src(model, train_max=4).behaviours
     reads = [[len(step.signature) for step in steps if step.scale == n] for n in (1, 2, 3, 4)]
@@ -168,3 +151,79 @@ def test_every_probe_works_on_a_transformer_bridge():
     assert found.accuracy["blocks.0.hook_resid_post", "linear"].shape == (9, 9)
     with pytest.raises(UserError, match=r"did you mean 'blocks\.0\.hook_resid_post'"):
         readout_transfer(bridge, task, 3, hooks=["blocks.0.hook_resid_pots"])
+
+
+# -- measured LRC --------------------------------------------------------------------------------------------------
+
+
+def test_fit_recovers_weights_of_every_query_in_one_solve():
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(200, 6, 2, 5, generator=generator)
+    weights = torch.rand(2, 6, 6, generator=generator).tril()
+    z = torch.einsum("hqk,rkhd->rqhd", weights, v)
+    fit = fit_positions(v, z, range(2, 6))
+    assert torch.allclose(fit.weights, weights[:, 2:].double(), atol=1e-4)
+    assert fit.r2.min() > 0.9999
+
+
+def test_fit_equals_least_squares_for_content_that_no_weights_describe():
+    generator = torch.Generator().manual_seed(1)
+    v, z = (torch.randn(50, 4, 1, 3, generator=generator) for _ in range(2))
+    fit = fit_positions(v, z, [2], ridge=0)
+    A = v[:, :3, 0].permute(0, 2, 1).reshape(-1, 3).double()
+    b = z[:, 2, 0].reshape(-1).double()
+    assert torch.allclose(fit.weights[0, 0, :3], torch.linalg.lstsq(A, b[:, None]).solution[:, 0])
+    # Leverage: what it costs to force one weight to another value, the others adapting.
+    forced = b - A[:, 0] * (fit.weights[0, 0, 0] + 0.5)
+    rest = torch.linalg.lstsq(A[:, 1:], forced[:, None]).solution[:, 0]
+    cost = (forced - A[:, 1:] @ rest).square().sum() / b.square().sum() - fit.unexplained[0, 0]
+    assert torch.isclose(cost, 0.25 * fit.leverage[0, 0, 0])
+
+
+def test_hitting_points_is_the_least_number():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        low = rng.integers(0, 8, rng.integers(1, 6)).astype(float)
+        high = low + rng.integers(0, 4, len(low))
+        least = next(
+            size
+            for size in range(1, 7)
+            if any(
+                all(any(a <= p <= b for p in points) for a, b in zip(low, high))
+                for points in itertools.combinations(sorted({*low, *high}), min(size, len({*low, *high})))
+            )
+        )
+        assert hitting_points(low, high) == least
+
+
+def test_inputs_are_independent_and_keep_their_marks():
+    task = TASKS["copy"]
+    tokens = independent_answers(task, 3, 500, torch.Generator().manual_seed(0))
+    assert (tokens[:, 4] == task.ids["="]).all()
+    assert 0.05 < (tokens[:, 1] == tokens[:, 5]).double().mean() < 0.2  # one in ten, not always
+
+
+def test_lbpe_is_judged_by_what_survives_pruning():
+    model = copy_by_hand("lbpe")
+    with torch.no_grad():
+        model.pos_embed.gate_logits.fill_(1.0)  # every form counts a little again
+        model.pos_embed.bias += 0.3 * torch.randn(9, 7, generator=torch.Generator().manual_seed(0))
+        model.pos_embed.bias[0, 0, 1, 3] = 9 * 30.0
+    found = measured_lrc(model, train_max=8)
+    assert found.relation == "surviving forms (|bias| > 6) i−j−n: 0"
+    assert set(found.curve.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "says"),
+    [
+        (copy_by_hand(), {"rows": 10}, "10 rows are too few to fit weights for 23 positions"),
+        (copy_by_hand(), {"layers": [3]}, "there is no layer 3"),
+        (lambda tokens: tokens, {"task": TASKS["copy"], "relation": "i-j"}, "has no hooks"),
+        (lambda tokens: tokens, {}, "does not name its task"),
+        (lambda tokens: tokens, {"task": TASKS["copy"]}, "relation is not known"),
+    ],
+)
+def test_refusals_in_a_sentence(model, asked, says):
+    with pytest.raises(UserError, match=says):
+        measured_lrc(model, **asked)

@@ -262,7 +262,7 @@ def test_another_scheme_acts_as_in_a_model_of_its_own(
 @pytest.mark.parametrize(
     ("scheme", "asked", "says"),
     [
-        ("rope", {"scale": 7}, "does not look at the scale"),
+        ("rope", {"scale": 7}, "does not look at n"),
         ("cope", {"shift": 1}, "counts tokens by their content"),
         ("rpe-square", {"codes": "ideal"}, "counts tokens by their content"),
         ("none", {"shift": 1}, "contributes nothing"),
