@@ -127,20 +127,6 @@ def run(tmp_path: Path) -> Run:
     return trained.run
 
 
-def test_weights_that_are_not_finite_are_named() -> None:
-    model = build(ModelConfig(task="copy", scheme="rope", n_layers=1, d_model=8, n_heads=2))
-    with torch.no_grad():
-        model.unembed.b_U[3] = torch.nan
-    with pytest.raises(UserError, match=r"weights of the model are not finite: unembed\.b_U"):
-        exact_match(model, TASKS["copy"], [2], samples=3)
-
-
-def test_instances_that_fit_into_no_memory_are_refused_with_their_size(model: HookedModel) -> None:
-    """Before any is drawn: 10⁹ instances of 13 tokens of 9 bytes are 109 GiB."""
-    with pytest.raises(UserError, match=r"^1000000000 instances of n = 5 would take 109 GiB of memory, and 1 GiB"):
-        exact_match(model, TASKS["copy"], [5], samples=10**9)
-
-
 def test_what_is_known_is_not_computed_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     first = evaluate(run, [3, 5], samples=20)
     monkeypatch.setattr(Run, "model", None)  # would fail if asked for

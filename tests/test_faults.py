@@ -73,17 +73,6 @@ def kill_at(child: int, ready: Callable[[], bool], seconds: float) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-def alive(group: int) -> list[str]:
-    """The processes of a group that still run."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[2]) == group and fields[0] != "Z":
-                found.append(path.parent.name)
-    return found
-
-
 def same_table(store: RunStore, other: RunStore, where: Path) -> bool:
     pairs = zip(store.write_table(where / "one"), other.write_table(where / "other"))
     return all(one.read_bytes() == two.read_bytes() for one, two in pairs)
@@ -173,41 +162,6 @@ def test_kills_while_a_model_is_saved(reference: RunStore, tmp_path: Path) -> No
 def same_weights(one: HookedModel, other: HookedModel) -> bool:
     states = one.state_dict(), other.state_dict()
     return all(torch.equal(states[0][name], states[1][name]) for name in states[1])
-
-
-SWEEP = """
-import os, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-import importlib.util
-spec = importlib.util.spec_from_file_location("test_faults", sys.argv[2])
-faults = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(faults)
-faults.sweep(faults.GRID, faults.RunStore(Path(sys.argv[1])), workers=2, checkpoint_seconds=0)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-@pytest.mark.parametrize("number", range(3))
-def test_workers_of_a_killed_sweep_end(reference: RunStore, tmp_path: Path, number: int) -> None:
-    store = RunStore(tmp_path / "runs")
-    words = [sys.executable, "-c", SWEEP, str(store.path), __file__]
-    parent = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
-    start = time.monotonic()
-    while not any(run.events() for run in store.runs()):
-        assert parent.poll() is None and time.monotonic() - start < PATIENCE
-        time.sleep(0.01)
-    time.sleep(random.Random(number).uniform(0, 0.2))
-    assert len(alive(parent.pid)) > 2, "the sweep and its workers"
-    parent.kill()  # the parent alone
-    parent.wait()
-    start = time.monotonic()
-    while left := alive(parent.pid):
-        assert time.monotonic() - start < 5, f"left over: {left}"
-        time.sleep(0.05)
-    sweep(GRID, store, workers=1)
-    assert same_table(store, reference, tmp_path) and store.check() == []
-    assert not any(went_back(run) for run in store.runs())
 
 
 # -- disks and clocks --------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluate
 from lengthlens.runs.run import CHECKPOINT, CONFIG, EVALUATION, LOG, MANIFEST, METRICS, MODEL, STATUS, VERSIONS, Run
 from lengthlens.runs.store import RunStore, harmless, repair
-from lengthlens.runs.sweep import Grid, read_grid, sweep
+from lengthlens.runs.sweep import read_grid
 from lengthlens.runs.training import train
 from lengthlens.studies.build import study
 from lengthlens.studies.reproduce import is_shown, write_stamp
@@ -135,13 +135,6 @@ def test_a_run_that_is_a_link_is_refused(store: RunStore, run: Run, tmp_path: Pa
     assert contents(moved) == before
 
 
-def test_a_manifest_names_no_file_outside(store: RunStore, run: Run, tmp_path: Path) -> None:
-    listed = json.loads((run.path / MANIFEST).read_text())
-    listed["files"]["../../secret"] = {"sha256": "0" * 64}
-    (run.path / MANIFEST).write_text(json.dumps(listed))
-    assert "outside of the run" in run.problems()[0]
-
-
 # -- 3: the log ----------------------------------------------------------------------------------------------------
 
 
@@ -202,18 +195,6 @@ def short_writing(descriptor: int, *rest: object, **options: object) -> object:
 # -- 4: only a refused length is a result --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("samples", ["0", "-1"])
-def test_no_instances_are_no_result(store: RunStore, run: Run, samples: str) -> None:
-    before = run.evaluation()
-    result = command("evaluate", run.id, "--lengths", "3", "--samples", samples, "--store", str(store.path))
-    assert result.exit_code == 2 and "--samples" in result.stderr
-    swept = command("sweep", "--tasks", "copy", "--schemes", "rope", "--samples", samples, "--store", str(store.path))
-    assert swept.exit_code == 2
-    with pytest.raises(UserError, match="samples"):
-        evaluate(run, [3], samples=int(samples))
-    assert run.evaluation() == before
-
-
 def test_an_error_is_not_kept_as_a_score(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> object:
         raise UserError("something else")
@@ -223,13 +204,6 @@ def test_an_error_is_not_kept_as_a_score(run: Run, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError, match="something else"):
         evaluate(run, [3], samples=5)
     assert run.evaluation() == before
-
-
-def test_a_length_that_a_scheme_refuses_is_kept(store: RunStore) -> None:
-    trained = train(tiny(scheme="learned", n_ctx=16), store)
-    assert trained.run is not None
-    (row,) = evaluate(trained.run, [50], samples=5)
-    assert "16 positions" in row["reason"] and trained.run.evaluation()[-1] == row
 
 
 # -- 5: what reproduce names is there ------------------------------------------------------------------------------
@@ -285,6 +259,7 @@ def test_damage_is_repaired(store: RunStore, run: Run, name: str, damage: str) -
     data, before = path.read_bytes(), contents(run.path)
     path.unlink() if change is None else path.write_bytes(change(data))
     damaged = contents(run.path)
+    assert any(name in each for each in run.problems()) or (damage == "gone" and name == MANIFEST)
     planned = repair(run, dry_run=True)
     assert planned and contents(run.path) == damaged, "only said"
     done = repair(run)
@@ -292,9 +267,7 @@ def test_damage_is_repaired(store: RunStore, run: Run, name: str, damage: str) -
     after = contents(store.path)
     assert set(damaged.values()) - {damaged.get(MANIFEST)} <= set(after.values()), "nothing is deleted"
     if name not in (CONFIG, STATUS, MODEL, MANIFEST):
-        assert {k: v for k, v in contents(run.path).items() if k in (CONFIG, STATUS, MODEL)} == {
-            k: v for k, v in before.items() if k in (CONFIG, STATUS, MODEL)
-        }
+        assert all(contents(run.path)[kept] == before[kept] for kept in (CONFIG, STATUS, MODEL))
         assert [each.healed for each in done] == [name == EVALUATION]
         assert (run.path / name).exists() == (name == EVALUATION)
         assert name != EVALUATION or (run.path / name).read_bytes() == data
@@ -324,15 +297,6 @@ def test_repair_is_a_command(store: RunStore, run: Run) -> None:
     assert lost.exit_code == 1 and "train it again" in lost.stdout
 
 
-def test_a_run_of_a_newer_version_is_not_repaired(run: Run) -> None:
-    listed = json.loads((run.path / MANIFEST).read_text())
-    (run.path / MANIFEST).write_text(json.dumps({**listed, "format": 99}))
-    before = contents(run.path)
-    with pytest.raises(UserError, match="newer"):
-        repair(run)
-    assert contents(run.path) == before
-
-
 def test_again_replaces_damaged_files(store: RunStore, run: Run) -> None:
     for name, words in (
         (EVALUATION, ["evaluate", run.id, "--lengths", "3", "--samples", "5"]),
@@ -357,6 +321,7 @@ def test_again_replaces_damaged_files(store: RunStore, run: Run) -> None:
         "tasks = 5", 'tasks = ["copy"]\nschemes = ["rope"]\nsamples = "x"', "tasks = [[1]]", "seeds = [-1]",
         'tasks = ["copy"]\nschemes = ["rope"]\nlengths = [0]', "tasks = " + "[" * 3000 + "]" * 3000, "settings = 3",
         'tasks = ["copy"]\nschemes = ["rope"]\nsamples = 0', 'tasks = ["copy"]\nschemes = 7', "seeds = true",
+        "tasks = 3 4", "task = ['copy']", "schemes = [3]", "schemes = [{a = 1}]",
         'tasks = ["copy"]\nschemes = ["rope"]\n[settings]\nseed = 7', "\udcff",
     ],
 )  # fmt: skip
@@ -371,38 +336,29 @@ def test_a_sweep_file_is_checked(tmp_path: Path, text: str) -> None:
     "words",
     [
         ["sweep", "--tasks", "copy", "--schemes", "rope", "--seeds", "5-3"],
-        ["sweep", "--tasks", "copy", "--schemes", "rope", "--set", "seed=7"],
-        ["sweep", "--tasks", "copy", "--schemes", "rope", "--lengths", "0"],
+        ["sweep", "--tasks", "copy", "--schemes", "rope", "--samples", "-1"],
+        ["sweep", "--tasks", "copy", "--schemes", "rope", "--seeds", "0-10000000000"],
         ["sweep", "--tasks", "copy", "--schemes", "rope", "--resources", "GPU=x"],
         ["sweep", "--tasks", "copy", "--schemes", "rope", "--workers", "2147483648"],
         ["runs", "check", "--store", "typo"],
-        ["runs", "repair", "--store", "typo"],
         ["evaluate", "copy_relative_s0", "--lengths", "5-3"],
+        ["evaluate", "copy_relative_s0", "--lengths", "3", "--samples", "0"],
         ["evaluate", "copy_relative_s0", "--lengths", "²"],
         ["evaluate", "copy_relative_s0", "--lengths", "9" * 5000],
-        ["evaluate", "copy_relative_s0", "--lengths", "0-10000000000"],
         ["evaluate", "copy_relative_s0", "--memory", "nan"],
-        ["evaluate", "copy_relative_s0", "--memory", "inf"],
-        ["evaluate", "copy_relative_s0", "--seed", "9" * 30],
         ["evaluate", ""],
-        ["evaluate", "x" * 300],
         ["evaluate", "a/" * 3000],
-        ["probe", "copy_relative_s0", "--layers", "5-3"],
         ["train", "--task", "copy", "--scheme", "rope", "--seed", "9" * 30],
         ["train", "--task", "copy", "--scheme", "rope", "--set", "scheme_options=5"],
         ["train", "--task", "copy", "--scheme", "rope", "--set", "scheme_options=" + "[" * 5000],
         ["train", "--task", "copy", "--scheme", "rope", "--set", "threads=100000"],
         ["train", "--task", "copy", "--scheme", "rope", "--store", ""],
         ["train", "--task", "x" * 300, "--scheme", "rope"],
-        ["verdict", "--all", "--jobs", "2147483648"],
         ["runs", "table", ""],
         ["runs", "table", "/"],
         ["report", "--table", "study.parquet", "--out", ""],
-        ["report", "--table", "."],
         ["report", "--table", "/dev/zero"],
-        ["figures", "--table", "runs", "--out", ""],
         ["sweep", "/dev/zero"],
-        ["sweep", "."],
         ["sweep", "fifo"],
         ["sample", "copy", "--seed", "1\0"],
         ["sample", "caf\udce9"],
@@ -425,15 +381,6 @@ def test_nonsense_is_one_sentence(
 
 
 # -- 11 and 12: damaged entries and tables -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("entry", [None, 3, [], {}, {"sha256": 3}, {"sha256": "x"}, {"before": None}])
-def test_manifest_entries_are_checked(store: RunStore, run: Run, entry: object) -> None:
-    listed = json.loads((run.path / MANIFEST).read_text())
-    listed["files"][STATUS] = entry
-    (run.path / MANIFEST).write_text(json.dumps(listed))
-    assert MANIFEST in run.problems()[0]
-    assert [row["status"] for row in store.listing()] == ["not-converged", "unreadable"]
 
 
 @pytest.mark.parametrize(
@@ -605,10 +552,3 @@ def test_no_cell_is_a_formula_and_no_name_breaks_a_table() -> None:
     (line,) = shown.markdown().splitlines()[4:]
     assert line.count("|") - line.count("\\|") == 3 and "<script>" not in line
     assert "'=1+1" in shown.csv()
-
-
-def test_a_sweep_of_numbers_is_bounded() -> None:
-    with pytest.raises(UserError, match="seeds"):
-        Grid(["copy"], ["rope"], seeds=range(10**9)).configs()
-    with pytest.raises(UserError, match="workers"):
-        sweep(Grid(["copy"], ["rope"]), RunStore("nowhere"), workers=2**40)

@@ -15,15 +15,8 @@ from lengthlens.models.transformer import build
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, step_file
 from lengthlens.runs.store import RunStore, load
-from lengthlens.runs.trainer import Metrics, Trainer, check_in_range, fast_parameters, make_optimizer, on_plateau
-from lengthlens.runs.training import (
-    TrainingProgress,
-    decode_checkpoint,
-    encode_checkpoint,
-    tensorboard_report,
-    train,
-    wandb_report,
-)
+from lengthlens.runs.trainer import Trainer, check_in_range, fast_parameters, make_optimizer
+from lengthlens.runs.training import TrainingProgress, tensorboard_report, train, wandb_report
 from lengthlens.studies.sharing import export, fetch
 from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import NINE, few
@@ -87,16 +80,6 @@ def test_the_same_config_gives_the_same_model_and_another_seed_another() -> None
     assert first is not None and again is not None and other is not None
     assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), again.state_dict().values()))
     assert not torch.equal(first.embed.W_E, other.embed.W_E)
-
-
-def test_a_checkpoint_survives_its_file() -> None:
-    trainer = Trainer(small())
-    trainer.advance()
-    again = Trainer(small())
-    again.load(*decode_checkpoint(encode_checkpoint(trainer)))
-    assert again.history == trainer.history
-    assert again.advance() == trainer.advance()
-    assert encode_checkpoint(again) == encode_checkpoint(trainer)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 1000])
@@ -198,16 +181,6 @@ def test_evaluating_changes_nothing() -> None:
     trainer, other = Trainer(small("randomized:rope")), Trainer(small("randomized:rope"))
     check_in_range(other.model, other.task, other.config)
     assert trainer.advance() == other.advance()
-
-
-def test_a_run_settles_only_when_all_is_right_and_the_margin_rests() -> None:
-    def history(rights: list[float], margins: list[float]) -> list[Metrics]:
-        return [Metrics(k, 0.0, 0.0, right, margin, 0) for k, (right, margin) in enumerate(zip(rights, margins))]
-
-    assert on_plateau(history([1, 1, 1], [9.0, 9.1, 9.2]), 3)
-    assert not on_plateau(history([1, 0.99, 1], [9.0, 9.1, 9.2]), 3)
-    assert not on_plateau(history([1, 1, 1], [5.0, 7.0, 9.0]), 3)
-    assert not on_plateau(history([1, 1], [9.0, 9.0]), 3)
 
 
 # -- progress and trackers ---------------------------------------------------------------------------------------

@@ -58,7 +58,6 @@ from lengthlens.values import parse_json, parsed  # noqa: E402
 CPU_SECONDS = 20.0  # of one case; the slowest takes about one
 WALL_SECONDS = 300.0  # for a case that waits for something that never comes
 BATCH = {"files": 100, "arguments": 20}  # cases of one process
-OWN_PROCESS = 10  # every tenth argument list is a command in a process of its own
 BLIND = "not tried: the sandbox may not read the libraries"
 SPECIAL = ("directory", "fifo", "link", "device", "huge", "missing")
 
@@ -265,8 +264,7 @@ def attack_command(folder: Path, fresh: Path, numbers: range, seed: int, tell: C
         shutil.copytree(fresh, folder / "case")
         os.chdir(folder / "case")
         asked = words.command_line(random.Random(f"{seed} words {number}"))
-        run = as_process if number % OWN_PROCESS == 0 else invoke
-        tell("end", number, *judged(lambda asked=asked, run=run: run(asked), repr(asked)[:600]))  # type: ignore[misc]
+        tell("end", number, *judged(lambda asked=asked: invoke(asked), repr(asked)[:600]))  # type: ignore[misc]
         os.chdir(folder)
 
 
@@ -279,37 +277,6 @@ def invoke(asked: list[str]) -> str:
     if result.exit_code == 2:
         assert "Error" in result.stderr or "Usage" in result.stderr, result.stderr
     return f"exit {result.exit_code}"
-
-
-def as_process(asked: list[str]) -> str:
-    """The same in a process of its own: streams and exit code as a shell sees them, Python's as they come."""
-    said = Path("said").open("wb+")  # noqa: SIM115 - the child writes, too
-    child = os.fork()
-    if child == 0:
-        code: Any = 3
-        try:
-            signal.signal(signal.SIGPROF, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-            signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS / 2)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.dup2(said.fileno(), 2)
-            sys.argv = ["lengthlens", *asked]
-            lengthlens_command()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-            sys.stdout.flush()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    said.seek(0)
-    text = said.read().decode("utf-8", "replace")
-    if code in (-signal.SIGPROF, -signal.SIGALRM):
-        raise HangError
-    assert code in (0, 1, 2) and "Traceback" not in text, f"exit code {code}: {text[-700:]}"
-    return f"exit {code}, in a process of its own"
 
 
 # -- processes ---------------------------------------------------------------------------------------------------
@@ -380,15 +347,9 @@ def import_everything() -> None:
         importlib.import_module(f"encodings.{name}")
     for name in ("dask", "distributed", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"):
         importlib.import_module(name)
-    for asked in (
-        ["tasks"],
-        ["schemes"],
-        ["src", "copy", "--max-scale", "2"],
-        ["verdict", "--task", "copy", "--scheme", "rope"],
-        ["src", "--no-such"],
-        ["train", "--help"],
-    ):
-        CliRunner().invoke(lengthlens_command, asked)
+    asked = "tasks", "schemes", "src copy --max-scale 2", "verdict --task copy --scheme rope", "src --no-such"
+    for each in (*asked, "train --help"):
+        CliRunner().invoke(lengthlens_command, each.split())
 
 
 def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[str], None] | None = None) -> Found:

@@ -15,54 +15,13 @@ RANGES = [*NUMBERS, "5-3", "1-2", "1,2", ",", "1,,2", "0-99999999999", "1-", "-"
 PATHS = ["", ".", "..", "/", "/dev/null", "/dev/zero", "/dev/full", "fifo", "folder", "link", "dangling", "a" * 300]
 PATHS += ["a/" * 2000, "new", "new/deep/er", "study.parquet", "study.csv", "grid.toml", "model", "runs", "/etc/passwd"]
 PATHS += ["~", "-", "=cmd", "a\nb", "a|b", "\x1b[31m", "é", "file.png", "file.pdf", "file.xyz"]
-NAMES = [
-    "copy",
-    "rope",
-    "relative",
-    "copy_relative",
-    "parity-cot",
-    "nothing",
-    "",
-    "=1",
-    "a|b",
-    "x" * 300,
-    "../..",
-    "\x07",
-]
+NAMES = ["", "x" * 300, "\x07", *"copy rope relative copy_relative parity-cot nothing =1 a|b ../..".split()]
 NAMES += ["hinted:relative", "hinted:hinted:rope", "relative/max_distance=3", "relative/max_distance", "copy,rope", "/"]
-PAIRS = [
-    "scheme_options=5",
-    "scheme_options=" + "[" * 2000,
-    "seed=7",
-    "seed=x",
-    "threads=100000",
-    "threads=1",
-    "lr=nan",
-]
-PAIRS += [
-    "batch=0",
-    "batch=2147483648",
-    "d_model=9",
-    "d_model=0",
-    "=",
-    "a",
-    "a=",
-    "=b",
-    "steps=1e999",
-    "compile=3",
-    "task=copy",
-]
-PAIRS += [
-    "GPU=x",
-    "GPU=-1",
-    "GPU=1",
-    "max_distance=3",
-    "max_distance=-1",
-    "n_layers=100000",
-    "precision=half",
-    "device=gpu",
-]
-PAIRS += ["forms=i-j", "forms=" + "i" * 5000, "lengths=some", "initializer_range=-1", "scheme=7", "train_max=0"]
+PAIRS = ["scheme_options=" + "[" * 2000, "forms=" + "i" * 5000]
+PAIRS += "scheme_options=5 seed=7 seed=x threads=100000 threads=1 lr=nan batch=0 batch=2147483648 d_model=9".split()
+PAIRS += "d_model=0 = a a= =b steps=1e999 compile=3 task=copy GPU=x GPU=-1 GPU=1 max_distance=3 max_distance=-1".split()
+PAIRS += "n_layers=100000 precision=half device=gpu forms=i-j lengths=some initializer_range=-1 scheme=7".split()
+PAIRS += ["train_max=0"]
 MEMORY = ["1GiB", "nan", "inf", "0", "-1", "1e400", "512M", "x", "", "9" * 400]
 ANYTHING = [*NUMBERS, *PATHS, *NAMES, "smoke?", "log", "none", "auto", "cpu", "pdf", "png,svg", "local", "dask"]
 
