@@ -26,12 +26,15 @@ def test_help_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
 
 
-def test_every_command_has_help_and_every_listing_json() -> None:
-    for name, command in main.commands.items():
-        assert run(name, "--help").exit_code == 0
-        assert command.help, name
-    for name in ("tasks", "schemes"):
-        assert isinstance(json.loads(run(name, "--json").stdout), list)
+def test_transformer_lens_is_as_it_would_be_without_us() -> None:
+    """Running its code a second time adds nothing and changes nothing: the first time was that of Python."""
+    code = (
+        "import sys, types, importlib, lengthlens.cli, lengthlens.models, lengthlens.models.transformer; "
+        "package = sys.modules['transformer_lens']; before = dict(vars(package)); importlib.reload(package); "
+        "assert type(package) is types.ModuleType and before.keys() == vars(package).keys(); "
+        "assert all(vars(package)[name] is value for name, value in before.items() if isinstance(value, type))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_version() -> None:
