@@ -1,7 +1,11 @@
 """Checkpoints of others compute here what they compute there, become runs, and what has no equivalent is refused."""
 
 import json
-from collections.abc import Callable, Mapping
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +28,16 @@ from lengthlens.runs.evaluation import evaluate, instance_seed, right_tokens, sc
 from lengthlens.runs.importing import source_of
 from lengthlens.tasks import TASKS
 
-HOOKED = Path(__file__).parent / "fixtures" / "hooked39"  # made with TransformerLens 3.9
+HOOKED = Path(__file__).parent / "fixtures" / "hooked39"  # made with TransformerLens 3.9, by make.py there
+HOOKED_CASES = sorted(path.stem for path in HOOKED.glob("*.json"))
+assert len(HOOKED_CASES) == 15
 WEIGHTS = "model.safetensors"
 VOCAB = 23
 LLAMA = {
     "vocab_size": VOCAB, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 6,
     "num_key_value_heads": 2, "max_position_embeddings": 64,
 }  # fmt: skip
+WIDE = {**LLAMA, "head_dim": 8}
 NEOX = {
     "vocab_size": VOCAB, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 3,
     "max_position_embeddings": 64,
@@ -46,12 +53,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2-unscaled": ("GPT2", {**GPT2, "scale_attn_weights": False, "activation_function": "relu"}),
     "llama": ("Llama", LLAMA),
     "llama-tied": ("Llama", {**LLAMA, "tie_word_embeddings": True, "attention_bias": True, "rope_parameters": THETA}),
-    "llama-wide-heads": (
-        "Llama",
-        {**LLAMA, "head_dim": 8, "num_key_value_heads": 6, "hidden_act": "gelu_pytorch_tanh"},
-    ),
-    "llama-linear": ("Llama", {**LLAMA, "head_dim": 8, "rope_parameters": LINEAR}),
-    "llama-yarn": ("Llama", {**LLAMA, "head_dim": 8, "rope_parameters": YARN}),
+    "llama-wide-heads": ("Llama", {**WIDE, "num_key_value_heads": 6, "hidden_act": "gelu_pytorch_tanh"}),
+    "llama-linear": ("Llama", {**WIDE, "rope_parameters": LINEAR}),
+    "llama-yarn": ("Llama", {**WIDE, "rope_parameters": YARN}),
     "mistral": ("Mistral", {**LLAMA, "sliding_window": None}),
     "qwen2": ("Qwen2", LLAMA),
     "neox": ("GPTNeoX", NEOX),
@@ -129,7 +133,7 @@ def test_several_files_and_half_precision(tmp_path: Path) -> None:
 
 def test_configs_of_earlier_versions_of_transformers(tmp_path: Path) -> None:
     """rope_theta, rope_scaling, rotary_pct and the names without a prefix: as files on the Hub often have them."""
-    theirs = saved(tmp_path / "llama", "Llama", {**LLAMA, "head_dim": 8, "rope_parameters": LINEAR})
+    theirs = saved(tmp_path / "llama", "Llama", {**WIDE, "rope_parameters": LINEAR})
     rewrite(tmp_path / "llama", rope_parameters=None, rope_theta=500.0, rope_scaling={"type": "linear", "factor": 4.0})
     assert_same(theirs, tmp_path / "llama")
     partial = {**THETA, "partial_rotary_factor": 0.5}
@@ -137,10 +141,10 @@ def test_configs_of_earlier_versions_of_transformers(tmp_path: Path) -> None:
     rewrite(tmp_path / "neox", rope_parameters=None, rotary_emb_base=500, rotary_pct=0.5)
     assert_same(theirs, tmp_path / "neox")
     theirs = saved(tmp_path / "gpt2", "GPT2", GPT2)
-    weights = load_file(tmp_path / "gpt2" / "model.safetensors")
+    weights = load_file(tmp_path / "gpt2" / WEIGHTS)
     bare = {name.removeprefix("transformer."): value for name, value in weights.items()}
     bare |= {"h.0.attn.bias": torch.ones(1, 1, 8, 8)}  # a mask that older files carry along
-    save_file(bare, tmp_path / "gpt2" / "model.safetensors")
+    save_file(bare, tmp_path / "gpt2" / WEIGHTS)
     assert_same(theirs, tmp_path / "gpt2")
 
 
@@ -158,14 +162,58 @@ def assert_same(theirs: Any, folder: Path) -> None:
 # -- TransformerLens ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", sorted(path.stem for path in HOOKED.glob("*.json")))
+def fixture(case: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Tensors by what they are and their name, and the config."""
+    tensors: dict[str, dict[str, Tensor]] = {"": {}, "weights": {}, "activations": {}}
+    for key, value in load_file(HOOKED / f"{case}.safetensors").items():
+        kind, _, name = key.rpartition("/")
+        tensors[kind][name] = value
+    return tensors, json.loads((HOOKED / f"{case}.json").read_text())
+
+
+@pytest.mark.parametrize("case", HOOKED_CASES)
 def test_a_hooked_transformer_of_version_3_9(case: str, tmp_path: Path) -> None:
-    """Saved with safetensors and ``json.dump(model.cfg.to_dict())``."""
-    stored = load_file(HOOKED / f"{case}.safetensors")
-    weights = {key.removeprefix("weights/"): value for key, value in stored.items() if key.startswith("weights/")}
-    hooked_folder(tmp_path, weights, json.loads((HOOKED / f"{case}.json").read_text()))
-    model = model_of(tmp_path)
-    torch.testing.assert_close(model(stored["tokens"]), stored["logits"], atol=1e-5, rtol=0)
+    """Logits and every activation from a state dict, and logits from files."""
+    tensors, config = fixture(case)
+    tokens, logits, expected = tensors[""]["tokens"], tensors[""]["logits"], tensors["activations"]
+    hooked_folder(tmp_path, tensors["weights"], config)
+    model = HookedModel.from_hooked_state_dict(tensors["weights"], config)
+    for same in (model, model_of(tmp_path)):
+        torch.testing.assert_close(same(tokens), logits, atol=1e-5, rtol=0)
+    for flag in ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_attn_in"):
+        setattr(model.cfg, flag, config[flag])
+    _, cache = model.run_with_cache(tokens)
+    # What shortformer adds is not part of the residual stream, so it has another name here; a norm of the embedding is
+    # part of its table.
+    embedding = {"embed.ln.hook_scale", "embed.ln.hook_normalized"}
+    assert expected.keys() - cache.keys() <= ({"hook_pos_embed"} if "shortformer" in case else embedding)
+    for name in expected.keys() & cache.keys():
+        value = expected[name]
+        if name.endswith(("hook_k", "hook_v", "hook_rot_k")):  # heads share them there, and do not here
+            value = value.repeat_interleave(model.cfg.n_heads // value.shape[2], 2)
+        torch.testing.assert_close(cache[name], value, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"gated_mlp": True}, "has no weights 'blocks.0.mlp.W_gate'"),
+        ({"use_qk_norm": True}, "use_qk_norm=True has no equivalent"),
+        ({"num_experts": 4}, "num_experts=4 has no equivalent"),
+        ({"output_logits_soft_cap": 30.0}, "output_logits_soft_cap=30.0 has no equivalent"),
+        ({"use_local_attn": True}, "use_local_attn=True has no equivalent"),
+        ({"final_rms": True}, "final_rms and normalization_type 'LN' has no equivalent"),
+        ({"positional_embedding_type": "relative_positional_bias"}, "those that do: standard, rotary, shortformer"),
+        ({"act_fn": "solu_ln"}, "act_fn must be one of"),
+        ({"n_layers": 3}, "has no weights 'blocks.2.attn.W_K'"),
+        ({"n_layers": 1}, "has weights 'blocks.1.attn.W_K', which the model does not have"),
+        ({"d_mlp": 9}, r"'blocks.0.mlp.W_in' of shape \[8, 32\], and the model needs \[8, 9\]"),
+    ],
+)
+def test_what_a_hooked_transformer_has_and_this_model_has_not(change: dict[str, object], sentence: str) -> None:
+    tensors, config = fixture("standard")
+    with pytest.raises(UserError, match=sentence):
+        HookedModel.from_hooked_state_dict(tensors["weights"], {**config, **change})
 
 
 def hooked_folder(folder: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
@@ -247,38 +295,34 @@ def test_what_has_no_equivalent_is_refused_by_name(
         read_checkpoint(tmp_path)
 
 
-def test_only_safetensors(tmp_path: Path) -> None:
-    saved(tmp_path, *CASES["gpt2"])
-    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"pytorch_model.bin, a format that may run code"):
-        read_checkpoint(tmp_path)
-    (tmp_path / "pytorch_model.bin").unlink()
-    with pytest.raises(UserError, match=r"holds no model.safetensors"):
-        read_checkpoint(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(UserError, match="not a safetensors file"):
-        read_checkpoint(tmp_path)
-    index = {"weight_map": {"wte.weight": "../elsewhere.safetensors"}}
-    (tmp_path / "model.safetensors").unlink()
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UserError, match="lists no files of its own directory"):
-        read_checkpoint(tmp_path)
+ELSEWHERE = json.dumps({"weight_map": {"wte.weight": "../elsewhere.safetensors"}})
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"), [("{", "is not JSON"), ("[]", "values by name"), ("{}", "config of no model of Hugging Face")]
+    ("file", "text", "sentence"),
+    [
+        ("pytorch_model.bin", "", r"pytorch_model.bin, a format that may run code"),
+        ("other", "", r"holds no model.safetensors"),
+        (WEIGHTS, "nothing", "not a safetensors file"),
+        (f"{WEIGHTS}.index.json", ELSEWHERE, "lists no files of its own directory"),
+        ("config.json", "{", "is not JSON"),
+        ("config.json", "[]", "values by name"),
+        ("config.json", "{}", "config of no model of Hugging Face"),
+    ],
 )
-def test_a_config_that_is_none(text: str, sentence: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(text)
+def test_files_that_are_refused(file: str, text: str, sentence: str, tmp_path: Path) -> None:
+    saved(tmp_path, *CASES["gpt2"])
+    (tmp_path / WEIGHTS).unlink()
+    (tmp_path / file).write_text(text)
     with pytest.raises(UserError, match=sentence):
         read_checkpoint(tmp_path)
 
 
 def test_a_model_without_its_head(tmp_path: Path) -> None:
     saved(tmp_path, *CASES["llama"])
-    weights = load_file(tmp_path / "model.safetensors")
+    weights = load_file(tmp_path / WEIGHTS)
     del weights["lm_head.weight"]
-    save_file(weights, tmp_path / "model.safetensors")
+    save_file(weights, tmp_path / WEIGHTS)
     with pytest.raises(UserError, match=r"no weights 'lm_head.weight', so it gives no logits"):
         read_checkpoint(tmp_path)
 
@@ -286,59 +330,51 @@ def test_a_model_without_its_head(tmp_path: Path) -> None:
 # -- tokens --------------------------------------------------------------------------------------------------------
 
 
-def checkpoint(vocabulary: Mapping[str, int], d_vocab: int, **ends: int) -> Checkpoint:
-    weights = {"embed.W_E": torch.zeros(d_vocab, 4)}
-    return Checkpoint("theirs", "gpt2", "", {}, weights, vocabulary, ends)
-
-
 PARITY = TASKS["parity-cot"]  # tokens: 0 1 = ^ $ _
 
 
-def test_ids_are_the_tasks_own_where_all_are_there() -> None:
-    assert token_ids(checkpoint({}, 6), PARITY) == PARITY.ids
-    with pytest.raises(UserError, match=r"ids of 0 1 = \^ \$ are not known \('theirs' has no tokenizer\)"):
-        token_ids(checkpoint({}, 7), PARITY)
+LITERAL = {"0": 0, "1": 1, "=": 2, "^": 3, "$": 4}
+SPACED = {"0": 9, "Ġ0": 1, "Ġ1": 2, "Ġ=": 3}  # all with a space, since "1" is not there without
+WORDS = {"zero": 7, "one": 8}
+GIVEN = {"0": "zero", "1": "one", "=": 3, "^": 4, "$": 5, "unknown to the task": 6}
 
 
-def test_ids_from_a_tokenizer() -> None:
-    spaced = {"0": 9, "Ġ0": 1, "Ġ1": 2, "Ġ=": 3}
-    found = token_ids(checkpoint(spaced, 10, **{"^": 4, "$": 5}), PARITY)
-    assert found == {"0": 1, "1": 2, "=": 3, "^": 4, "$": 5, "_": 5}  # all with a space, since "1" is not there without
-    literal = {"0": 0, "1": 1, "=": 2, "^": 3, "$": 4}
-    assert token_ids(checkpoint(literal, 10, **{"^": 8, "$": 9}), PARITY)["^"] == 3
-    with pytest.raises(UserError, match=r"ids of 0 1 = are not known \('theirs' has a tokenizer without them\)"):
-        token_ids(checkpoint({"0": 0}, 10, **{"^": 8, "$": 9}), PARITY)
-    with pytest.raises(UserError, match="tokens '1' and '\\^' have one id of 'theirs', 1"):
-        token_ids(checkpoint({"0": 0, "1": 1, "=": 2}, 10, **{"^": 1, "$": 4}), PARITY)
+@pytest.mark.parametrize(
+    ("vocabulary", "d_vocab", "ends", "given", "ids"),
+    [
+        ({}, 6, {}, {}, PARITY.ids),
+        (SPACED, 10, {"^": 4, "$": 5}, {}, {"0": 1, "1": 2, "=": 3, "^": 4, "$": 5, "_": 5}),
+        (LITERAL, 10, {"^": 8, "$": 9}, {}, {**LITERAL, "_": 4}),
+        (WORDS, 12, {}, GIVEN, {"0": 7, "1": 8, "=": 3, "^": 4, "$": 5, "_": 5}),
+        ({}, 7, {}, {}, r"ids of 0 1 = \^ \$ are not known \('theirs' has no tokenizer\)"),
+        ({"0": 0}, 10, {"^": 8, "$": 9}, {}, r"of 0 1 = are not known \('theirs' has a tokenizer without them\)"),
+        ({"0": 0, "1": 1, "=": 2}, 10, {"^": 1, "$": 4}, {}, r"tokens '1' and '\^' have one id of 'theirs', 1"),
+        (WORDS, 12, {}, {**GIVEN, "0": "nought"}, "'0' is mapped to 'nought', and 'theirs' needs an id below 12 or a"),
+        (WORDS, 12, {}, {**GIVEN, "0": 12}, "'0' is mapped to 12, and 'theirs' needs an id below 12"),
+    ],
+)
+def test_ids_of_tokens(vocabulary: Any, d_vocab: int, ends: Any, given: Any, ids: dict[str, int] | str) -> None:
+    """From the task, a tokenizer, the config or the user; or the sentence that says why not."""
+    theirs = Checkpoint("theirs", "gpt2", "", {}, {"embed.W_E": torch.zeros(d_vocab, 4)}, vocabulary, ends)
+    if isinstance(ids, dict):
+        assert token_ids(theirs, PARITY, given) == ids
+    else:
+        with pytest.raises(UserError, match=ids):
+            token_ids(theirs, PARITY, given)
 
 
-def test_ids_that_are_given() -> None:
-    theirs = checkpoint({"zero": 7, "one": 8}, 12)
-    given = {"0": "zero", "1": "one", "=": 3, "^": 4, "$": 5, "unknown to the task": 6}
-    assert token_ids(theirs, PARITY, given) == {"0": 7, "1": 8, "=": 3, "^": 4, "$": 5, "_": 5}
-    with pytest.raises(UserError, match="'0' is mapped to 'nought', and 'theirs' needs an id below 12 or a token"):
-        token_ids(theirs, PARITY, {**given, "0": "nought"})
-    with pytest.raises(UserError, match="'0' is mapped to 12, and 'theirs' needs an id below 12"):
-        token_ids(theirs, PARITY, {**given, "0": 12})
-
-
-def word_level(words: Mapping[str, int]) -> models.Model:
-    return models.WordLevel(dict(words), unk_token="0")
-
-
-def unigram(words: Mapping[str, int]) -> models.Model:
-    return models.Unigram([(word, -1.0) for word in sorted(words, key=words.__getitem__)], unk_id=0)
-
-
-@pytest.mark.parametrize("kind", [word_level, unigram])
-def test_files_of_tokenizers(kind: Callable[..., models.Model], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["word level", "unigram"])
+def test_files_of_tokenizers(kind: str, tmp_path: Path) -> None:
     saved(tmp_path, "GPT2", {**GPT2, "bos_token_id": 20, "eos_token_id": 21})
-    tokenizer = Tokenizer(kind({"▁0": 0, "▁1": 1, "▁=": 2}))
+    words = ["▁0", "▁1", "▁="]
+    ids = {word: number for number, word in enumerate(words)}
+    unigram = models.Unigram([(word, -1.0) for word in words], unk_id=0)
+    tokenizer = Tokenizer(unigram if kind == "unigram" else models.WordLevel(ids, unk_token="0"))
     tokenizer.add_special_tokens(["<pad>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    found = read_checkpoint(tmp_path)
-    assert found.vocabulary == {"▁0": 0, "▁1": 1, "▁=": 2, "<pad>": 3}
-    assert token_ids(found, PARITY) == {"0": 0, "1": 1, "=": 2, "^": 20, "$": 21, "_": 21}
+    theirs = read_checkpoint(tmp_path)
+    assert theirs.vocabulary == {**ids, "<pad>": 3}
+    assert token_ids(theirs, PARITY) == {"0": 0, "1": 1, "=": 2, "^": 20, "$": 21, "_": 21}
 
 
 # -- runs ----------------------------------------------------------------------------------------------------------
@@ -470,3 +506,23 @@ def test_every_probe_and_figure_takes_an_imported_run(tmp_path: Path) -> None:
     drawn = ll.draw(study, out=tmp_path / "figures", formats=["png"])
     assert any(path.name == "extrapolation.png" for path in drawn.files)
     assert all(len(sentence) > 20 for sentence in drawn.missing.values())
+
+
+@pytest.mark.slow  # a wheel, and a process that imports everything, trains and probes
+def test_the_example_as_a_user_runs_it(installed: Path, tmp_path: Path) -> None:
+    """From an installed wheel, in another directory: accurate where it was trained, and wrong beyond."""
+    shutil.copy(Path(__file__).resolve().parent.parent / "examples" / "imported_checkpoint.py", tmp_path)
+    where = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    code = "import lengthlens; print(*lengthlens.__path__); from runpy import run_path; "
+    code += "run_path('imported_checkpoint.py', {}, '__main__')"
+    words = [sys.executable, "-c", code, "out"]
+    done = subprocess.run(words, cwd=tmp_path, env=where, check=True, stdout=subprocess.PIPE, text=True)
+    assert Path(done.stdout.splitlines()[0]) == installed / "lengthlens"
+    assert ll.verdict("parity-cot", "rope", 4, 20).verdict in done.stdout
+    assert "exact match 1.000 up to n = 4" in done.stdout
+    (run,) = ll.RunStore(tmp_path / "out" / "runs").runs()
+    scores = {row["length"]: row["exact_match"] for row in run.evaluation()}
+    assert min(scores[n] for n in (1, 2, 3, 4)) > 0.99 and scores[20] < 0.1
+    assert (tmp_path / "out" / "figures" / "extrapolation.png").stat().st_size > 1000
+    listed = json.loads((tmp_path / "out" / "to-share" / "lengthlens.json").read_bytes())
+    assert listed["kind"] == "run" and listed["name"] == run.id

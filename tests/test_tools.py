@@ -19,28 +19,20 @@ from lengthlens.tasks import TASKS
 from lengthlens.tests.parameters import few
 
 NAMES = scheme_names()
+EVERY = pytest.mark.parametrize("name", NAMES)
+SOME = pytest.mark.parametrize("name", few(NAMES, "none", "rope", "lbpe", "hinted:relative"))
 Small = Callable[..., HookedModel]
 Mixed = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 LINE = "^ 7 3 9 = 7 3 9 $"
-PATCHES = (
-    patching.get_act_patch_resid_pre,
-    patching.get_act_patch_resid_mid,
-    patching.get_act_patch_attn_out,
-    patching.get_act_patch_mlp_out,
-    patching.get_act_patch_attn_head_out_by_pos,
-    patching.get_act_patch_attn_head_q_by_pos,
-    patching.get_act_patch_attn_head_k_by_pos,
-    patching.get_act_patch_attn_head_v_by_pos,
-    patching.get_act_patch_attn_head_pattern_by_pos,
-    patching.get_act_patch_attn_head_out_all_pos,
-    patching.get_act_patch_attn_head_q_all_pos,
-    patching.get_act_patch_attn_head_k_all_pos,
-    patching.get_act_patch_attn_head_v_all_pos,
-    patching.get_act_patch_attn_head_pattern_all_pos,
-)
+BY_POS = ("out", "q", "k", "v", "pattern")
+PATCHES = [
+    *(getattr(patching, f"get_act_patch_{part}") for part in ("resid_pre", "resid_mid", "attn_out", "mlp_out")),
+    *(getattr(patching, f"get_act_patch_attn_head_{part}_by_pos") for part in BY_POS),
+    *(getattr(patching, f"get_act_patch_attn_head_{part}_all_pos") for part in BY_POS),
+]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@EVERY
 def test_residual_decomposition_sums_to_the_residual(name: str, small_model: Small) -> None:
     model = small_model(name)
     _, cache = model.run_with_cache(LINE)
@@ -53,7 +45,7 @@ def test_residual_decomposition_sums_to_the_residual(name: str, small_model: Sma
         torch.testing.assert_close(full.sum(0), cache["resid_post", 1], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@EVERY
 def test_logit_attribution_sums_to_the_logit_on_a_folded_copy(name: str, small_model: Small) -> None:
     model = small_model(name)
     logits, cache = model.run_with_cache(LINE)
@@ -74,17 +66,16 @@ def test_logit_attribution_sums_to_the_logit_on_a_folded_copy(name: str, small_m
 
 
 @pytest.mark.parametrize("kind", ["LN", "LNPre", "RMS", "RMSPre", None])
-def test_folding_keeps_the_logits(kind: str | None, small_model: Small, mixed_batch: Mixed) -> None:
+def test_folding_keeps_the_logits(kind: str | None, small_model: Small) -> None:
     model = small_model("rope", normalization_type=kind)
-    tokens, _ = mixed_batch(22)
     if kind in ("LN", "RMS"):
-        torch.testing.assert_close(model.folded()(tokens), model(tokens), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(model.folded()(LINE), model(LINE), atol=1e-5, rtol=1e-5)
     else:
         with pytest.raises(UserError, match="has no weights to fold"):
             model.folded()
 
 
-@pytest.mark.parametrize("name", few(NAMES, "none", "rope", "lbpe", "hinted:relative"))
+@SOME
 def test_patching_a_clean_activation_into_itself_changes_nothing(name: str, small_model: Small) -> None:
     model = small_model(name)
     tokens = model.to_tokens("^ 7 3 = 7 3 $")
@@ -109,7 +100,7 @@ def test_patching_has_effect_and_composes(small_model: Small) -> None:
     assert heads.shape == (5, 2, 3)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@EVERY
 def test_detect_head(name: str, small_model: Small) -> None:
     model = small_model(name)
     scores = detect_head(model, LINE, "previous_token_head")
@@ -119,7 +110,7 @@ def test_detect_head(name: str, small_model: Small) -> None:
     torch.testing.assert_close(scores[1, 2], expected.detach(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", few(NAMES, "none", "rope", "lbpe", "hinted:relative"))
+@SOME
 def test_svd_interpreter(name: str, small_model: Small) -> None:
     model = small_model(name)
     vectors = SVDInterpreter(model).get_singular_vectors("OV", layer_index=1, head_index=2, num_vectors=2)
@@ -130,7 +121,7 @@ def test_svd_interpreter(name: str, small_model: Small) -> None:
         assert SVDInterpreter(model).get_singular_vectors(kind, layer_index=0, num_vectors=2).shape == (14, 1, 2)
 
 
-@pytest.mark.parametrize("name", few(NAMES, "none", "rope", "lbpe", "hinted:relative"))
+@SOME
 def test_training_tool(name: str, small_model: Small) -> None:
     model = small_model(name)
     tokens = TASKS["copy"].sample(3, 16, torch.Generator().manual_seed(0)).tokens
@@ -141,7 +132,7 @@ def test_training_tool(name: str, small_model: Small) -> None:
     assert model(tokens, return_type="loss").item() < before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@EVERY
 def test_nnsight(name: str, small_model: Small, mixed_batch: Mixed) -> None:
     """Reading and writing through NNsight; the pattern too, which it must not miss on the fused way."""
     model = small_model(name)
@@ -205,52 +196,32 @@ def test_bridge(changes: dict[str, object], small_model: Small, mixed_batch: Mix
     torch.testing.assert_close(theirs["blocks.1.attn.hook_pattern"], ours["pattern", 1], atol=1e-5, rtol=1e-5)
 
 
-def test_no_bridge_without_an_equivalent(small_model: Small) -> None:
-    for changes, reason in (
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
         ({"scheme": "alibi"}, "no native model with scheme 'alibi'"),
-        ({"scheme": "none"}, "no native model with scheme 'none'"),
         ({"scheme": "rope", "score_scaling": "log"}, "score_scaling 'log'"),
         ({"scheme": "rope", "act_fn": "gelu_fast"}, "act_fn 'gelu_fast'"),
-    ):
-        with pytest.raises(UserError, match=reason):
-            small_model(**changes).to_bridge()
+    ],
+)
+def test_no_bridge_without_an_equivalent(changes: dict[str, str], reason: str, small_model: Small) -> None:
+    with pytest.raises(UserError, match=reason):
+        small_model(**changes).to_bridge()
 
 
-# -- how TransformerLens is imported ---------------------------------------------------------------------------------
-
-AS_WITHOUT_US = """
-import sys, {module}
-package = sys.modules["transformer_lens"]
+IMPORTED = """
+import sys, {modules}
+package = sys.modules.get("transformer_lens") or __import__("transformer_lens")
 print(type(package), sorted(package.__dict__), type(package.__spec__.loader))
 """
-LIGHT = """
-import sys, lengthlens.cli, lengthlens as ll
-ll.load("copy/rope").predict("^ 7 3 =")
-import transformer_lens, transformer_lens.ActivationCache, transformer_lens.utilities as utilities
-assert transformer_lens.ActivationCache is sys.modules["transformer_lens.ActivationCache"].ActivationCache
-assert transformer_lens.HookedRootModule in ll.build(ll.ModelConfig(task="copy")).__class__.__mro__
-from transformer_lens.FactoredMatrix import FactoredMatrix
-assert FactoredMatrix is transformer_lens.FactoredMatrix and utilities.get_act_name("q", 0) == "blocks.0.attn.hook_q"
-heavy = "transformers datasets wandb torch._dynamo transformer_lens.model_bridge".split()
-assert not [name for name in heavy if name in sys.modules]
-if {whole!r}:
-    from transformer_lens import FactoredMatrix as same, SVDInterpreter, patching, head_detector
-    assert same is FactoredMatrix and type(transformer_lens).__name__ == "module" and transformer_lens.TransformerBridge
-    assert transformer_lens.ActivationCache is sys.modules["transformer_lens.ActivationCache"].ActivationCache
-    assert "transformer_lens.model_bridge" in sys.modules
-"""
-
-
-def printed(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def test_the_library_leaves_transformer_lens_as_it_is() -> None:
-    modules = ("lengthlens.models.transformer", "lengthlens.inside.patching", "transformer_lens")
-    *ours, plain = (printed(AS_WITHOUT_US.format(module=module)) for module in modules)
+    """In a fresh process, ``sys.modules["transformer_lens"]`` is what Python imports, whatever of ours is imported."""
+    all_of_it = "lengthlens.models, lengthlens.models.transformer, lengthlens.inside.patching, lengthlens.cli"
+    printed = []
+    for modules in ("lengthlens.models", all_of_it, "transformer_lens"):
+        call = [sys.executable, "-c", IMPORTED.format(modules=modules)]
+        printed.append(subprocess.run(call, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    *ours, plain = printed
     assert ours == [plain, plain] and plain.startswith("<class 'module'> ['ActivationCache', ")
-
-
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_command_imports_no_more_of_it_than_it_needs_and_all_of_it_for_whoever_asks(whole: bool) -> None:
-    printed(LIGHT.format(whole=whole))
