@@ -201,19 +201,18 @@ def test_each_stored_threshold_has_its_auc():
 # -- little to tell from ---------------------------------------------------------------------------------------------
 
 
-def test_no_run_that_is_accurate():
-    rows = table().assign(accurate=False)
-    with pytest.raises(MissingError, match="none of the 60 runs is accurate in range"):
-        prediction(rows)
-
-
-def test_no_run_that_was_probed_or_evaluated():
-    with pytest.raises(MissingError, match="was probed"):
-        prediction(table()[~table()["measure"].str.startswith("iota_")])
-    with pytest.raises(MissingError, match="was evaluated at 2 times"):
-        prediction(table()[table()["scale"].fillna(0) <= 10])
-    with pytest.raises(MissingError, match="no run in the table"):
-        prediction(as_study(pd.DataFrame()))
+@pytest.mark.parametrize(
+    ("lacking", "sentence"),
+    [
+        (lambda rows: rows.assign(accurate=False), "none of the 60 runs is accurate in range"),
+        (lambda rows: rows[~rows["measure"].str.startswith("iota_")], "was probed"),
+        (lambda rows: rows[rows["scale"].fillna(0) <= 10], "was evaluated at 2 times"),
+        (lambda rows: as_study(pd.DataFrame()), "no run in the table"),
+    ],
+)
+def test_what_is_missing_is_a_sentence(lacking, sentence):
+    with pytest.raises(MissingError, match=sentence):
+        prediction(lacking(table()))
 
 
 @pytest.mark.parametrize(("exact", "says"), [(1.0, "all 4 runs extrapolate"), (0.0, "none of 4 runs extrapolates")])

@@ -100,21 +100,16 @@ def test_what_is_missing_is_left_out_and_printed_and_a_sentence_if_asked_for_by_
         (["--formats", "gif"], "unknown format 'gif'"),
         (["--formats", ""], "at least one format"),
         (["front", "--held-out", "revers"], "unknown task in the table 'revers'"),
+        (["--table", "none.parquet"], "cannot read 'none.parquet'"),
+        (["--table", "tests/fixtures/verdicts.csv"], "no column measure, value"),
     ],
 )
 def test_refusals_in_a_sentence(study: str, tmp_path: Path, words: list[str], sentence: str) -> None:
-    result = figures(*words, "--table", study, "--out", str(tmp_path / "out"))
+    table = () if "--table" in words else ("--table", study)
+    result = figures(*words, *table, "--out", str(tmp_path / "out"))
     assert result.exit_code == 2
     assert sentence in result.stderr and result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_no_table_is_a_sentence(tmp_path: Path) -> None:
-    result = figures("--table", str(tmp_path / "none.parquet"))
-    assert result.exit_code == 2 and "cannot read" in result.stderr
-    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
-    result = figures("--table", str(tmp_path / "bad.csv"))
-    assert result.exit_code == 2 and "no column task, scheme, measure, value" in result.stderr
 
 
 def test_tasks_held_out_are_known_from_the_study_itself(tmp_path):

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 import lengthlens as ll
 from lengthlens.analyses import theme
-from lengthlens.analyses.findings import all_tables, findings
+from lengthlens.analyses.findings import findings
 from lengthlens.analyses.page import page
 from lengthlens.analyses.prediction import LEAST_CELLS, LEAST_RUNS, Prediction
 from lengthlens.analyses.study import Study
@@ -272,12 +272,6 @@ def test_the_command_draws_what_is_asked_for(tmp_path: Path) -> None:
     numbers = pd.read_csv(out / "extrapolation.csv")
     assert set(numbers["task"]) == {"copy"} and set(numbers["scheme"]) == {"rope", "ideal"}
     assert len(pd.read_csv(out / "tables/cells.csv")) == 2
-
-
-def test_every_table_is_csv_with_its_values() -> None:
-    for name, each in all_tables(Study(table())).items():
-        if each.rows:
-            assert len(pd.read_csv(pd.io.common.StringIO(each.csv()))) == len(each.rows), name
 
 
 def test_schemes_of_ones_own_have_colours_of_their_own() -> None:

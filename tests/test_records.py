@@ -100,19 +100,6 @@ def test_examples_in_the_plugins(name: str) -> None:
     assert doctest.testmod(module).attempted and not doctest.testmod(module).failed
 
 
-def test_the_preset_is_every_cell_under_the_default_recipe() -> None:
-    plans = PRESETS["records"].plans()
-    configs = [plan.config for plan in plans]
-    assert len({config.id for config in configs}) == len(configs) == 8 * (1 + 5 * 2) * 3
-    assert RunConfig("addition", "lbpe", seed=2).id in {config.id for config in configs}
-    assert {config.train_max for config in configs} == {10}
-    for plan in plans:
-        if plan.config.spec.label == GOAL_SCHEME:
-            assert set(analysis.GOALS[plan.config.task]) <= set(plan.samples)
-        assert plan.samples[20] == 100 and plan.samples.get(10_000, 10) == 10, "instances of each length"
-    assert not PRESETS["records"].probed
-
-
 def test_a_run_without_any_right_is_given_fewer_instances_and_none_twice() -> None:
     plan = Planned(RunConfig("copy", "rope"), {20: 100, 50: 30, 100: 30}, share_after_none_right=0.1)
 

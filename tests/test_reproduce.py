@@ -2,7 +2,6 @@
 
 import html
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from lengthlens.commands.terminal import study_progress
 from lengthlens.runs.store import RunStore
 from lengthlens.studies.build import study
 from lengthlens.studies.presets import PRESETS, Preset, grid
-from lengthlens.studies.reproduce import Work, is_shown, write_stamp
+from lengthlens.studies.reproduce import Work
 
 
 def reproduce(out: Path, *options: str) -> Result:
@@ -81,22 +80,6 @@ def test_a_second_call_does_nothing(copied: Path) -> None:
     assert result.stdout.splitlines()[-1] == str(copied / "index.html")
 
 
-@pytest.mark.parametrize(
-    "spoil", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:100])], ids=["deleted", "cut"]
-)
-@pytest.mark.parametrize("name", ["study.parquet", "figures/front.png", "figures/tables/cells.md", "index.html"])
-def test_what_is_there_was_looked_at(tmp_path: Path, name: str, spoil: Callable[[Path], object]) -> None:
-    """What was deleted or cut since is not said to be there."""
-    names = ("study.parquet", "figures/front.png", "figures/tables/cells.md", "index.html")
-    for each in names:
-        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / each).write_bytes(each.encode() * 50)
-    write_stamp(tmp_path, "made of this", [tmp_path / each for each in names])
-    assert is_shown(tmp_path, "made of this") and not is_shown(tmp_path, "made of that")
-    spoil(tmp_path / name)
-    assert not is_shown(tmp_path, "made of this")
-
-
 @pytest.mark.slow
 def test_outputs_that_were_spoilt_are_made_again(copied: Path) -> None:
     figure, page = copied / "figures" / "front.png", copied / "index.html"
@@ -127,15 +110,6 @@ def test_a_wrong_preset_is_one_sentence(tmp_path: Path) -> None:
 
 
 # -- presets -----------------------------------------------------------------------------------------------------
-
-
-def test_quick_is_what_it_promises() -> None:
-    """At least three tasks, one of growing SRC, five schemes and two seeds."""
-    configs = [plan.config for plan in PRESETS["quick"].plans()]
-    assert len({c.task for c in configs}) >= 3 and "growing" in {c.task_object.family for c in configs}
-    assert len({(c.scheme, str(c.scheme_options)) for c in configs}) >= 5
-    assert len({c.seed for c in configs}) >= 2
-    assert len({c.id for c in configs}) == len(configs)
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
