@@ -1,7 +1,7 @@
-"""Figures of what is seen inside a network, drawn from the tables of `lengthlens.inside`.
+"""Figures of the inside of a network, drawn from the tables of `lengthlens.inside`.
 
 Each takes, by name, `ax` (axes that you have, or a dictionary of them by the names of the panels), `width` and `height`
-in inches, and `legend`; and gives the Matplotlib figure. A table of some heads or scales is drawn as well:
+in inches, and `legend`; and gives the Matplotlib figure. A part of a table can be drawn, too, such as some heads:
 ``plot_roles(table[table["layer"] == 1], width=3.3)``.
 """
 
@@ -20,7 +20,7 @@ from lengthlens.analyses.canvas import LETTER, Canvas, drawn
 from lengthlens.errors import UserError
 from lengthlens.inside.attribution import Relevance
 from lengthlens.inside.heads import FIRST, OTHER, HeadStatistics
-from lengthlens.inside.residual import CONTINUATION, PARTS
+from lengthlens.inside.residual import PARTS
 from lengthlens.probes.network import Head, label
 
 COLOURS = (
@@ -39,9 +39,9 @@ LEAST = 0.3  # inches of a small panel of a grid, which keeps its rows and colum
 
 @drawn
 def plot_patterns(canvas: Canvas, statistics: Sequence[HeadStatistics], train_max: int | None = None) -> None:
-    """The mean pattern of every head at the answer's queries: a row for each head, a column for each scale.
+    """The mean pattern of every head at the answer's queries: a row for each head, a column for each n.
 
-    Where there are many heads, a panel for each, layers below each other, at the largest scale. Panels are named
+    Where there are many heads, a panel for each, layers below each other, at the largest n. Panels are named
     ``L0H3, n = 10``.
     """
     layers, heads = statistics[0].pattern.shape[:2]
@@ -51,38 +51,28 @@ def plot_patterns(canvas: Canvas, statistics: Sequence[HeadStatistics], train_ma
     across, each_high = (heads, theme.PAGE / heads) if many else (len(statistics), 0.72)
     panels = canvas.panels(names, theme.PAGE, each_high, across=across, least=LEAST, more=0.5, most=math.inf)
     for name, (head, each) in zip(names, shown):
-        if name in panels:
-            _pattern(panels[name], each.pattern[head].numpy())
+        if (axes := panels.get(name)) is not None:  # white is no weight, the darkest is all of it, in every panel
+            pattern = each.pattern[head].numpy()
+            axes.imshow(pattern, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+            axes.set(xticks=[], yticks=[])
+            for spine in axes.spines.values():
+                spine.set(visible=True, color="0.7")
             beyond = train_max is not None and each.scale > train_max
             if not canvas.own:
-                panels[name].set_title(name)
+                axes.set_title(name)
             elif not many and head == every[0]:
-                panels[name].set_title(f"n = {each.scale}{', beyond training' if beyond and not canvas.narrow else ''}")
+                axes.set_title(f"n = {each.scale}{', beyond training' if beyond and not canvas.narrow else ''}")
             if canvas.own and not many and name in canvas.first_column:
-                panels[name].set_ylabel(label(head), rotation=0, ha="right", va="center")
+                axes.set_ylabel(label(head), rotation=0, ha="right", va="center")
     if canvas.own:
-        down = "layers; answer queries within each" if many else ""
-        across_words = (
-            f"heads; keys within each, n = {statistics[-1].scale}" if many else "key; down: the answer's queries"
-        )
-        canvas.figure.supxlabel(across_words, fontsize=7)
-        canvas.figure.supylabel(down, fontsize=7)
-
-
-def _pattern(axes: Axes, weights: Any) -> None:
-    """White is no weight, the darkest is all of it; the same in every panel."""
-    axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_visible(True)
-        spine.set_color("0.7")
+        heads_across = f"heads; keys within each, n = {statistics[-1].scale}"
+        canvas.figure.supxlabel(heads_across if many else "key; down: the answer's queries", fontsize=7)
+        canvas.figure.supylabel("layers; answer queries within each" if many else "", fontsize=7)
 
 
 @drawn
 def plot_roles(canvas: Canvas, table: pd.DataFrame, train_max: int | None = None) -> None:
-    """Attention by role against the scale, a panel for each head, by its name; from `attention_by_role`."""
-    _needs(table, ("layer", "head", "scale", "role", "weight"))
+    """Attention by role against n, a panel for each head, by its name; from `attention_by_role`."""
     roles = [role for role in dict.fromkeys(table["role"]) if role not in (FIRST, OTHER)]
     looks = {role: _look(k) for k, role in enumerate(roles)}
     looks |= {FIRST: {"color": theme.BLACK, "linestyle": ":", "marker": "x"}}
@@ -99,16 +89,15 @@ def plot_roles(canvas: Canvas, table: pd.DataFrame, train_max: int | None = None
             axes.plot(line["scale"], line["weight"], **looks[str(role)], clip_on=False)
         _scales(axes, groups[name]["scale"], train_max)
         axes.set_ylim(0, 1)
-    canvas.label("scale n", "weight")
+    canvas.label("input size n", "weight")
 
 
 @drawn
 def plot_measures(canvas: Canvas, table: pd.DataFrame, train_max: int | None = None) -> None:
-    """Entropy, weight on the first key and the share of positions in scores against the scale; from `heads`.
+    """Entropy, weight on the first key and the share of positions in scores against n; from `heads`.
 
     Panels: entropy, first_key, position_share.
     """
-    _needs(table, ("layer", "head", "scale", "measure", "value"))
     legend, many = _head_handles(table)
     panels = canvas.panels(list(SHOWN), theme.PAGE, 1.8, across=3, least=1.5, more=0.2, legend=legend)
     for measure, axes in panels.items():
@@ -118,26 +107,24 @@ def plot_measures(canvas: Canvas, table: pd.DataFrame, train_max: int | None = N
         _scales(axes, part["scale"], train_max)
         axes.set_title(SHOWN[measure])
         axes.set_ylim(0, None if measure == "entropy" else 1)
-        axes.set_xlabel("scale n")
+        axes.set_xlabel("input size n")
 
 
 @drawn
 def plot_plane(canvas: Canvas, table: pd.DataFrame, train_max: int | None = None) -> None:
     """Heads in the plane of positional against symbolic; from `head_plane` or `plane_over_training`.
 
-    The mark is the largest scale in training, and the line leads to the largest scale; over training, the mark is the
-    last step, and the line leads to the first.
+    The mark is the largest n in training, and the line leads to the largest n; over training, the mark is the last
+    step, and the line leads to the first.
     """
-    _needs(table, ("layer", "head", "scale", "positional", "symbolic"))
     seen = table.dropna(subset=["positional", "symbolic"])
-    if "step" in table:  # steps take the place of scales, counted back from the last
+    if "step" in table:  # steps take the place of n, counted back from the last
         seen, train_max = seen.assign(scale=1 + seen["step"].max() - seen["step"]), 1
     if seen.empty:
         canvas.say("No head attends to the keys that were permuted.")
         return
     legend, many = _head_handles(table)
-    known = [n for n in seen["scale"] if train_max is None or n <= train_max]
-    first = max(known, default=int(seen["scale"].min()))
+    first = _in_range(seen, train_max)
     wide = theme.COLUMN + 0.4
     axes = canvas.panel(wide, canvas.width(wide) - 0.1, legend=legend)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="symbolic: the pattern follows permuted contents")
@@ -158,10 +145,8 @@ def plot_plane(canvas: Canvas, table: pd.DataFrame, train_max: int | None = None
 
 @drawn
 def plot_scores(canvas: Canvas, table: pd.DataFrame, train_max: int | None = None) -> None:
-    """What scores are made of: the share of each part, at the largest scale in training; from `score_shares`."""
-    _needs(table, ("layer", "head", "scale", "part", "share"))
-    known = [n for n in table["scale"] if train_max is None or n <= train_max]
-    at = table[table["scale"] == max(known, default=int(table["scale"].min()))]
+    """What scores are made of: the share of each part, at the largest n in training; from `score_shares`."""
+    at = table[table["scale"] == _in_range(table, train_max)]
     shares = at.pivot_table(index=["layer", "head"], columns="part", values="share", sort=False, dropna=False)
     shares = shares[list(dict.fromkeys(at["part"]))]
     names, wide = [label(head) for head in shares.index], theme.PAGE * 0.75
@@ -191,8 +176,10 @@ def plot_residual(canvas: Canvas, table: pd.DataFrame, train_max: int | None = N
 
     Panels: ``before layer 0`` and so on for the shares, and ``before layer 0, continued`` for the position part.
     """
-    _needs(table, ("hook", "scale", *PARTS, *CONTINUATION))
-    sites = {_site(hook): hook for hook in dict.fromkeys(table["hook"])}
+    sites = {  # by name in words: "before layer 1"
+        f"{'before' if hook.endswith('resid_pre') else 'after'} layer {hook.split('.')[1]}": hook
+        for hook in dict.fromkeys(table["hook"])
+    }
     scales, lines = sorted(set(table["scale"])), ("in_span", "same_index", "same_from_end")
     least = min(0.0, float(np.nan_to_num(table[list(lines)].to_numpy(float)).min()))
     handles: list[Any] = [Patch(color=PART_COLOURS[name], label=name) for name in PARTS]
@@ -216,13 +203,12 @@ def plot_residual(canvas: Canvas, table: pd.DataFrame, train_max: int | None = N
             for place, kind in enumerate(lines):
                 axes.plot(part.index, part[kind], **_look(place), clip_on=False)
             if part["in_span"].isna().all():
-                axes.text(
-                    0.5, 0.5, "no position\npart", ha="center", va="center", transform=axes.transAxes, color="0.5"
-                )
+                where = {"ha": "center", "va": "center", "transform": axes.transAxes}
+                axes.text(0.5, 0.5, "no position\npart", **where, color="0.5")
             _scales(axes, pd.Series(scales), train_max)
             axes.set_ylim(least, 1)
             axes.set_ylabel("position part\nagainst training" if begins else "")
-            axes.set_xlabel("scale n")
+            axes.set_xlabel("input size n")
         if not begins:
             axes.tick_params(labelleft=False)
 
@@ -232,14 +218,13 @@ def by_head(table: pd.DataFrame) -> list[tuple[Head, pd.DataFrame]]:
     return [((int(key[0]), int(key[1])), part) for key, part in table.groupby(["layer", "head"])]  # type: ignore[call-overload]
 
 
-def _site(hook: str) -> str:
-    """A hook point in words: "before layer 1"."""
-    layer = hook.split(".")[1]
-    return f"before layer {layer}" if hook.endswith("resid_pre") else f"behind layer {layer}"
+def _in_range(table: pd.DataFrame, train_max: int | None) -> int:
+    """The largest n in training; the smallest of the table if none is."""
+    return max((n for n in table["scale"] if train_max is None or n <= train_max), default=int(table["scale"].min()))
 
 
 def _scales(axes: Axes, scales: "pd.Series[Any]", train_max: int | None) -> None:
-    """A logarithmic axis whose ticks are the scales, and the training range shaded."""
+    """A logarithmic axis whose ticks are the input sizes n, and the training range shaded."""
     listed = sorted(set(scales))
     axes.set_xscale("log")
     axes.set_xticks(listed, [str(n) for n in listed])
@@ -258,8 +243,8 @@ def _head_look(layer: int, head: int, many: bool) -> dict[str, Any]:
     """Colour by head and line by layer; where there are many heads, colour by layer."""
     if many:
         return {"color": COLOURS[layer % len(COLOURS)], "linewidth": 0.7, "marker": ".", "markersize": 2}
-    own = {"linestyle": theme.LINES[layer % len(theme.LINES)], "marker": theme.MARKERS[layer % len(theme.MARKERS)]}
-    return {"color": COLOURS[head % len(COLOURS)], **own}
+    by_layer = {"linestyle": theme.LINES[layer % len(theme.LINES)], "marker": theme.MARKERS[layer % len(theme.MARKERS)]}
+    return {"color": COLOURS[head % len(COLOURS)], **by_layer}
 
 
 def _head_handles(table: pd.DataFrame) -> tuple[list[Line2D], bool]:
@@ -271,12 +256,6 @@ def _head_handles(table: pd.DataFrame) -> tuple[list[Line2D], bool]:
     return [Line2D([], [], **_head_look(*head, False), label=label(head)) for head in heads], many
 
 
-def _needs(table: pd.DataFrame, columns: Sequence[str]) -> None:
-    for column in columns:
-        if column not in table:
-            raise UserError(f"the table has no column '{column}': it has {', '.join(map(str, table))}")
-
-
 # -- interventions and attributions ------------------------------------------------------------------------------
 
 DIVERGING = "RdBu"  # blue carries the clean answer, red works against it
@@ -284,16 +263,15 @@ DIVERGING = "RdBu"  # blue carries the clean answer, red works against it
 
 @drawn
 def plot_patching(canvas: Canvas, table: pd.DataFrame) -> None:
-    """A heat map for each role: effect of every head, attention layer and MLP at the query, and of the stream.
+    """A heat map for each role: effect of every head, attention layer and MLP at the query, and of the residual stream.
 
     Panels are named by role, component and place: ``token: head at query``.
     """
     roles = list(dict.fromkeys(table["role"]))
-    columns = [("head", "query"), ("attention", "query"), ("mlp", "query")]
-    columns += [("residual", place) for place in dict.fromkeys(table[table["component"] == "residual"]["place"])]
-    columns = [each for each in columns if ((table["component"] == each[0]) & (table["place"] == each[1])).any()]
+    parts = {(str(a), str(b)): part for (a, b), part in table.groupby(["component", "place"], sort=False)}
+    columns = sorted(parts, key=lambda key: ("head", "attention", "mlp", "residual").index(key[0]))
     layers = int(table["layer"].max()) + 1
-    heads = {key: _column_names(table, *key) for key in columns}
+    heads = {key: [f"H{k}" if key[0] == "head" else "" for k in sorted(set(parts[key]["head"]))] for key in columns}
     where = {f"{role}: {part} at {place}": (role, (part, place)) for role in roles for part, place in columns}
     panels = canvas.panels(
         list(where), theme.PAGE, 0.45 + 0.22 * layers, across=len(columns), least=LEAST, more=0.55,
@@ -301,16 +279,14 @@ def plot_patching(canvas: Canvas, table: pd.DataFrame) -> None:
     )  # fmt: skip
     for name, axes in panels.items():
         role, key = where[name]
-        part = table[(table["role"] == role) & (table["component"] == key[0]) & (table["place"] == key[1])]
-        cells = _cells(part, layers, len(heads[key]))
+        cells = np.full((layers, len(heads[key])), np.nan)
+        for row in parts[key][parts[key]["role"] == role].itertuples():
+            cells[row.layer, max(0, row.head)] = row.effect  # type: ignore[call-overload, type-var]
         image = axes.imshow(cells, cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto", origin="lower")
         for (y, x), value in np.ndenumerate(cells):
             if np.isfinite(value):
-                look: dict[str, Any] = {
-                    "color": "white" if abs(value) > 0.6 else "black",
-                    "fontsize": 4 if canvas.narrow else 5.5,
-                }
-                axes.text(x, y, f"{round(float(value), 2) + 0.0:.2f}", ha="center", va="center", **look)
+                text = axes.text(x, y, f"{round(float(value), 2) + 0.0:.2f}", ha="center", va="center")
+                text.set(color="white" if abs(value) > 0.6 else "black", fontsize=4 if canvas.narrow else 5.5)
         last, first = name in canvas.last_row, name in canvas.first_column
         axes.set_xticks(range(len(heads[key])), heads[key] if last else [])
         axes.set_yticks(range(layers), [f"layer {k}" for k in range(layers)] if first else [])
@@ -326,24 +302,11 @@ def plot_patching(canvas: Canvas, table: pd.DataFrame) -> None:
         canvas.figure.colorbar(image, ax=list(panels.values()), shrink=0.8, label="effect")
 
 
-def _column_names(table: pd.DataFrame, component: str, place: str) -> list[str]:
-    mine = table[(table["component"] == component) & (table["place"] == place)]
-    heads = sorted(set(mine["head"]))
-    return [f"H{head}" for head in heads] if component == "head" else [""]
-
-
-def _cells(part: pd.DataFrame, layers: int, width: int) -> Any:
-    cells = np.full((layers, width), np.nan)
-    for row in part.itertuples():
-        cells[int(row.layer), max(0, int(row.head))] = row.effect  # type: ignore[arg-type]
-    return cells
-
-
 @drawn
-def plot_relevance(canvas: Canvas, found: Relevance, words: Sequence[str]) -> None:
+def plot_relevance(canvas: Canvas, result: Relevance, words: Sequence[str]) -> None:
     """Relevance of each token and position of one input, the first, to the answer."""
-    tokens = found.tokens[0].cpu().numpy()
-    parts = {"tokens": tokens} | ({} if found.positions is None else {"positions": found.positions[0].cpu().numpy()})
+    tokens = result.tokens[0].cpu().numpy()
+    parts = {"tokens": tokens} | ({} if result.positions is None else {"positions": result.positions[0].cpu().numpy()})
     if len(words) != len(tokens):
         raise UserError(f"{len(words)} words were given for {len(tokens)} tokens: one for each is needed")
     most = max(float(np.abs(part).max()) for part in parts.values()) or 1.0
@@ -355,4 +318,4 @@ def plot_relevance(canvas: Canvas, found: Relevance, words: Sequence[str]) -> No
     axes.set_xticks(range(len(words)), [theme.literal(word) for word in words], fontsize=max(size, 4))
     axes.set_yticks(range(len(parts)), list(parts))
     axes.tick_params(length=0)
-    canvas.figure.colorbar(image, ax=axes, label=found.method)
+    canvas.figure.colorbar(image, ax=axes, label=result.method)

@@ -184,7 +184,7 @@ def inspect(
         checkpoints: the run, or models by training step, for the plane of heads over training; left out if None.
         report: is told what is being done.
 
-    Result: an `Inspection`, which `lengthlens.analyses.page.inside.inside_page` makes a page of.
+    Result: an `Inspection`, which `lengthlens.analyses.page.inspection.inside_page` makes a page of.
 
     Errors: UserError for a model without hooks, a text that is no instance, and an input size that does not exist.
 

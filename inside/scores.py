@@ -22,7 +22,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lengthlens.inside.instances import N_INSTANCES, Instances, by_head_and_scale, first_query, instances_at, watch
+from lengthlens.inside.instances import (
+    N_INSTANCES,
+    Instances,
+    as_instances,
+    by_head_and_scale,
+    first_query,
+    instances_at,
+    watch,
+)
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.probes.network import AnyModel, hook_named, network_of
 from lengthlens.tasks import Task

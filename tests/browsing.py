@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -67,3 +68,21 @@ def opened(browser: Browser, address: str, size: tuple[int, int] = DESKTOP, dark
 def events(browser: Browser, method: str) -> list[dict[str, Any]]:
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     return [message for message in messages if message["method"] == method]
+
+
+def fetches_nothing(browser: Browser, address: str) -> None:
+    """The page opens without a warning, and asks for no other address."""
+    address = opened(browser, address)
+    assert browser.get_log("browser") == []
+    sent = [event["params"] for event in events(browser, "Network.requestWillBeSent")]
+    of_page = {event["request"]["url"] for event in sent if event["documentURL"] == address}  # not the empty tab's
+    assert {url for url in of_page if not url.startswith("data:")} == {address}
+
+
+def never_scrolls_sideways(browser: Browser, address: str, size: tuple[int, int], dark: bool) -> None:
+    """The page is no wider than its window, whatever is folded out."""
+    opened(browser, address, size, dark)
+    for summary in browser.find_elements(By.TAG_NAME, "summary"):
+        browser.execute_script("arguments[0].click()", summary)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    assert len(browser.get_screenshot_as_png()) > 10_000

@@ -18,13 +18,13 @@ from lengthlens.tasks import TASKS
 def test_relevance_is_conserved(scheme: str, small_model: Callable[..., HookedModel]) -> None:
     model = small_model(scheme, score_scaling="log")
     tokens = TASKS["copy"].sample(5, 3, torch.Generator().manual_seed(0)).tokens
-    found = ll.relevance(model, tokens, query=[7, 8, 9])
+    result = ll.relevance(model, tokens, query=[7, 8, 9])
     expected = model(tokens)[torch.arange(3), torch.tensor([7, 8, 9])]
-    assert torch.allclose(found.output, expected.amax(-1) - expected.mean(-1), atol=1e-5)  # the rules keep the value
-    assert found.conservation < 1e-4
-    assert bool(found.positions.any()) == (scheme != "none")
+    assert torch.allclose(result.output, expected.amax(-1) - expected.mean(-1), atol=1e-5)  # the rules keep the value
+    assert result.conservation < 1e-4
+    assert bool(result.positions.any()) == (scheme != "none")
     after = torch.arange(13) > torch.tensor([[7], [8], [9]])
-    assert not found.tokens[after].any() and not found.positions[after].any()
+    assert not result.tokens[after].any() and not result.positions[after].any()
 
 
 @pytest.mark.parametrize("kind", ["LN", "RMS", "RMSPre", None])
@@ -46,47 +46,47 @@ def test_gradients_are_those_of_the_embedding(small_model: Callable[..., HookedM
 
     logits = model.run_with_hooks(tokens, fwd_hooks=[("hook_embed", keep), ("hook_pos_embed", keep)])[:, 6]
     (logits[:, 3] - logits.mean(-1)).sum().backward()
-    found = ll.relevance(model, tokens, query=6, target=3, method="gradient")
-    for name, part in (("hook_embed", found.tokens), ("hook_pos_embed", found.positions)):
+    result = ll.relevance(model, tokens, query=6, target=3, method="gradient")
+    for name, part in (("hook_embed", result.tokens), ("hook_pos_embed", result.positions)):
         assert torch.allclose(part, (kept[name] * kept[name].grad).sum(-1), atol=1e-5)
 
 
 def test_integrated_gradients_add_up(small_model: Callable[..., HookedModel]) -> None:
     """On a network without norms, whose answer is smooth along the path."""
     model = small_model("relative", normalization_type=None)
-    found = ll.relevance(model, "^ 7 3 5 = 7", method="integrated", steps=64)
-    assert found.conservation < 1e-2
+    result = ll.relevance(model, "^ 7 3 5 = 7", method="integrated", steps=64)
+    assert result.conservation < 1e-2
 
 
 def test_a_copier_by_position_owes_its_answer_to_one_token_and_its_position() -> None:
     for text, source in (("^ 7 3 5 =", 1), ("^ 7 3 5 = 7", 2), ("^ 7 3 5 = 7 3", 3)):
-        found = ll.relevance(copy_by_hand("lbpe"), text)
-        share = found.tokens[0] / found.output[0]
+        result = ll.relevance(copy_by_hand("lbpe"), text)
+        share = result.tokens[0] / result.output[0]
         expected = torch.zeros_like(share)
         expected[source] = 0.5
         assert torch.allclose(share, expected, atol=1e-5)
-        assert torch.allclose(found.positions[0] / found.output[0], expected, atol=1e-5)
+        assert torch.allclose(result.positions[0] / result.output[0], expected, atol=1e-5)
 
 
 def test_a_copier_by_content_owes_nothing_to_positions() -> None:
     for method in ("lrp", "gradient", "integrated"):
-        found = ll.relevance(copy_by_content(), "^ 7 3 5 =", method=method)
-        assert not found.positions.any() and int(found.tokens[0].argmax()) == 2
+        result = ll.relevance(copy_by_content(), "^ 7 3 5 =", method=method)
+        assert not result.positions.any() and int(result.tokens[0].argmax()) == 2
 
 
 def test_an_induction_head_owes_its_answer_to_three_tokens_and_one_position() -> None:
     """Half to the token copied, a quarter to the query's own, the rest to the one before the copied and its place."""
-    found = ll.relevance(induction_by_hand(), "^ c a b = a")
-    assert torch.allclose(found.tokens[0] / 29, torch.tensor([0, 0, 0.125, 0.5, 0, 0.25]), atol=1e-4)
-    assert torch.allclose(found.positions[0] / 29, torch.tensor([0, 0, 0.125, 0, 0, 0]), atol=1e-4)
+    result = ll.relevance(induction_by_hand(), "^ c a b = a")
+    assert torch.allclose(result.tokens[0] / 29, torch.tensor([0, 0, 0.125, 0.5, 0, 0.25]), atol=1e-4)
+    assert torch.allclose(result.positions[0] / 29, torch.tensor([0, 0, 0.125, 0, 0, 0]), atol=1e-4)
 
 
 def test_rollout_is_the_product_of_patterns(small_model: Callable[..., HookedModel]) -> None:
     model = small_model("alibi")
     _, cache = model.run_with_cache("^ 7 3 =")
     one, two = (0.5 * cache["pattern", layer][0].mean(0) + 0.5 * torch.eye(4) for layer in range(2))
-    found = ll.relevance(model, "^ 7 3 =", method="rollout")
-    assert torch.allclose(found.tokens[0], (two @ one)[-1], atol=1e-6) and found.positions is None
+    result = ll.relevance(model, "^ 7 3 =", method="rollout")
+    assert torch.allclose(result.tokens[0], (two @ one)[-1], atol=1e-6) and result.positions is None
 
 
 def test_relevance_beats_a_random_order(trained: Callable[[str], HookedModel]) -> None:
@@ -99,11 +99,11 @@ def test_relevance_beats_a_random_order(trained: Callable[[str], HookedModel]) -
 
 def test_what_does_not_exist_is_answered_with_the_nearest() -> None:
     model = copy_by_hand()
-    with pytest.raises(UserError, match="unknown method 'lpr'"):
-        ll.relevance(model, "^ 7 3 =", method="lpr")
-    with pytest.raises(UserError, match="no position 9: the input has positions 0 to 3"):
-        ll.relevance(model, "^ 7 3 =", query=9)
-    with pytest.raises(UserError, match="needs a model of this project"):
-        ll.relevance(lambda tokens: tokens, torch.zeros(1, 3, dtype=torch.long))
-    with pytest.raises(UserError, match="unknown method 'rolout'"):
-        ll.judge_relevance(model, methods=["rolout"])
+    for call, message in (
+        (lambda: ll.relevance(model, "^ 7 3 =", method="lpr"), "unknown method 'lpr'"),
+        (lambda: ll.relevance(model, "^ 7 3 =", query=9), "no position 9: the input has positions 0 to 3"),
+        (lambda: ll.relevance(lambda tokens: tokens, torch.zeros(1, 3).long()), "needs a model of this project"),
+        (lambda: ll.judge_relevance(model, methods=["rolout"]), "unknown method 'rolout'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()

@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from lengthlens.analyses import inside, theme
-from lengthlens.analyses.page.inside import inside_page, of_script
+from lengthlens.analyses.page.inspection import inside_page, of_script
 from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.inside.attribution import relevance
-from lengthlens.inside.look import Inspection, inspect, look_at, without_heads
+from lengthlens.inside.look import Inspection, inspect, look_at
 from lengthlens.inside.patching import patch_by_role
 from lengthlens.models.by_hand import copy_by_hand, induction_by_hand
 from lengthlens.models.config import ModelConfig
@@ -26,11 +25,18 @@ from lengthlens.models.transformer import build
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
-from lengthlens.tasks import TASKS
-from lengthlens.tests.browsing import DESKTOP, NEEDS_BROWSER, PHONE, Browser, browser, events, opened
+from lengthlens.tests.browsing import (
+    DESKTOP,
+    NEEDS_BROWSER,
+    PHONE,
+    Browser,
+    browser,
+    fetches_nothing,
+    never_scrolls_sideways,
+    opened,
+)
 
 __all__ = ["browser"]  # a fixture
-ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -50,26 +56,24 @@ def address(seen: Inspection, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @NEEDS_BROWSER
-def test_the_page_opens_in_peace_and_fetches_nothing(browser: Browser, address: str) -> None:
-    address = opened(browser, address)
-    assert browser.get_log("browser") == []
-    sent = [event["params"] for event in events(browser, "Network.requestWillBeSent")]
-    mine = {event["request"]["url"] for event in sent if event["documentURL"] == address}
-    assert {url for url in mine if not url.startswith("data:")} == {address}
+def test_the_page_opens_in_peace_fetches_nothing_and_fits_its_window(browser: Browser, address: str) -> None:
+    for size, dark in ((PHONE, True), (DESKTOP, False)):
+        never_scrolls_sideways(browser, address, size, dark)
+    fetches_nothing(browser, address)
     assert [token.text.split()[0] for token in tokens(browser)] == "^ c a b d = a b $".split()
     assert HOSTILE in browser.find_element(By.TAG_NAME, "h1").text
     assert "L0H0 attends to i−j = 1, weight 1.00" in browser.find_element(By.ID, "finding").text
 
 
 @NEEDS_BROWSER
-def test_a_token_and_a_head_can_be_chosen(browser: Browser, address: str) -> None:
+def test_a_token_a_head_and_a_query_can_be_chosen(browser: Browser, address: str) -> None:
     opened(browser, address)
     browser.find_element(By.CSS_SELECTOR, "input[name=head][value='2']").click()  # L1H0
     tokens(browser)[6].click()  # the queried letter
     panel = browser.find_element(By.ID, "panel").text
     assert "From a (6)" in panel and "The circuit writes b from token: b (3)." in panel
     assert re.search(r"L1H0\s+b \(3\) 1\.00", panel) and re.search(r"L0H0\s+= \(5\) 1\.00", panel)
-    assert re.search(r"behind layer 1 b 1\.00", panel)
+    assert re.search(r"after layer 1 b 1\.00", panel)
     read = "return [...document.querySelectorAll('.token')].map((token) => token.style.getPropertyValue('--weight'))"
     shades = [float(weight) for weight in browser.execute_script(read)]
     assert shades.index(max(shades)) == 3 and max(shades) > 0.99
@@ -77,29 +81,12 @@ def test_a_token_and_a_head_can_be_chosen(browser: Browser, address: str) -> Non
     tokens(browser)[6].send_keys(Keys.ARROW_RIGHT)
     assert "From b (7)" in browser.find_element(By.ID, "panel").text
     assert "= (5)" in browser.find_element(By.ID, "panel").text
-
-
-@NEEDS_BROWSER
-def test_a_click_on_the_whole_pattern_chooses_the_query(browser: Browser, address: str) -> None:
-    opened(browser, address)
-    browser.find_element(By.CSS_SELECTOR, "#whole summary").click()
+    browser.find_element(By.CSS_SELECTOR, "#whole summary").click()  # a click on the pattern chooses the query
     script = """const canvas = document.getElementById("pattern"), box = canvas.getBoundingClientRect();
     const at = {clientX: box.left + 5, clientY: box.top + 1 + (arguments[0] + .5) * canvas.height / 9, bubbles: true};
     canvas.dispatchEvent(new MouseEvent("click", at));"""
     browser.execute_script(script, 4)
     assert "From d (4)" in browser.find_element(By.ID, "panel").text
-
-
-@NEEDS_BROWSER
-@pytest.mark.parametrize(("size", "dark"), [(PHONE, True), (DESKTOP, False)], ids=["phone", "desktop"])
-def test_the_page_never_scrolls_sideways(
-    browser: Browser, address: str, size: tuple[int, int], dark: bool, tmp_path: Path
-) -> None:
-    opened(browser, address, size, dark)
-    for details in browser.find_elements(By.TAG_NAME, "summary"):
-        browser.execute_script("arguments[0].click()", details)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
-    assert browser.save_screenshot(str(tmp_path / "page.png"))
 
 
 def tokens(browser: Browser) -> list:
@@ -112,15 +99,10 @@ def tokens(browser: Browser) -> list:
 def test_the_summary_says_what_each_head_does_and_what_becomes_of_answers_without_it(seen: Inspection) -> None:
     rows = {row["head"]: row for row in seen.summary()}
     assert [row["kind"] for row in rows.values()] == ["elsewhere", "positional", "symbolic", "even"]
-    assert rows["L1H0"]["without_8"] < 0.3 and rows["L1H1"]["without_8"] == 1.0
-    assert set(seen.ablation["whole"]) == {1.0}
-
-
-def test_a_head_that_does_nothing_can_be_left_out() -> None:
-    table = without_heads(induction_by_hand(), TASKS["induction"], [5], samples=16)
     # What is 2 back matters for being "=" or not, which follows from the position: its mean there does as well.
-    previous, _, induction, idle = table["without"]
-    assert previous < 0.8 and induction < 0.3 and idle == 1.0
+    previous, two_back, induction, idle = (row["without_8"] for row in rows.values())
+    assert previous < 0.8 and induction < 0.3 and two_back == idle == 1.0
+    assert set(seen.ablation["whole"]) == {1.0}
 
 
 def test_the_logit_lens_reads_the_answer_where_it_is_written() -> None:
@@ -139,10 +121,9 @@ def test_what_the_page_is_given_of_patterns_is_what_they_are() -> None:
     for which, text in enumerate(given["patterns"]):
         flat = np.frombuffer(base64.b64decode(text), dtype=np.uint8) / 255 * given["peak"]
         for i in range(len(seen.words)):
-            own = seen.patterns.flatten(0, 1)[which, i, : i + 1].numpy()
-            assert (
-                np.abs(flat[i * (i + 1) // 2 : (i + 1) * (i + 2) // 2] - own).max() <= 0.5 / 255 * given["peak"] + 1e-6
-            )
+            given_row = flat[i * (i + 1) // 2 : (i + 1) * (i + 2) // 2]
+            wrong = np.abs(given_row - seen.patterns.flatten(0, 1)[which, i, : i + 1].numpy()).max()
+            assert wrong <= 0.5 / 255 * given["peak"] + 1e-6
 
 
 @pytest.mark.slow
@@ -153,42 +134,23 @@ def test_a_model_without_a_task_has_a_page_too() -> None:
     assert "What the heads" in inside_page(found, "a model", "What the heads do")
 
 
-@pytest.mark.slow
-def test_too_long_a_sequence_is_refused_with_what_fits() -> None:
-    with pytest.raises(
-        UserError, match=r"a sequence of 603 tokens is too long to be shown: take up to 256 \(n up to 126\)"
-    ):
-        look_at(copy_by_hand(), scale=300)
-    with pytest.raises(UserError, match="'x' is not a token of task 'copy'"):
-        look_at(copy_by_hand(), "^ x =")
-
-
 # -- figures as parts ------------------------------------------------------------------------------------------------
 
 
-def every_figure(seen: Inspection) -> list[tuple[Callable[..., Figure], tuple[object, ...], str]]:
-    """Each figure function, what it draws, and the name of one of its panels."""
-    copier = copy_by_hand("lbpe")
+@pytest.mark.slow
+def test_every_figure_fits_a_column_without_cut_text_and_draws_on_axes(seen: Inspection) -> None:
     text = "^ 7 3 5 1 ="
-    return [
+    patched = patch_by_role(induction_by_hand(), scale=4, pairs=2, steps=1)
+    for plot, data, panel in (  # and the name of one of its panels
         (inside.plot_patterns, (seen.statistics, 6), "L1H0, n = 8"),
         (inside.plot_roles, (seen.roles, 6), "L0H1"),
         (inside.plot_measures, (seen.measures, 6), "first_key"),
         (inside.plot_plane, (seen.plane, 6), "figure"),
         (inside.plot_scores, (seen.scores, 6), "figure"),
-        (inside.plot_residual, (seen.residual, 6), "behind layer 1, continued"),
-        (
-            inside.plot_patching,
-            (patch_by_role(induction_by_hand(), scale=4, pairs=2, steps=1),),
-            "token: head at query",
-        ),
-        (inside.plot_relevance, (relevance(copier, text), text.split()), "figure"),
-    ]
-
-
-@pytest.mark.slow
-def test_every_figure_fits_a_column_without_cut_text_and_draws_on_axes(seen: Inspection) -> None:
-    for plot, data, panel in every_figure(seen):
+        (inside.plot_residual, (seen.residual, 6), "after layer 1, continued"),
+        (inside.plot_patching, (patched,), "token: head at query"),
+        (inside.plot_relevance, (relevance(copy_by_hand("lbpe"), text), text.split()), "figure"),
+    ):
         figure = plot(*data, width=3.3)
         figure.draw_without_rendering()
         (wide, high), box = figure.get_size_inches(), figure.get_tightbbox()
@@ -214,13 +176,13 @@ def test_inspect_writes_a_page_and_prints_a_summary(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert where.read_text().startswith("<!doctype html>")
     assert "exact match: 0.00 at n = 2, 0.00 at n = 4" in done.output and "L1H1" in done.output
-    for wrong, said in {
+    for wrong, message in {
         ("--input", "^ 7 x ="): "'x' is not a token of task 'copy'",
         ("--lengths", "0,4"): "task 'copy' has no instances of n = 0: the nearest is n = 1",
-        ("--length", "500"): "too long to be shown",
+        ("--length", "500"): "sequence of 1003 tokens is too long to be shown: take up to 256 (n up to 126)",
         ("--length", "4", "--input", "^ 7 ="): "not both",
     }.items():
         done = CliRunner().invoke(main, [*call, *wrong])
-        assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output
+        assert done.exit_code == 2 and message in " ".join(done.output.split()) and "Traceback" not in done.output
     done = CliRunner().invoke(main, [*call, "--lengths", "3", "--out", str(where), "--json"])
     assert {row["head"] for row in json.loads(done.stdout)["heads"]} == {"L0H0", "L0H1", "L1H0", "L1H1"}

@@ -1,7 +1,6 @@
 """The page in a real browser: it opens in peace, a cell opens, a table sorts, and it fits a phone."""
 
 import base64
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,7 +10,16 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from lengthlens.analyses.page import TERMS, page
 from lengthlens.analyses.study import Study
-from lengthlens.tests.browsing import DESKTOP, NEEDS_BROWSER, PHONE, Browser, browser, events, opened
+from lengthlens.tests.browsing import (
+    DESKTOP,
+    NEEDS_BROWSER,
+    PHONE,
+    Browser,
+    browser,
+    fetches_nothing,
+    never_scrolls_sideways,
+    opened,
+)
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
 pytestmark = [NEEDS_BROWSER, pytest.mark.slow]
@@ -23,10 +31,10 @@ HOSTILE = "<script>alert(1)</script>"
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     """A small study, one of whose tasks has a name that would like to be more than a name."""
-    found = synthetic_study(["copy", "parity-cot", "parity"], ["ideal", "lbpe", "relative", "rope"], 2)
-    hostile = found[found["task"] == "parity-cot"]
+    study = synthetic_study(["copy", "parity-cot", "parity"], ["ideal", "lbpe", "relative", "rope"], 2)
+    hostile = study[study["task"] == "parity-cot"]
     renamed = hostile.assign(task=HOSTILE, run=hostile["run"].str.replace("parity-cot", HOSTILE), reason="</script><b>")
-    return pd.concat([found, renamed], ignore_index=True)
+    return pd.concat([study, renamed], ignore_index=True)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +46,8 @@ def address(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> st
 
 def square(browser: Browser, task: str, scheme: str) -> WebElement:
     """The button of a cell."""
-    found = browser.find_elements(By.CSS_SELECTOR, "button.cell")
-    return next(b for b in found if b.get_attribute("aria-label").startswith(f"{task} under {scheme}:"))
+    buttons = browser.find_elements(By.CSS_SELECTOR, "button.cell")
+    return next(b for b in buttons if b.get_attribute("aria-label").startswith(f"{task} under {scheme}:"))
 
 
 def panel(browser: Browser) -> str:
@@ -48,8 +56,7 @@ def panel(browser: Browser) -> str:
 
 def column(browser: Browser, name: str, place: int) -> list[str]:
     """What a column of a table shows, from top to bottom."""
-    cells = browser.find_elements(By.CSS_SELECTOR, f"#{name} tbody td:nth-child({place + 1})")
-    return [cell.text for cell in cells]
+    return [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, f"#{name} tbody td:nth-child({place + 1})")]
 
 
 def exact_match(table: pd.DataFrame, task: str, scheme: str, scale: int) -> list[float]:
@@ -58,16 +65,8 @@ def exact_match(table: pd.DataFrame, task: str, scheme: str, scale: int) -> list
     return list(table[chosen & (table["scale"] == scale)].sort_values("seed")["value"])
 
 
-# -- opening -----------------------------------------------------------------------------------------------------
-
-
 def test_the_page_opens_in_peace_and_fetches_nothing(browser: Browser, address: str) -> None:
-    address = opened(browser, address)
-    assert browser.get_log("browser") == []
-    sent = [event["params"] for event in events(browser, "Network.requestWillBeSent")]
-    mine = {event["request"]["url"] for event in sent if event["documentURL"] == address}  # not the empty tab's
-    assert address in mine
-    assert {url for url in mine if not url.startswith("data:")} == {address}
+    fetches_nothing(browser, address)
     assert len(browser.find_elements(By.CSS_SELECTOR, "button.cell")) == 16
 
 
@@ -83,8 +82,8 @@ def test_a_term_opens_and_what_is_folded_is_there_on_paper(browser: Browser, add
     opened(browser, address)
     term = browser.find_element(By.CSS_SELECTOR, ".lead button.term")
     term.click()
-    said = browser.find_element(By.CSS_SELECTOR, ".lead .definition").text
-    assert said == TERMS[term.text].replace("`", "") and term.get_attribute("aria-expanded") == "true"
+    definition = browser.find_element(By.CSS_SELECTOR, ".lead .definition").text
+    assert definition == TERMS[term.text].replace("`", "") and term.get_attribute("aria-expanded") == "true"
     term.send_keys(Keys.ESCAPE)
     assert not browser.find_elements(By.CSS_SELECTOR, ".definition")
     folded = "return document.querySelectorAll('details:not([open])').length"
@@ -102,9 +101,6 @@ def test_a_hostile_name_is_text(browser: Browser, address: str) -> None:
     square(browser, HOSTILE, "lbpe").click()
     assert HOSTILE in panel(browser) and "</script><b>" in panel(browser)
     assert len(browser.find_elements(By.TAG_NAME, "script")) == 2  # the data and the page's own
-
-
-# -- cells -------------------------------------------------------------------------------------------------------
 
 
 def test_a_click_on_a_cell_shows_its_numbers(browser: Browser, address: str, table: pd.DataFrame) -> None:
@@ -136,9 +132,6 @@ def test_another_length_can_be_chosen(browser: Browser, address: str, table: pd.
         assert shown == pytest.approx(sum(scores) / len(scores), abs=0.0051)
 
 
-# -- tables ------------------------------------------------------------------------------------------------------
-
-
 def test_a_click_on_a_header_sorts(browser: Browser, address: str) -> None:
     opened(browser, address)
     head = browser.find_element(By.CSS_SELECTOR, "#every-run thead th:nth-child(6)")
@@ -149,23 +142,9 @@ def test_a_click_on_a_header_sorts(browser: Browser, address: str) -> None:
         assert known == sorted(known, reverse=direction == "descending")
 
 
-# -- where it is read --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("size", [PHONE, DESKTOP])
-def test_the_page_never_scrolls_sideways(
-    browser: Browser, address: str, size: tuple[int, int], dark: bool, tmp_path: Path
-) -> None:
-    opened(browser, address, size, dark)
-    for details in browser.find_elements(By.TAG_NAME, "summary"):
-        browser.execute_script("arguments[0].click()", details)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
-    picture = tmp_path / "page.png"
-    assert browser.save_screenshot(str(picture)) and picture.stat().st_size > 10_000
-
-
-def test_it_prints(browser: Browser, address: str) -> None:
-    opened(browser, address)
+def test_the_page_never_scrolls_sideways_and_prints(browser: Browser, address: str) -> None:
+    for size in (PHONE, DESKTOP):
+        for dark in (False, True):
+            never_scrolls_sideways(browser, address, size, dark)
     printed = base64.b64decode(browser.print_page())
     assert printed.startswith(b"%PDF") and len(printed) > 20_000

@@ -13,8 +13,6 @@ from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.network import label
 from lengthlens.tasks import TASKS
 
-# -- minimal pairs -------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("name", TASKS)
 def test_minimal_pairs_are_instances_that_differ_in_one_slot(name: str) -> None:
@@ -36,35 +34,23 @@ def test_minimal_pairs_are_instances_that_differ_in_one_slot(name: str) -> None:
         assert one[query + 1] != two[query + 1]
 
 
-def test_a_pair_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UserError, match="no step 9 at n = 3: the steps are 0 to 3"):
-        TASKS["copy"].minimal_pair(3, 9)
-    with pytest.raises(UserError, match="no slot 'symbl'"):
-        TASKS["parity-cot"].minimal_pair(3, 1, "symbl")
-    with pytest.raises(UserError, match="differ in step 0 in slot 'so_far' alone"):
-        TASKS["parity-cot"].minimal_pair(3, 0, "so_far")
+COPIERS = {name: copy_by_hand(name) for name in ("lbpe", "ideal", "hinted:relative")}
 
 
-# -- patching ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("scale", "onto"), [(4, None), (3, 9), (9, 3)])
-@pytest.mark.parametrize("scheme", ["lbpe", "ideal", "hinted:relative"])
-def test_a_copier_by_position_is_found(scheme: str, scale: int, onto: int | None) -> None:
-    """Its one head carries the token to the query; before it the token is at its source, behind it nowhere else."""
-    table = ll.patch_by_role(copy_by_hand(scheme), scale=scale, onto=onto, pairs=6)
+@pytest.mark.parametrize(
+    ("model", "scale", "onto"),
+    [(model, *sizes) for model in COPIERS.values() for sizes in ((4, None), (3, 9), (9, 3))]
+    + [(copy_by_content(), 5, None)],
+)
+def test_a_copier_is_recognised(model: HookedModel, scale: int, onto: int | None) -> None:
+    """Its one head carries the token to the query; before it the token is at its source, after it nowhere else."""
+    table = ll.patch_by_role(model, scale=scale, onto=onto, pairs=6)
     effect = table.set_index(["component", "place"])["effect"].round(4).to_dict()
     expected = {("head", "query"): 1, ("attention", "query"): 1, ("residual", "token"): 1, ("residual", "query"): 0}
     assert effect == expected and set(table["role"]) == {"token"}
 
 
-def test_a_copier_by_content_is_found() -> None:
-    effect = ll.patch_by_role(copy_by_content(), scale=5, pairs=6).set_index(["component", "place"])["effect"]
-    assert effect["head", "query"] == pytest.approx(1, abs=1e-4)
-    assert effect["residual", "token"] == pytest.approx(1, abs=1e-4)
-
-
-def test_an_induction_head_is_found() -> None:
+def test_an_induction_head_is_recognised() -> None:
     """L1H0 carries the token to the query, and no other head; up to layer 1 it is at its source."""
     model = induction_by_hand()
     table = ll.patch_by_role(model, scale=6, pairs=8)
@@ -79,27 +65,19 @@ def test_an_induction_head_is_found() -> None:
 
 def test_each_role_of_a_step_is_told_apart(trained: Callable[[str], HookedModel]) -> None:
     """Running parity under the ideal relation: the symbol comes from its key, the value so far from the query."""
-    table = ll.patch_by_role(
-        trained("parity-cot_ideal"), scale=4, onto=8, pairs=8, components=["residual", "attention"]
-    )
+    table = ll.patch_by_role(trained("parity-cot_ideal"), scale=4, onto=8, pairs=8, components=["residual"])
     first = table[(table["component"] == "residual") & (table["layer"] == 0)].set_index(["role", "place"])["effect"]
     assert first["symbol", "symbol"] > 0.95 and first["so_far", "query"] > 0.95
     assert abs(first["symbol", "query"]) < 0.05 and abs(first["so_far", "symbol"]) < 0.05
 
 
-def test_the_token_before_the_first_layer_carries_the_whole_effect(trained: Callable[[str], HookedModel]) -> None:
-    """Everything before the first layer at every place that differs is the clean run itself."""
-    table = ll.patch_by_role(trained("copy_lbpe"), scale=5, pairs=4, components=["residual"])
-    assert (table[(table["layer"] == 0) & (table["place"] == "token")]["flips"] == 1).all()
-
-
 def test_estimates_from_gradients_rank_heads_as_patching_does(trained: Callable[[str], HookedModel]) -> None:
     model, how = trained("copy_lbpe"), {"scale": 4, "onto": 8, "pairs": 12}
-    found = agreement(ll.patch_by_role(model, **how, components=["head"]), attribution_patching(model, **how))
-    assert (found["pearson"] > 0.8).all() and found["same_first"].all()
-
-
-# -- ablation ------------------------------------------------------------------------------------------------------
+    table = ll.patch_by_role(model, **how, components=["head", "residual"])
+    alike = agreement(table, attribution_patching(model, **how))
+    assert (alike["pearson"] > 0.8).all() and alike["same_first"].all()
+    # Everything before the first layer, at every place that differs, is the clean run itself.
+    assert (table[(table["layer"] == 0) & (table["place"] == "token")]["flips"] == 1).all()
 
 
 def test_ablation_finds_the_heads_that_are_needed() -> None:
@@ -132,7 +110,11 @@ def test_least_heads_of_many_are_taken_away_one_by_one(monkeypatch: pytest.Monke
 
 def test_what_does_not_exist_is_answered_with_the_nearest() -> None:
     model = induction_by_hand()
-    for call, says in (
+    copy, parity = TASKS["copy"], TASKS["parity-cot"]
+    for call, message in (
+        (lambda: copy.minimal_pair(3, 9), "no step 9 at n = 3: the steps are 0 to 3"),
+        (lambda: parity.minimal_pair(3, 1, "symbl"), "no slot 'symbl'"),
+        (lambda: parity.minimal_pair(3, 0, "so_far"), "differ in step 0 in slot 'so_far' alone"),
         (lambda: ll.ablate(model, scales=[6], how="men"), "way to ablate 'men': did you mean 'mean'"),
         (lambda: ll.ablate(model, scales=[6], heads=["L0H7"]), "unknown head 'L0H7'"),
         (lambda: ll.ablate(model, scales=[6], relations=["tokn"]), "role or form 'tokn': did you mean 'token'"),
@@ -140,8 +122,8 @@ def test_what_does_not_exist_is_answered_with_the_nearest() -> None:
         (lambda: ll.patch_by_role(model, scale=6, roles=["tokens"]), "role 'tokens': did you mean 'token'"),
         (lambda: ll.patch_by_role(model, scale=6, components=["haed"]), "component 'haed': did you mean 'head'"),
         (lambda: ll.patch_by_role(model, scale=6, onto=9), "its steps have no counterparts"),
-        (lambda: ll.patch_by_role(lambda tokens: tokens, TASKS["copy"]), "no hooks"),
+        (lambda: ll.patch_by_role(lambda tokens: tokens, copy), "no hooks"),
         (lambda: ll.least_heads(model, scale=6, keep=1.5), "less than the 1.5 to keep"),
     ):
-        with pytest.raises(UserError, match=says):
+        with pytest.raises(UserError, match=message):
             call()

@@ -1,6 +1,6 @@
-"""The page: one self-contained file that shows what a study found, and lets one look at every cell of it.
+"""The page: one self-contained file that shows the results of a study, and lets one look at every cell of it.
 
-It fetches nothing and runs no script but its own. Every name from the data is escaped, and the same table gives the
+It fetches nothing and runs no other script. Every name from the data is escaped, and the same table gives the
 same bytes. Each finding has a section with its figure and its tables; the page names none of them.
 """
 
@@ -38,7 +38,7 @@ from lengthlens.probes.probe import Probe
 RUNS, IN_RANGE, BEYOND = "runs", "accurate in range", "of these extrapolate to 2×"
 LEVELS = (0.1, 0.5, 0.9, 0.995)  # of exact match, between the colours of the matrix
 PIXELS = 120  # of the page for an inch of paper, so that the small letters of a paper can be read
-WIDE = 5.0  # inches from which a figure is too wide for a phone, and scrolls there in a box of its own
+WIDE = 5.0  # inches from which a figure is too wide for a phone, and scrolls there in a box
 SVG = {"svg.fonttype": "path", "svg.hashsalt": "lengthlens"}  # letters as shapes, since a phone has other fonts
 
 Cell = dict[str, Any]
@@ -64,19 +64,19 @@ OCCURS = re.compile(
 
 def page(study: Study) -> str:
     """The whole page of a study; what the study has computed and drawn already is taken from it."""
-    found, about = all_cells(study), study.about
+    cells, about = all_cells(study), study.about
     sections = [section(finding, study) for finding in findings(study).values()]
     of_script = {
-        "cells": found,
+        "cells": cells,
         "multiples": FACTORS,
         "indices": [{"name": each.index, "label": each.short} for each in study.indices],
         "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown(study)],
     }
     return rendered(
         "page.html", ["page.css"], ["common.js", "page.js"], title=study.title, data=of_script,
-        made=about.get("made", "unknown date"), lead=lead(found), **headline(study), facts=facts(found),
-        sections=sections, terms={term: explained(term) for term in TERMS},
-        matrix=matrix(found), multiples=FACTORS, failures=failures_table(found), runs=runs_table(found, study.indices),
+        made=about.get("made", "unknown date"), lead=lead(cells), **headline(study), facts=facts(cells),
+        sections=sections, terms={term: coded(escape(words)) for term, words in TERMS.items()},
+        matrix=matrix(cells), multiples=FACTORS, failures=failures_table(cells), runs=runs_table(cells, study.indices),
         provenance=provenance_lines(about), **configs(about),
     )  # fmt: skip
 
@@ -88,14 +88,15 @@ def rendered(page: str, styles: Sequence[str], scripts: Sequence[str], **values:
     )
     surroundings.filters["terms"] = marked
     surroundings.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
-    style, script = part(*styles), part(*scripts)
-    known = {"style": style, "style_hash": digest(style), "script": script, "script_hash": digest(script)}
-    return surroundings.get_template(page).render(**known, **values)
+    parts = {"style": part(*styles), "script": part(*scripts)}
+    for name, text in list(parts.items()):  # by its digest, a browser knows this page's style and script from any other
+        parts[f"{name}_hash"] = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return surroundings.get_template(page).render(**parts, **values)
 
 
-def lead(found: Sequence[Cell]) -> str:
+def lead(cells: Sequence[Cell]) -> str:
     """What was done and what is asked, for a reader who knows nothing of it; nothing where there is no run."""
-    counted = {words: int(number) for words, number in facts(found)}
+    counted = {words: int(number) for words, number in facts(cells)}
     runs, accurate, far = (counted[words] for words in (RUNS, IN_RANGE, BEYOND))
     if not runs:
         return ""
@@ -107,12 +108,6 @@ def lead(found: Sequence[Cell]) -> str:
     )
 
 
-def with_terms(table: str) -> str:
-    """A table in whose caption terms open onto what they mean; escaped as it was."""
-    caption = re.compile(r"(?<=<small>)([^<]*)(?=</small>)")
-    return caption.sub(lambda found: str(marked(html.unescape(found[1]))), table, count=1)
-
-
 def marked(text: str) -> Markup:
     """A text as HTML in which the first occurrence of each term is a button that opens what it means, and what stands
     in backticks is code.
@@ -121,18 +116,13 @@ def marked(text: str) -> Markup:
     <button type="button" class="term" aria-expanded="false" data-term="AUC">AUC</button> &lt; 1 by <code>probe</code>
     """
     seen, parts, end = set(), [], 0
-    for found in OCCURS.finditer(text):
-        if found[0] not in seen:
-            seen.add(found[0])
+    for match in OCCURS.finditer(text):
+        if match[0] not in seen:
+            seen.add(match[0])
             button = '<button type="button" class="term" aria-expanded="false" data-term="{0}">{0}</button>'
-            parts += [escape(text[end : found.start()]), Markup(button).format(found[0])]
-            end = found.end()
+            parts += [escape(text[end : match.start()]), Markup(button).format(match[0])]
+            end = match.end()
     return coded(Markup("").join([*parts, escape(text[end:])]))
-
-
-def explained(term: str) -> Markup:
-    """What a term means, as HTML."""
-    return coded(escape(TERMS[term]))
 
 
 def coded(text: Markup) -> Markup:
@@ -143,10 +133,10 @@ def coded(text: Markup) -> Markup:
 def headline(study: Study) -> dict[str, Any]:
     """The finding in a sentence, and what goes with it; where nothing can be said, why."""
     try:
-        found = study.once(Prediction)
+        prediction = study.once(Prediction)
     except MissingError as missing:
         return {"finding": f"Nothing can be said yet: {missing}.", "beside": []}
-    return {"finding": found.headline, "beside": found.notes}
+    return {"finding": prediction.headline, "beside": prediction.notes}
 
 
 def section(finding: Finding, study: Study) -> dict[str, Any]:
@@ -155,22 +145,24 @@ def section(finding: Finding, study: Study) -> dict[str, Any]:
     missing = study.missing.get(finding.name, "")
     about = {"name": finding.name, "title": finding.title, "shows": finding.shows, "missing": missing}
     about |= {"caption": marked(finding.shows)}
-    tables = [with_terms(table.html(f"table-{name}")) for name, table in study.tables(finding).items()]
+    caption = re.compile(r"(?<=<small>)([^<]*)(?=</small>)")  # of a table, escaped
+    tables = [
+        caption.sub(lambda match: str(marked(html.unescape(match[1]))), table.html(f"table-{name}"), count=1)
+        for name, table in study.tables(finding).items()
+    ]
     return {**about, **picture(figure, not missing), "tables": tables}
 
 
 def picture(figure: Figure, shown: bool = True, narrow: Figure | None = None) -> dict[str, Any]:
     """A figure as the template shows it; on a phone, the narrow one if there is one."""
-    found = {"image": embedded(figure) if shown else "", "size": in_pixels(figure), "narrow": ""}
-    if narrow is None:
-        return {**found, "wide": figure.get_figwidth() > WIDE}
-    return {**found, "wide": False, "narrow": embedded(narrow), "narrow_size": in_pixels(narrow)}
-
-
-def in_pixels(figure: Figure) -> tuple[int, int]:
-    """Width and height on the page."""
-    width, height = figure.get_size_inches()
-    return round(width * PIXELS), round(height * PIXELS)
+    pixels = [tuple(round(inches * PIXELS) for inches in each.get_size_inches()) for each in (figure, narrow or figure)]
+    return {
+        "image": embedded(figure) if shown else "",
+        "size": pixels[0],
+        "wide": narrow is None and figure.get_figwidth() > WIDE,
+        "narrow": "" if narrow is None else embedded(narrow),
+        "narrow_size": pixels[1],
+    }
 
 
 def embedded(figure: Figure) -> str:
@@ -181,36 +173,28 @@ def embedded(figure: Figure) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
 
 
-def digest(text: str) -> str:
-    """By which a browser knows the page's own style and script, and refuses any other."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def facts(found: Sequence[Cell]) -> list[tuple[str, str]]:
+def facts(cells: Sequence[Cell]) -> list[tuple[str, str]]:
     """How much there is, in a few numbers."""
-    runs = [run for cell in found for run in cell["runs"]]
+    runs = [run for cell in cells for run in cell["runs"]]
     accurate = [run for run in runs if run["accurate"]]
-    tasks, schemes = ({cell[name] for cell in found} for name in ("task", "scheme"))
+    tasks, schemes = ({cell[name] for cell in cells} for name in ("task", "scheme"))
     far = [run for run in accurate if run["extrapolates"]]
     counted = {"tasks": tasks, "position embeddings": schemes, RUNS: runs, IN_RANGE: accurate, BEYOND: far}
     return [(words, str(len(those))) for words, those in counted.items()]
 
 
-def matrix(found: Sequence[Cell]) -> dict[str, Any]:
+def matrix(cells: Sequence[Cell]) -> dict[str, Any]:
     """Tasks by schemes, as the template draws it; None where the study has no such cell."""
-    frame = pd.DataFrame(found, columns=["task", "scheme"])
+    frame = pd.DataFrame(cells, columns=["task", "scheme"])
     tasks, schemes = theme.tasks_in_order(frame["task"]), theme.schemes_in_order(frame["scheme"])
-    places = {(cell["task"], cell["scheme"]): place for place, cell in enumerate(found)}
-    squares = {task: [square(found, places.get((task, scheme))) for scheme in schemes] for task in tasks}
-    rows = [{"task": task, "cells": cells} for task, cells in squares.items()]
+    squares = {(cell["task"], cell["scheme"]): square(cell, place) for place, cell in enumerate(cells)}
+    rows = [{"task": task, "cells": [squares.get((task, scheme)) for scheme in schemes]} for task in tasks]
     return {"tasks": tasks, "schemes": schemes, "rows": rows}
 
 
-def square(found: Sequence[Cell], place: int | None) -> dict[str, Any] | None:
+def square(cell: Cell, place: int) -> dict[str, Any]:
     """One square of the matrix, at the first of the lengths that it can be looked at."""
-    if place is None:
-        return None
-    cell, value = found[place], found[place]["at"][str(FACTORS[0])]
+    value = cell["at"][str(FACTORS[0])]
     text = "–" if value is None else f"{value:.2f}"
     return {
         "place": place,
@@ -235,20 +219,22 @@ def level(value: float | None) -> str:
 def provenance_lines(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Date, command, machine class and versions."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted((about.get("versions") or {}).items()))
-    found = {"made on": about.get("made"), "command": about.get("command"), "machine": about.get("machine")}
-    return [(label, str(value)) for label, value in {**found, "versions": versions}.items() if value]
+    lines = {"made on": about.get("made"), "command": about.get("command"), "machine": about.get("machine")}
+    return [(label, str(value)) for label, value in {**lines, "versions": versions}.items() if value]
 
 
 def configs(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The configs of all runs: what they share said once, and what is left for each."""
-    given: Mapping[str, Mapping[str, Any]] = about.get("configs") or {}
-    texts = [{key: json.dumps(value) for key, value in config.items()} for config in given.values()]
-    shared = dict(set.intersection(*(set(text.items()) for text in texts))) if texts else {}
-    own = [
-        (name, ", ".join(f"{key} = {json.dumps(value)}" for key, value in config.items() if key not in shared))
-        for name, config in sorted(given.items())
+    """The configs of all runs: what they share once, and for each run the rest."""
+    texts: dict[str, dict[str, str]] = {
+        name: {key: json.dumps(value) for key, value in config.items()}
+        for name, config in sorted((about.get("configs") or {}).items())
+    }
+    shared = dict(set.intersection(*(set(text.items()) for text in texts.values()))) if texts else {}
+    rest = [
+        (name, ", ".join(f"{key} = {value}" for key, value in text.items() if key not in shared))
+        for name, text in texts.items()
     ]
-    return {"configs": own, "shared_config": "\n".join(f"{key} = {value}" for key, value in sorted(shared.items()))}
+    return {"configs": rest, "shared_config": "\n".join(f"{key} = {value}" for key, value in sorted(shared.items()))}
 
 
 # -- cells and runs, in plain values that the script can read ----------------------------------------------------
@@ -268,26 +254,26 @@ def all_cells(study: Study) -> list[Cell]:
     before = {(row["row"], row["label"]): row for row in records(verdicts)}
     runs, against = runs_of_cells(study), contradictions(study)
     circuits = {each.curve: points(trained[trained["measure"] == declared(each)], CELL) for each in study.indices}
-    found = []
+    cells = []
     labels = theme.schemes_in_order(sorted(trained["label"].unique()))
     for key in itertools.product(theme.tasks_in_order(trained["row"].unique()), labels):
         if key in before or key in runs:
-            own, said = runs.get(key, []), before.get(key, {})
-            found.append(
+            of_cell, verdict = runs.get(key, []), before.get(key, {})
+            cells.append(
                 {
                     "task": key[0],
                     "scheme": key[1],
-                    "verdict": said.get("verdict", ""),
-                    "reasons": said.get("reason", ""),
-                    "verdict_up_to": whole(said.get("scale")),
+                    "verdict": verdict.get("verdict", ""),
+                    "reasons": verdict.get("reason", ""),
+                    "verdict_up_to": whole(verdict.get("scale")),
                     "declared": {curve: circuit.get(key, []) for curve, circuit in circuits.items()},
-                    "at": {str(k): mean([run["at"][str(k)] for run in own]) for k in FACTORS},
-                    "train_max": next((run["train_max"] for run in own), None),
+                    "at": {str(k): mean([run["at"][str(k)] for run in of_cell]) for k in FACTORS},
+                    "train_max": next((run["train_max"] for run in of_cell), None),
                     "surprise": " ".join(against.get(key, [])),
-                    "runs": own,
+                    "runs": of_cell,
                 }
             )
-    return found
+    return cells
 
 
 def runs_of_cells(study: Study) -> dict[tuple[str, str], list[Cell]]:
@@ -301,10 +287,14 @@ def runs_of_cells(study: Study) -> dict[tuple[str, str], list[Cell]]:
     failed = rows[rows["measure"] == "converged"].groupby("run")["reason"].first()
     refused = exact[exact["value"].isna() & (exact["reason"] != "")].groupby("run")["reason"].first()
     growth = {each.curve: points(of_network[of_network["measure"] == each.curve], ["run"]) for each in grown(study)}
-    scores, learned, found = points(exact, ["run"]), learned_relations(rows), defaultdict[Any, list[Cell]](list)
+    learned = defaultdict[str, list[str]](list)  # by run, what its heads learned to attend to, a sentence each
+    for row in records(learned_equations(rows)):
+        verb = "attends to" if row["value"] > 0 else "avoids"
+        learned[row["run"]].append(f"layer {row['layer']} head {row['head']} {verb} {row['equation']}")
+    scores, cells = points(exact, ["run"]), defaultdict[Any, list[Cell]](list)
     for row in runs:
         name = row["run"]
-        found[row["row"], row["label"]].append(
+        cells[row["row"], row["label"]].append(
             {
                 **{column: row[column] for column in ("run", "status", "accurate")},
                 **{column: whole(row[column]) for column in ("seed", "train_max")},
@@ -319,16 +309,7 @@ def runs_of_cells(study: Study) -> dict[tuple[str, str], list[Cell]]:
                 "refused": refused.get(name, ""),
             }
         )
-    return found
-
-
-def learned_relations(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """By run, what its heads learned to attend to, a sentence each."""
-    found = defaultdict[str, list[str]](list)
-    for row in records(learned_equations(rows)):
-        verb = "attends to" if row["value"] > 0 else "avoids"
-        found[row["run"]].append(f"layer {row['layer']} head {row['head']} {verb} {row['equation']}")
-    return found
+    return cells
 
 
 def grown(study: Study) -> list[Probe]:
@@ -342,25 +323,25 @@ def contradictions(study: Study) -> dict[tuple[str, str], list[str]]:
         rows = records(study.once(outcome).disagreements)
     except MissingError:
         return {}
-    found = defaultdict[tuple[str, str], list[str]](list)
+    sentences = defaultdict[tuple[str, str], list[str]](list)
     for row in rows:
         seeds = f"seed{'s' * (',' in row['seeds'])} {row['seeds']} of {row['of']}"
-        said = f"{DIFFERS.get(row['outcome'], 'Against it: ' + row['outcome'])} ({seeds})."
-        found[row["task"], row["scheme"]].append(said)
-    return found
+        differs = DIFFERS.get(row["outcome"], f"Against it: {row['outcome']}")
+        sentences[row["task"], row["scheme"]].append(f"{differs} ({seeds}).")
+    return sentences
 
 
 def points(rows: pd.DataFrame, by: Sequence[str]) -> dict[tuple[str, ...], list[Point]]:
-    """The curve of each run, or of what else these columns name: scale, value, and the ends of its interval.
+    """The curve of each run, or of what else these columns name: n, value, and the ends of its interval.
 
-    In the order of scale; what is missing is left out.
+    In the order of n; what is missing is left out.
     """
     known = rows[rows["scale"].notna() & np.isfinite(rows["value"])].sort_values("scale", kind="stable")
-    found = defaultdict[tuple[str, ...], list[Point]](list)
+    curves = defaultdict[tuple[str, ...], list[Point]](list)
     columns = (known[name].tolist() for name in ("scale", "value", "low", "high"))
     for key, n, *ends in zip(zip(*(known[name].tolist() for name in by)), *columns):
-        found[key].append([int(n), *map(number, ends)])
-    return found
+        curves[key].append([int(n), *map(number, ends)])
+    return curves
 
 
 def number(value: Any) -> float | None:
@@ -382,25 +363,25 @@ def mean(values: Sequence[float | None]) -> float | None:
     return number(sum(known) / len(known)) if known else None
 
 
-def runs_table(found: Sequence[Cell], indices: Sequence[Probe]) -> Table:
+def runs_table(cells: Sequence[Cell], indices: Sequence[Probe]) -> Table:
     """Every run of the study, as it ended and as it was measured."""
     rows = [
         {"task": cell["task"], "scheme": cell["scheme"], **run, "inaccurate": not run["accurate"]}
         | {f"at_{k}": run["at"][str(k)] for k in FACTORS}
         | {"steps": whole(run["steps"]), "seconds": whole(run["seconds"]), **run["iota"]}
-        for cell in found
+        for cell in cells
         for run in cell["runs"]
     ]
     columns = {"task": "task", "scheme": "scheme", "seed": "seed", "status": "ended"}
     columns |= {"in_range_exact_match": "in range", **{f"at_{k}": f"at {k}×" for k in FACTORS}}
     columns |= {**{each.index: each.short for each in indices}, "steps": "steps", "seconds": "seconds"}
-    note = "Runs with a mark at their left are not accurate in range: exact match below 0.9 at some scale."
+    note = "Runs with a mark at their left are not accurate in range: exact match below 0.9 at some n."
     return Table(note, rows, columns, f"{len(rows)} runs", empty="The table has no run.", bad="inaccurate")
 
 
-def failures_table(found: Sequence[Cell]) -> Table:
+def failures_table(cells: Sequence[Cell]) -> Table:
     """Runs that failed, diverged, did not converge or are not accurate, and lengths that no scheme could process."""
-    runs = [(cell, run, troubles(run)) for cell in found for run in cell["runs"]]
+    runs = [(cell, run, troubles(run)) for cell in cells for run in cell["runs"]]
     rows = [
         {"task": cell["task"], "scheme": cell["scheme"], "seed": run["seed"], "bad": True}
         | {"what": "; ".join(sentences for _, sentences in wrong)}
@@ -410,23 +391,22 @@ def failures_table(found: Sequence[Cell]) -> Table:
     kinds = Counter(kind for _, _, wrong in runs for kind, _ in wrong)
     counted = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     columns = {"task": "task", "scheme": "scheme", "seed": "seed", "what": "what happened"}
-    note = "Runs that are not accurate in range are kept out of what predicts extrapolation, and shown here."
+    note = "Runs that are not accurate in range are left out of the predictions of extrapolation. They are listed here."
     empty = "Every run converged, is accurate in range and could be evaluated at every length."
     return Table(note, rows, columns, f"{len(rows)} of {len(runs)} runs: {counted}", empty=empty, bad="bad")
 
 
 def troubles(run: Cell) -> list[tuple[str, str]]:
     """What went wrong with a run: in a word or two, and in a sentence."""
-    found, status, value = [], run["status"], run["in_range_exact_match"]
+    wrong, status, value = [], run["status"], run["in_range_exact_match"]
     if status == "not-converged" and value is not None:  # to four digits: 0.9896 is below 0.99
-        found.append(("did not converge", f"did not converge: mean exact match in range {value:.4f}"))
+        wrong.append(("did not converge", f"did not converge: mean exact match in range {value:.4f}"))
     elif status not in ("", "converged"):
-        found.append((status, f"{status}: {run['reason']}" if run["reason"] else status))
+        wrong.append((status, f"{status}: {run['reason']}" if run["reason"] else status))
     if run["accurate"] is False:
-        found.append(("not accurate in range", "not accurate in range: exact match below 0.9 at some scale"))
+        wrong.append(("not accurate in range", "not accurate in range: exact match below 0.9 at some n"))
     if run["accurate"] and status and not any(run["growth"].values()):
-        found.append(("not probed", "accurate, and not probed: it has no measured complexity"))
-    return [
-        *found,
-        *([("not evaluated at every length", f"cannot be evaluated: {run['refused']}")] if run["refused"] else []),
-    ]
+        wrong.append(("not probed", "accurate, and not probed: it has no measured complexity"))
+    if run["refused"]:
+        wrong.append(("not evaluated at every length", f"cannot be evaluated: {run['refused']}"))
+    return wrong

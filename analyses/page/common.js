@@ -39,7 +39,7 @@ document.addEventListener("click", (event) => {
 
 // -- terms, and paper -----------------------------------------------------------------------------------------------
 
-// A term opens onto what it means, right behind it; once more, or Escape, closes it.
+// A term opens onto what it means, right after it; once more, or Escape, closes it.
 function toggleTerm(button) {
   const open = button.getAttribute("aria-expanded") === "true";
   button.setAttribute("aria-expanded", String(!open));

@@ -1,4 +1,4 @@
-// The study's page: choose a cell, choose a length. It runs behind common.js.
+// The study's page: choose a cell, choose a length. It runs after common.js.
 
 const study = JSON.parse(document.getElementById("data").textContent);
 const SEED_STYLES = 5;
@@ -58,7 +58,7 @@ function chooseCell(button, move) {
   }
 }
 
-// A cell has an address of its own: page.html#cell=copy/rope.
+// Each cell has an address: page.html#cell=copy/rope.
 const address = (cell) => `#cell=${encodeURIComponent(cell.task)}/${encodeURIComponent(cell.scheme)}`;
 
 function addressed() {
@@ -89,9 +89,9 @@ function verdict(cell) {
 
 function charts(cell) {
   const lines = (points) => cell.runs.map((run, k) => ({ points: points(run), style: seedStyle(k), label: `seed ${run.seed}` }));
-  const found = [chart("Exact match over scale n", lines((run) => run.exact), { logarithmic: true, top: 1, trainMax: cell.train_max })];
+  const found = [chart("Exact match over input size n", lines((run) => run.exact), { logarithmic: true, top: 1, trainMax: cell.train_max })];
   for (const { curve, index, title } of study.growth) {
-    const heading = `${title} up to scale n`;
+    const heading = `${title} up to input size n`;
     const iota = cell.runs.map((run) => shown(run.iota[index])).join(", ");
     const declared = cell.declared[curve].filter(([n]) => n <= cell.train_max);
     found.push(cell.runs.some((run) => run.growth[curve].length)
@@ -105,7 +105,7 @@ function seedKey(cell) {
   const entries = cell.runs.map((run, k) =>
     element("span", {}, drawnSwatch(k), ` seed ${run.seed === null ? "?" : run.seed}`));
   return element("p", { class: "legend" }, ...entries,
-    element("span", {}, "shaded: trained on; band: 95 % interval; dotted: what the task's own circuit declares"));
+    element("span", {}, "shaded: trained on; band: 95 % interval; dotted: what the task’s circuit declares"));
 }
 
 function drawnSwatch(place) {

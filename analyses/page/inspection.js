@@ -1,11 +1,11 @@
-// Inside a network: choose a token and a head of one sequence. It runs behind common.js.
+// Inside a network: choose a token and a head of one sequence. It runs after common.js.
 
 const inside = JSON.parse(document.getElementById("data").textContent);
 const TOP = 4; // keys named for each head
 const patterns = inside.patterns.map((text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)));
 let query = inside.start, head = inside.head;
 
-// Weights are kept for keys up to the query only, one query behind the other.
+// Weights of keys up to the query only, one query after the other.
 const weight = (which, i, j) => (j > i ? 0 : (inside.peak * patterns[which][(i * (i + 1)) / 2 + j]) / 255);
 const shown = (value) => value.toFixed(2);
 const place = (key) => `${inside.words[key]} (${key})`;
@@ -30,12 +30,12 @@ function headChoice() {
 function show() {
   const reads = new Set(Object.values(inside.sources[query] || {}).flat());
   for (const button of document.querySelectorAll(".token")) {
-    const at = Number(button.dataset.at), own = weight(head, query, at);
-    button.style.setProperty("--weight", Math.min(1, own).toFixed(3));
+    const at = Number(button.dataset.at), weightAt = weight(head, query, at);
+    button.style.setProperty("--weight", Math.min(1, weightAt).toFixed(3));
     button.classList.toggle("source", reads.has(at));
     button.classList.toggle("later", at > query);
     button.setAttribute("aria-pressed", String(at === query));
-    button.setAttribute("aria-label", `${inside.words[at]} at position ${at}` + (at > query ? "" : `, weight ${shown(own)}`));
+    button.setAttribute("aria-label", `${inside.words[at]} at position ${at}` + (at > query ? "" : `, weight ${shown(weightAt)}`));
   }
   document.getElementById("panel-title").textContent = `From ${place(query)}`;
   document.getElementById("panel-body").replaceChildren(...panel());
@@ -69,7 +69,7 @@ function lens(written) {
   const rows = inside.lens.map((positions, layer) => {
     const cells = positions[query].map(([token, probability]) =>
       element("td", token === written ? { class: "right" } : {}, `${token} ${shown(probability)}`));
-    return element("tr", {}, element("th", { scope: "row" }, layer ? `behind layer ${layer - 1}` : "embedding"), ...cells);
+    return element("tr", {}, element("th", { scope: "row" }, layer ? `after layer ${layer - 1}` : "embedding"), ...cells);
   });
   const head = element("tr", {}, ...["", "1st", "2nd", "3rd"].slice(0, 1 + inside.lens[0][0].length).map((text) => element("th", { scope: "col" }, text)));
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Logit lens" },

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from lengthlens.analyses import inside as figures
 from lengthlens.analyses.page import picture, rendered
 from lengthlens.analyses.tables import Table, of_frame
+from lengthlens.inside.heads import KINDS
 from lengthlens.inside.look import Inspection, SequenceView
 from lengthlens.probes.network import label
 
@@ -20,10 +21,10 @@ COLUMNS = {
 }  # fmt: skip
 HEADS_CAPTION = (
     "Attends to: the relation that has most of a head's weight at the answer's queries. Without it: exact match if "
-    "the head's output is replaced by its mean at the same position. Kind: a positional head attends to the same "
-    "positions when the contents of keys are permuted, a symbolic one follows the contents, an even one spreads, one "
-    "that is elsewhere hardly attends to these keys. Position share: the share of the variance of scores over keys "
-    "that is the same in all instances. First key: the weight on it. Entropy of attention in nats."
+    "the head's output is replaced by its mean at the same position. Kind: what attention does when the contents of "
+    "keys in the prompt are permuted; “elsewhere” if it hardly attends to these keys. Position share: the share of "
+    "the variance of scores over keys that is the same in all instances. First key: the weight on it. Entropy of "
+    "attention in nats."
 )
 SHARES_DIFFER = (
     "The bias share counts only what the scheme adds to scores. The position share of “Every head” counts all that "
@@ -41,7 +42,7 @@ NEEDED = 0.1  # of exact match: what a head's loss must cost, so that it is more
 
 
 def inside_page(seen: Inspection, name: str, title: str, about: Mapping[str, str] | None = None) -> str:
-    """The whole page. `name` says what was looked at, `about` where it comes from.
+    """The whole page. `name` is that of the model, `about` says where it comes from.
 
     >>> from lengthlens.inside.look import inspect
     >>> from lengthlens.models.by_hand import copy_by_hand
@@ -50,8 +51,8 @@ def inside_page(seen: Inspection, name: str, title: str, about: Mapping[str, str
     (True, False)
     """
     return rendered(
-        "inside.html", ["page.css", "inside.css"], ["common.js", "inside.js"], title=title, name=name,
-        data=of_script(seen.sequence, _start_head(seen)), facts=facts(seen), **conclusion(seen),
+        "inspection.html", ["page.css", "inspection.css"], ["common.js", "inspection.js"], title=title, name=name,
+        data=of_script(seen.sequence, clearest(seen)), facts=facts(seen), **conclusion(seen),
         heads=heads_table(seen), sections=sections(seen), provenance=list((about or {}).items()),
     )  # fmt: skip
 
@@ -60,8 +61,8 @@ def conclusion(seen: Inspection) -> dict[str, Any]:
     """Which heads are needed, in a sentence, and what each does: those whose loss costs most first, the rest apart."""
     if not len(seen.ablation):
         ranked = sorted(seen.relations, key=lambda each: -max(each.weights.values()))
-        said = "What each head attends to, the clearest relations first. Without a task nothing tells which are needed."
-        return {"said": said, "lines": [f"{each}." for each in ranked[:LEADING]], "rest": ranked[LEADING:]}
+        summary = "What each head attends to, the clearest relations first. Without a task, needed heads are not known."
+        return {"summary": summary, "lines": [f"{each}." for each in ranked[:LEADING]], "rest": ranked[LEADING:]}
     lost = seen.ablation["whole"] - seen.ablation["without"]
     costs = seen.ablation.assign(lost=lost).sort_values("lost", kind="stable").groupby(["layer", "head"]).last()
     worst: dict[Any, Any] = {
@@ -71,26 +72,22 @@ def conclusion(seen: Inspection) -> dict[str, Any]:
     rest = [each for each in seen.relations if each[:2] not in worst]
     falls = "{}. Without it, exact match falls from {whole:.2f} to {without:.2f} at n = {scale:.0f}."
     lines = [falls.format(each, **worst[each[:2]]) for each in needed]
-    said = f"{len(needed)} of {len(seen.relations)} heads are needed: without any one of them, answers get worse."
+    summary = f"{len(needed)} of {len(seen.relations)} heads are needed: without any one of them, answers get worse."
     if len(needed) == 1:
-        said = f"One head of {len(seen.relations)} is needed: without it, answers get worse."
+        summary = f"One head of {len(seen.relations)} is needed: without it, answers get worse."
     if not needed:
-        said = f"No head is needed on its own: without any single one of the {len(rest)}, answers stay as good."
-    return {"said": said + shared(seen), "lines": lines, "rest": rest}
-
-
-def shared(seen: Inspection) -> str:
-    """Which relations several heads have in common: they may stand in for each other."""
-    heads: dict[str, list[str]] = {}
+        summary = f"No head is needed: without any single one of the {len(rest)}, answers stay as good."
+    heads: dict[str, list[str]] = {}  # by relation: heads that have it in common may stand in for each other
     for each in seen.relations:
         if each.explains:
             heads.setdefault(each.relation, []).append(label(each[:2]))
-    found = [f"{', '.join(names)} attend to {relation}" for relation, names in heads.items() if len(names) > 1]
-    return f" Heads with the same relation: {'; '.join(found)}." if found else ""
+    alike = [f"{', '.join(names)} attend to {relation}" for relation, names in heads.items() if len(names) > 1]
+    summary += f" Heads with the same relation: {'; '.join(alike)}." if alike else ""
+    return {"summary": summary, "lines": lines, "rest": rest}
 
 
 def facts(seen: Inspection) -> list[tuple[str, str]]:
-    """Exact match at each scale, where there is a task."""
+    """Exact match at each n, where there is a task."""
     if not len(seen.ablation):
         return [("heads", str(len(seen.relations)))]
     whole = seen.ablation.drop_duplicates("scale")
@@ -99,7 +96,10 @@ def facts(seen: Inspection) -> list[tuple[str, str]]:
 
 def heads_table(seen: Inspection) -> Table:
     """A row for each head."""
-    rows = [row | {"attends_to": row["attends_to"].removeprefix("attends to ")} for row in seen.summary()]
+    rows = [
+        row | {"attends_to": row["attends_to"].removeprefix("attends to "), "kind": KINDS[row["kind"]]}
+        for row in seen.summary()
+    ]
     columns: dict[str, str] = {}
     for name, words in COLUMNS.items():
         columns |= {key: words for key in rows[0] if key == name}
@@ -137,16 +137,8 @@ def _section(
 ) -> dict[str, Any]:
     """A figure, for a wide window and for a phone, and the table it was drawn from."""
     table = Table(shows, title=heading, folded=True, **of_frame(data)).html(f"table-{name}") if heading else ""
-    pictures = picture(plot(data, train_max), narrow=plot(data, train_max, width=PHONE))
-    return {
-        "name": name,
-        "title": title,
-        "shows": shows,
-        "caption": shows,
-        "missing": "",
-        "tables": [table],
-        **pictures,
-    }
+    about = {"name": name, "title": title, "shows": shows, "caption": shows, "missing": "", "tables": [table]}
+    return about | picture(plot(data, train_max), narrow=plot(data, train_max, width=PHONE))
 
 
 def of_script(seen: SequenceView, head: int) -> dict[str, Any]:
@@ -170,6 +162,6 @@ def of_script(seen: SequenceView, head: int) -> dict[str, Any]:
     }
 
 
-def _start_head(seen: Inspection) -> int:
-    """The head that is shown first: that with the clearest relation."""
+def clearest(seen: Inspection) -> int:
+    """The number of the head with the clearest relation, which is shown first."""
     return max(range(len(seen.relations)), key=lambda k: max(seen.relations[k].weights.values()))
