@@ -49,61 +49,53 @@ def test_it_runs_and_its_claims_hold() -> None:
     assert match["displaced", 10] < 0.1 and match["ideal", 10] > 0.9
 
 
-def run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def first_run(names: dict[str, Any], text: str) -> None:
+    match = {score.length: score.exact_match for score in names["scores"]}
+    assert match[4] > 0.9 and match[8] > 0.5  # it has learned its range, and continues beyond it
+
+
+def why_does_it_fail(names: dict[str, Any], text: str) -> None:
+    assert "lbpe: possible" in text and "learned: impossible" in text
+    assert re.search(r"^lbpe +predicted at n = 20: 1\.00", text, re.MULTILINE)
+    assert re.search(r"^learned +predicted at n = 20: 0\.\d\d +cause: codes never trained", text, re.MULTILINE)
+
+
+def own_scheme(names: dict[str, Any], text: str) -> None:
+    assert "scheme 'fraction': sound" in text and "impossible" in text
+    assert names["scores"][-1].exact_match < 0.5
+
+
+def own_task(names: dict[str, Any], text: str) -> None:
+    assert "task 'neighbours': sound" in text and re.search(r"^ideal +possible", text, re.MULTILINE)
+    assert "3 2 3 $ should be 3 2 3 $" in text
+
+
+def look_inside(names: dict[str, Any], text: str) -> None:
+    assert "attends to i−j = n" in text and "told that n is 2:  1" in text
+
+
+def a_study(names: dict[str, Any], text: str) -> None:
+    beyond = names["beyond"].set_index("scheme")["value"]
+    assert beyond[NINE] > 0.9 > beyond["learned"]
+    assert "extrapolation.png" in [path.name for path in names["drawn"].files] and not names["drawn"].missing
+
+
+CLAIMS = [first_run, why_does_it_fail, own_scheme, own_task, look_inside, a_study]
+QUICK = (own_scheme, look_inside)
+
+
+def test_there_are_claims_about_each() -> None:
+    names = [f"0{k}_{claims.__name__}" for k, claims in enumerate(CLAIMS, 1)]
+    assert [path.stem for path in sorted(FOLDER.glob("0*.py"))] == names
+
+
+@pytest.mark.parametrize(
+    "claims", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in CLAIMS]
+)
+def test_a_tutorial_runs_and_its_claims_hold(claims: Any, monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.chdir(tmp_path)
-    found = runpy.run_path(str(FOLDER / f"{name}.py"))
+    (path,) = FOLDER.glob(f"0*_{claims.__name__}.py")
+    names = runpy.run_path(str(path))
     assert list(tmp_path.iterdir()) == []  # nothing is left where it is run
-    return found
-
-
-def test_there_are_six_of_them() -> None:
-    names = ["first_run", "why_does_it_fail", "own_scheme", "own_task", "look_inside", "a_study"]
-    assert [path.stem for path in sorted(FOLDER.glob("0*.py"))] == [f"0{k}_{name}" for k, name in enumerate(names, 1)]
-
-
-@pytest.mark.slow
-def test_01_a_first_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = run("01_first_run", monkeypatch, tmp_path)
-    match = {score.length: score.exact_match for score in found["scores"]}
-    assert match[4] > 0.9 and match[8] > 0.5  # it has learned its range, and goes on
-
-
-@pytest.mark.slow
-def test_02_why_does_it_fail(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run("02_why_does_it_fail", monkeypatch, tmp_path)
-    said = capsys.readouterr().out
-    assert "lbpe: possible" in said and "learned: impossible" in said
-    assert re.search(r"^lbpe +predicted at n = 20: 1\.00", said, re.MULTILINE)
-    assert re.search(r"^learned +predicted at n = 20: 0\.\d\d +cause: codes never trained", said, re.MULTILINE)
-
-
-def test_03_a_scheme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run("03_own_scheme", monkeypatch, tmp_path)
-    said = capsys.readouterr().out
-    assert "scheme 'fraction': sound" in said and "impossible" in said
-    assert found["scores"][-1].exact_match < 0.5
-
-
-@pytest.mark.slow
-def test_04_a_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("04_own_task", monkeypatch, tmp_path)
-    said = capsys.readouterr().out
-    assert "task 'neighbours': sound" in said and re.search(r"^ideal +possible", said, re.MULTILINE)
-    assert "3 2 3 $ should be 3 2 3 $" in said
-
-
-def test_05_look_inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("05_look_inside", monkeypatch, tmp_path)
-    said = capsys.readouterr().out
-    assert "attends to i−j = n" in said and "told that n is 2:  1" in said
-
-
-@pytest.mark.slow
-def test_06_a_study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run("06_a_study", monkeypatch, tmp_path)
-    beyond = found["beyond"].set_index("scheme")["value"]
-    assert beyond[NINE] > 0.9 > beyond["learned"]
-    assert "extrapolation.png" in [path.name for path in found["drawn"].files] and not found["drawn"].missing
+    claims(names, capsys.readouterr().out)
