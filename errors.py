@@ -28,7 +28,7 @@ class UnknownNameError(UserError, KeyError):
 
 
 class TooLongError(UserError):
-    """A scheme cannot process a sequence of this length; the one failure that is kept as a result of an evaluation."""
+    """A scheme cannot process a sequence of this length; the one failure that counts as a result of an evaluation."""
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UnknownNameError:

@@ -1,8 +1,8 @@
 """The one gate for files: regular, bounded, there whole or not at all, and a sentence when that cannot be had.
 
 What is read is a regular file of bounded size, never a device, a pipe or a directory. What is written replaces a
-regular file or nothing; a link is refused rather than followed or replaced. Files of a store are found by plain names
-(`plain_name`) and are read, too, without following links.
+regular file or nothing; a link is refused rather than followed or replaced. Files of a store are asked for by plain
+names (`plain_name`) and are read, too, without following links.
 """
 
 import errno
@@ -166,7 +166,7 @@ def refuse_special(mode: int, path: Path) -> None:
 
 
 def set_aside(path: Path, folder: Path) -> Path:
-    """Move whatever is at a path (a file, a link, a directory) into a folder, under a name of its own there."""
+    """Move whatever is at a path (a file, a link, a directory) into a folder, under a name that is free there."""
     make_directory(folder)
     target, k = folder / path.name, 1
     while kind_of(target) or target.exists():

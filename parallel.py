@@ -55,7 +55,7 @@ def in_parallel(
     Arguments:
         function, items: what is computed. Both are pickled; items are begun in their order.
         engine: "local" takes processes of this machine, "dask" the workers of a Dask scheduler.
-        workers: how many processes; one is this process itself. If not said, as many as there are cores or, if they
+        workers: how many processes; one is this process itself. If None, as many as there are cores or, if they
             compute on GPUs, GPUs.
         address, resources: of the Dask scheduler, and what each of its workers must have, such as {"GPU": 1}.
         device: where the function computes. Local workers spread over all GPUs if it is "cuda" or "auto".
@@ -130,7 +130,7 @@ def _processes(workers: int, fork: bool, places: str | None) -> Iterator[Executo
 
     # A fork need not import everything again; threads do not survive it, so that it takes a process without any.
     forks = fork and sys.platform == "linux" and threading.active_count() == 1 and not torch.cuda.is_initialized()
-    how = get_context("fork") if forks else None  # None is loky's own: a fresh process that does not run `__main__`
+    how = get_context("fork") if forks else None  # None is loky's default: a fresh process that does not run `__main__`
     first = {"initializer": _begin, "initargs": (os.getpid(), places)}
     pool = ProcessPoolExecutor(workers, context=how, env=ONE_THREAD, **first)
     try:
@@ -171,7 +171,7 @@ def no_interrupts() -> Iterator[None]:
 
 
 def _begin(parent: int, places: str | None) -> None:
-    """The first thing that a local worker does."""
+    """What a local worker does first."""
     locks = []
     while places:  # the lowest of 0, 1, 2, … that no other worker holds; the system frees it when this process ends
         locks.append(FileLock(Path(places, str(len(locks)))))

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lengthlens.errors import UserError, unknown
 
-LARGEST = 2**31 - 1  # of a whole number where nothing else is said: as large as counts here ever get
+LARGEST = 2**31 - 1  # of a whole number where no bound is given: as large as counts here ever get
 MOST_TEXT = 4096  # characters of a text: the longest path of the system
 MOST_ITEMS = 100_000  # of a list or a range
 MOST_DEPTH = 32  # of lists in lists; what this project writes has five levels
@@ -154,19 +154,15 @@ def map_of(rule: Rule, most: int = MOST_ITEMS) -> Rule:
     """Values by name that all follow one rule."""
     return Rule(
         f"at most {most} values by name",
-        lambda value: isinstance(value, Mapping) and len(value) <= most and all(map(is_name, value)),
+        lambda value: isinstance(value, Mapping) and len(value) <= most and all(map(text().holds, value)),
         lambda value: () if rule is ANYTHING else ((shown(name), item, rule) for name, item in value.items()),
     )
-
-
-def is_name(value: object) -> bool:
-    return isinstance(value, str) and is_clean(value)
 
 
 def record(
     kind: str, needed: Mapping[str, Rule], further: Mapping[str, Rule] | None = None, loose: bool = False
 ) -> Rule:
-    """Values by name, each with a rule of its own; those `needed` must be there, and others only if `loose`.
+    """Values by name, each with its rule; those `needed` must be there, and others only if `loose`.
 
     >>> record("score", {"length": whole()})({"lenght": 3}, "a row")
     Traceback (most recent call last):
@@ -190,7 +186,7 @@ def record(
 
 
 def within_memory(needed: float, what: str, allowed: int | None = None) -> None:
-    """Refuse what takes more bytes than are `allowed`, or, if that is not said, than this machine has.
+    """Refuse what takes more bytes than are `allowed`, or, without `allowed`, than this machine has.
 
     >>> within_memory(1.5e12, "a million steps", 1 << 30)
     Traceback (most recent call last):
@@ -263,8 +259,8 @@ def parse_json(data: bytes | str, what: str, rule: Rule | None = None) -> Any:
 
 def parse_toml(data: bytes | str, what: str, rule: Rule | None = None) -> dict[str, Any]:
     """TOML of bounded size and depth, in UTF-8, that follows a rule."""
-    found: dict[str, Any] = _plain(lambda: tomllib.loads(_decoded(data)), data, what, "TOML", rule)
-    return found
+    read: dict[str, Any] = _plain(lambda: tomllib.loads(_decoded(data)), data, what, "TOML", rule)
+    return read
 
 
 def parse_parquet(data: bytes, what: str) -> Any:

@@ -1,1 +1,1 @@
-"""What users bring: tasks, schemes, probes and figures of their own, by name, told apart by what their source says."""
+"""What users bring: user-defined tasks, schemes, probes and figures, by name, told apart by what their source says."""

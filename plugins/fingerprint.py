@@ -33,13 +33,13 @@ def fingerprint(value: Any) -> str:
     (12, True)
     """
     kind = value if isinstance(value, type) else type(value)
-    own = [] if kind is value else state(kind, value)
-    text = repr([*(definition(each) for each in kind.__mro__ if is_outside(each.__module__)), *own])
+    made_with = [] if kind is value else state(kind, value)
+    text = repr([*(definition(each) for each in kind.__mro__ if is_outside(each.__module__)), *made_with])
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def code_version() -> str:
-    """Changes with every line of this package's code: the one key of all that is kept because it follows from code.
+    """Changes with every line of this package's code: the one key of every cache of what follows from code.
 
     It is read from the files as they are, so that it is right in a checkout that is being edited, too. 150 files take
     about 10 ms. Library versions, plug-ins and data are not part of it.
@@ -60,16 +60,18 @@ def code_version() -> str:
 
 
 def is_outside(module: str) -> bool:
-    """Whether a module is a user's own."""
+    """Whether a module is a user's."""
+    if module == "__main__" or module.startswith(TESTS):
+        return True
     top = module.partition(".")[0]
-    own = module == "__main__" or module.startswith(TESTS)
-    return own or not (top in LIBRARIES or top in sys.stdlib_module_names)
+    return top not in LIBRARIES and top not in sys.stdlib_module_names
 
 
 def state(kind: type, value: Any) -> list[Any]:
-    """What an object was made with; what it has computed and kept since does not count."""
-    kept = {name for each in kind.__mro__ for name, own in vars(each).items() if isinstance(own, cached_property)}
-    return [[name, plain(own)] for name, own in sorted(vars(value).items()) if name not in kept]
+    """What an object was made with; what it has computed and remembered since does not count."""
+    entries = [entry for each in kind.__mro__ for entry in vars(each).items()]
+    computed = {name for name, entry in entries if isinstance(entry, cached_property)}
+    return [[name, plain(entry)] for name, entry in sorted(vars(value).items()) if name not in computed]
 
 
 def plain(value: Any) -> Any:
@@ -93,8 +95,9 @@ def definition(kind: type) -> Any:
     source = source_of(kind)
     if source is not None:
         return [shape(each) for each in used(*source, vars(sys.modules[kind.__module__]))]
-    own = [(name, unwrapped(each)) for name, each in sorted(vars(kind).items())]
-    return [kind.__qualname__, [[n, plain(each)] for n, each in own if n[:2] != "__" or isinstance(each, FunctionType)]]
+    entries = [(name, unwrapped(each)) for name, each in sorted(vars(kind).items())]
+    counted = [(name, each) for name, each in entries if name[:2] != "__" or isinstance(each, FunctionType)]
+    return [kind.__qualname__, [[name, plain(each)] for name, each in counted]]
 
 
 def unwrapped(value: Any) -> Any:
@@ -110,7 +113,7 @@ def source_of(kind: type) -> tuple[ast.AST, ast.Module] | None:
         file = inspect.getsourcefile(kind)
         first = inspect.getsourcelines(kind)[1]
     except (OSError, TypeError):  # a notebook keeps the source of functions only
-        codes = [own.__code__ for own in map(unwrapped, vars(kind).values()) if isinstance(own, FunctionType)]
+        codes = [each.__code__ for each in map(unwrapped, vars(kind).values()) if isinstance(each, FunctionType)]
         file, first = next(((code.co_filename, code.co_firstlineno) for code in codes), (None, 0))
     tree = parsed(file)
     if tree is None:
@@ -131,20 +134,20 @@ def parsed(file: str | None) -> ast.Module | None:
 def used(node: ast.AST, tree: ast.Module, known: Mapping[str, Any]) -> Iterator[ast.AST]:
     """The statement, and those at the top of its file, or of other files of the user, that define what it uses."""
     homes = {name: each for each in tree.body for name in defined(each)}
-    found, left = [node], [node]
+    needed, left = [node], [node]
     while left:
         names = {each.id: None for each in ast.walk(left.pop()) if isinstance(each, ast.Name)}
-        new = [homes[name] for name in names if name in homes and homes[name] not in found]
-        found, left = [*found, *new], [*left, *new]
-    yield from found
-    for name in dict.fromkeys(each.id for one in found for each in ast.walk(one) if isinstance(each, ast.Name)):
+        new = [homes[name] for name in names if name in homes and homes[name] not in needed]
+        needed, left = [*needed, *new], [*left, *new]
+    yield from needed
+    for name in dict.fromkeys(each.id for one in needed for each in ast.walk(one) if isinstance(each, ast.Name)):
         function = known.get(name)
         if name not in homes and isinstance(function, FunctionType) and is_outside(function.__module__):
             yield from ast.parse(textwrap.dedent(inspect.getsource(function))).body
 
 
 def defined(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement defines; an import defines nothing of one's own."""
+    """The names that a statement defines; an import defines nothing."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.Assign | ast.AnnAssign):

@@ -244,8 +244,11 @@ def _as_plugin(name: str) -> Iterator[None]:
                 registry.remove(new)
         if isinstance(error, UserError) or not isinstance(error, Exception | SystemExit):
             raise
+        frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
+        theirs = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+        where = f"{Path(theirs[-1].filename).name}, line {theirs[-1].lineno}: " if theirs else ""
         what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        raise UserError(f"plug-in '{name}' cannot be loaded: {_where(error)}{what}") from error
+        raise UserError(f"plug-in '{name}' cannot be loaded: {where}{what}") from error
     finally:
         _state.loading.pop()
 
@@ -273,13 +276,6 @@ def _import(module: str) -> None:
     importlib.invalidate_caches()
     if getattr(importlib.import_module(module).__spec__, "origin", None) is None:
         raise UserError(f"plug-in '{module}' is a directory without code")
-
-
-def _where(error: BaseException) -> str:
-    """The file and line of the plug-in at which it failed."""
-    frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-    theirs = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-    return f"{Path(theirs[-1].filename).name}, line {theirs[-1].lineno}: " if theirs else ""
 
 
 def load_named() -> None:

@@ -39,7 +39,7 @@ LEAST_MEMORY = 1 << 26  # bytes that instances may take whatever is asked for: l
 TOKEN = 9  # bytes: its id, and whether it belongs to the answer
 CPU_ROWS = 64  # more sequences at a time leave the processor's cache, and gain nothing
 ACCURATE = 0.9  # least exact match, at every n in range, of a run whose complexity means something
-EXTRAPOLATES = 0.9  # least exact match beyond the training range of a run that is said to extrapolate
+EXTRAPOLATES = 0.9  # least exact match beyond the training range of a run that counts as extrapolating
 
 FINAL_SAMPLES = 200  # of each n in range, for the figure that a run ends with
 

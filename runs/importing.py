@@ -23,7 +23,6 @@ from lengthlens.values import anything, map_of
 
 SOURCE = "import.json"  # what is known of where an imported model comes from
 OUTSIDE_ROWS = 64  # instances on which the source is asked for tokens outside of the task
-RUN_FIELDS = {f.name for f in fields(RunConfig)}
 
 
 def import_checkpoint(
@@ -76,10 +75,21 @@ def import_checkpoint(
     source = read_checkpoint(path)
     mapping = read_json(Path(vocab)) if isinstance(vocab, str | Path) else vocab
     ids = token_ids(source, asked, mapping)
-    asked_source = source.restricted_to(asked, ids)
-    about = {"task": task, "train_max": train_max, "seed": seed}
-    config = _config(asked_source, ids, name or source.name, start, spread, about)
-    model = with_weights(config.model, asked_source.weights, f"'{path}'", asked)
+    restricted = source.restricted_to(asked, ids)
+    known: dict[str, Any] = {"score_scaling": "none", **restricted.fields}
+    moved = {key: value for key, value in (("start", start), ("spread", spread)) if value}
+    if not moved.keys() <= SchemeSpec.of(known["scheme"]).options.keys():
+        options = " and a ".join(moved)
+        raise UserError(
+            f"scheme '{known['scheme']}' counts by differences of positions: only learned positions have a {options}"
+        )
+    known["scheme_options"] = {**known.get("scheme_options", {}), **moved}
+    of_run = {f.name for f in fields(RunConfig)} & known.keys()
+    origin = {"name": name or source.name, "kind": source.kind, "sha256": source.sha256, "tokens": dict(ids)}
+    origin["model"] = {key: value for key, value in known.items() if key not in of_run}
+    about = {"task": task, "train_max": train_max, "seed": seed, "imported": origin}
+    config = RunConfig.from_dict({**{key: known[key] for key in of_run}, **about})
+    model = with_weights(config.model, restricted.weights, f"'{path}'", asked)
     run = store.create(config)
     with run.locked():
         if not run.status().finished:  # the status is written last: once it says so, all else is there
@@ -91,24 +101,6 @@ def import_checkpoint(
             run.set_status(judged(rows, steps=0))
             run.log(FINISH, step=0)
     return run
-
-
-def _config(
-    source: Checkpoint, ids: Mapping[str, int], name: str, start: int, spread: int, about: Mapping[str, Any]
-) -> RunConfig:
-    """The config of an imported model; what a run's config has no field for stands in `imported`."""
-    known: dict[str, Any] = {"score_scaling": "none", **source.fields, **about}
-    moved = {key: value for key, value in (("start", start), ("spread", spread)) if value}
-    if not moved.keys() <= SchemeSpec.of(known["scheme"]).options.keys():
-        raise UserError(
-            f"scheme '{known['scheme']}' counts by differences of positions: only learned positions have a "
-            f"{' and a '.join(moved)}"
-        )
-    options = {**known.pop("scheme_options", {}), **moved}
-    rest = {key: value for key, value in known.items() if key not in RUN_FIELDS}
-    told = {"name": name, "kind": source.kind, "sha256": source.sha256, "tokens": dict(ids), "model": rest}
-    mine = {key: value for key, value in known.items() if key in RUN_FIELDS}
-    return RunConfig.from_dict({**mine, "scheme_options": options, "imported": told})
 
 
 def share_outside(model: HookedModel, source: Checkpoint, ids: Mapping[str, int], scale: int) -> float:

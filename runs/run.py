@@ -26,7 +26,7 @@ CONFIG, STATUS, MANIFEST, LOG, LOCK = "config.json", "status.json", "manifest.js
 MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
 METRICS, EVALUATION, VERSIONS = "metrics.jsonl", "evaluation.json", "versions.json"
 OF_STEP = re.compile(r"step-(0|[1-9]\d*)\.safetensors")  # weights after a training step, where they were kept
-UNLISTED = (MANIFEST, LOG, LOCK)  # a manifest cannot list itself; the lines of a log have checksums of their own
+UNLISTED = (MANIFEST, LOG, LOCK)  # a manifest cannot list itself; each line of a log has a checksum
 ASIDE = "damaged"  # the folder of a run into which what is damaged is moved; nothing reads it again
 LOCK_SECONDS = 0.2  # more than the moment for which someone who asks whether a run is busy holds its lock
 MOST_SHOWN = 12  # lengths in a notebook, the longest ones
@@ -118,8 +118,8 @@ class Run:
             return card(f"run {self.id}", {"cannot be read": error})
         facts: dict[str, Any] = {"task": config.task, "scheme": config.spec.label, "status": status.status}
         facts |= {"trained on": f"n ≤ {config.train_max}, {status.steps} steps", "reason": status.reason}
-        found = sorted((row["length"], row["exact_match"]) for row in scores if row.get("exact_match") is not None)
-        table = [{"n": length, "exact match": Share(share)} for length, share in found[-MOST_SHOWN:]]
+        shares = sorted((row["length"], row["exact_match"]) for row in scores if row.get("exact_match") is not None)
+        table = [{"n": length, "exact match": Share(share)} for length, share in shares[-MOST_SHOWN:]]
         return card(f"run {self.id}", facts, table)
 
     @contextmanager
@@ -186,8 +186,8 @@ class Run:
         After a write that was cut off only the disk knows which of the listed contents is there. A content that is
         not listed is damage, and stays so until it is replaced.
         """
-        listed, found = acceptable(manifest.get(name)), self._checksum(name)
-        return found if found in listed else listed[0]
+        listed, now = acceptable(manifest.get(name)), self._checksum(name)
+        return now if now in listed else listed[0]
 
     def _checksum(self, name: str) -> str | None:
         return files.sha256(self._bytes(name)) if self.has(name) else None
@@ -255,8 +255,8 @@ class Run:
 
     def events(self) -> list[dict[str, Any]]:
         """The log; lines that cannot be read are left out (`problems` counts them)."""
-        found = [read_line(line, k) for k, line in enumerate(self._log_lines())]
-        return [event for event in found if event is not None]
+        read = [read_line(line, k) for k, line in enumerate(self._log_lines())]
+        return [event for event in read if event is not None]
 
     @cached_property
     def config(self) -> RunConfig:
@@ -295,7 +295,7 @@ class Run:
     @property
     def checkpoints(self) -> list[int]:
         """The training steps after which weights were kept (`train` with `keep`), in order."""
-        return sorted(int(found[1]) for found in map(OF_STEP.fullmatch, self.manifest()) if found)
+        return sorted(int(match[1]) for match in map(OF_STEP.fullmatch, self.manifest()) if match)
 
     def model(self, device: str = "cpu", step: int | None = None) -> HookedModel:
         """The trained model, ready for evaluation; with `step` as it was after that training step, if that was kept."""
@@ -347,31 +347,31 @@ class Run:
 
         A manifest that cannot be read is an error, and so is a config that is sound and cannot be understood here.
         """
-        manifest, found = self.manifest(), dict[str, str]()
+        manifest, wrong_with = self.manifest(), dict[str, str]()
         for name, entry in sorted(manifest.items()):
             if wrong := self._wrong(name, entry):
-                found[name] = wrong
+                wrong_with[name] = wrong
         try:
             if torn := sum(read_line(line, k) is None for k, line in enumerate(self._log_lines())):
-                found[LOG] = f"has {torn} line{'s' if torn > 1 else ''} that cannot be read"
+                wrong_with[LOG] = f"has {torn} line{'s' if torn > 1 else ''} that cannot be read"
         except files.StorageError as error:
-            found[LOG] = f"cannot be read ({error})"
+            wrong_with[LOG] = f"cannot be read ({error})"
         if CONFIG not in manifest and manifest:
-            found.setdefault(CONFIG, "is missing")
+            wrong_with.setdefault(CONFIG, "is missing")
         with files.attempt("look at", self.path):
             paths = sorted(self.path.rglob("*"))
         for path in paths:
             name = str(path.relative_to(self.path))
             known = name in (*manifest, *UNLISTED, ASIDE) or name.startswith(f"{ASIDE}{os.sep}")
             if not known and not name.endswith(files.PARTIAL) and (path.is_symlink() or not path.is_dir()):
-                found[name] = NOT_LISTED
-        if not found and self.has(CONFIG):  # without it, killed before anything was written: as good as new
+                wrong_with[name] = NOT_LISTED
+        if not wrong_with and self.has(CONFIG):  # without it, killed before anything was written: as good as new
             status = self.status()
             if self.config.id != self.id:
-                found[CONFIG] = f"belongs to run '{self.config.id}'"
+                wrong_with[CONFIG] = f"belongs to run '{self.config.id}'"
             elif status.has_model and not self.has(MODEL):
-                found[MODEL] = f"is missing, and the run is {status.status}"
-        return found
+                wrong_with[MODEL] = f"is missing, and the run is {status.status}"
+        return wrong_with
 
     def _wrong(self, name: str, entry: Mapping[str, Any] | None) -> str:
         """What is wrong with a file that has this entry in the manifest; nothing, if it is as listed."""

@@ -356,7 +356,7 @@ def repair(run: Run, *, dry_run: bool = False) -> list[Repair]:
     Without a sound manifest, config, status and model a run cannot be trusted: it is moved whole into the folder
     ``damaged`` of its store, and the remedy names the command that makes it again. Of other files each is moved alone,
     into the folder ``damaged`` of the run, and exact match in range is evaluated again. Nothing is deleted. With
-    `dry_run` nothing is done, and only said.
+    `dry_run` nothing is done: the result says what would be.
 
     Errors: UserError if another process works on the run, if it was made by a newer version, or if its config is sound
     and cannot be understood here (a plug-in is not loaded, say); it is left alone then.

@@ -24,7 +24,7 @@ from lengthlens.runs.training import CHECKPOINT_SECONDS, train, train_stacked
 from lengthlens.tasks import TASKS
 from lengthlens.values import anything, list_of, map_of, parse_toml, record, text, whole
 
-BUSY = "busy"  # the status of a run that another process has in hand
+BUSY = "busy"  # the status of a run that another process works on
 TRIAL_STEPS = 10  # for an estimate
 
 
@@ -154,7 +154,7 @@ class RunOutcome:
 def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float, wait: bool) -> RunOutcome:
     """Do all of one run. Whatever goes wrong with it is its outcome, and no other run's.
 
-    `wait` says what to do with a run that another process has in hand: wait for it, or call it busy.
+    `wait` says what to do with a run that another process works on: wait for it, or call it busy.
     """
     run = store.run(plan.config)
     try:
@@ -165,7 +165,7 @@ def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float
             status = train(plan.config, store, checkpoint_seconds=checkpoint_seconds, wait=True, progress=False).status
         if status.has_model:
             with working_gpu(), cpu_threads(plan.config.threads):
-                while following := plan.next_evaluation(run.evaluation()):  # each is kept before the next begins
+                while following := plan.next_evaluation(run.evaluation()):  # each is stored before the next begins
                     length, samples = following
                     evaluate(run, [length], samples=samples, device=plan.config.device, wait=True)
         return RunOutcome(run.id, status.status, status.reason, not finished)
@@ -216,7 +216,7 @@ def sweep(
 
     Arguments:
         grid: a `Grid`, or a plan for each run.
-        store: where the runs are kept.
+        store: where the runs are stored.
         engine, workers, address, resources: where the work is done, as in `in_parallel`; workers of a cluster must
             see the store under the same path.
         stack: how many runs that differ in seed, learning rate or initial values only are trained as one network.
@@ -224,7 +224,7 @@ def sweep(
         report: is told each outcome as it comes, those of finished runs first.
 
     Result: an outcome for each run, in the order of the grid. A worker that dies is replaced and its run is taken up
-    where it was; runs that other processes have in hand come last, and are waited for.
+    where it was; runs that other processes work on come last, and are waited for.
 
     Errors: a run that fails is an outcome, and stops nothing; UserError for an engine that cannot be had, and for a GPU
     that answers nothing any more.

@@ -95,13 +95,13 @@ def train(
 
     Arguments:
         config: every choice about the run.
-        store: where the run is kept, and from where it can be continued after a kill at any moment; without one
+        store: where the run is stored, and from where it can be continued after a kill at any moment; without one
             nothing is written.
         reports: each is called with a `TrainingProgress` at every evaluation step.
         checkpoint_seconds: about how much work is lost to a kill.
         wait: what to do while another process trains the same run: wait for it, or refuse.
         check: whether a task or scheme from outside is checked first, once in a process (`lengthlens.check`).
-        progress: whether a bar shows how it is doing; if not said, on a terminal and in a notebook, unless there are
+        progress: whether a bar shows how it is doing; if None, on a terminal and in a notebook, unless there are
             `reports`.
         keep: steps after which the weights are kept with the run (`run.checkpoints`, `load(run, step=…)`): 0 and
             multiples of `check_every`. It changes nothing about the run; steps that a finished run did not keep are
@@ -190,7 +190,7 @@ def train_stacked(
 ) -> None:
     """Train runs that differ in seed, learning rate or initial values only as one network, each from where it was.
 
-    Runs that are finished, or that another process has in hand, are left alone. Every run is kept, and can be taken up
+    Runs that are finished, or that another process works on, are left alone. Every run is stored, and can be taken up
     again, alone or in another stack, as if it had been trained alone.
     """
     for config in configs[:1]:
@@ -259,7 +259,7 @@ def judged(rows: list[dict[str, Any]], steps: int) -> Status:
     if mean >= CONVERGED:
         return Status("converged", steps, mean)
     after = f" after {steps} steps" if steps else ""  # of a model that was trained elsewhere none are known
-    digits = 3 if round(mean, 3) < CONVERGED else 6  # 0.98975 is not said to be 0.990 and below 0.99
+    digits = 3 if round(mean, 3) < CONVERGED else 6  # else 0.98975 would read as "0.990, below 0.99"
     reason = f"in-range exact match is {mean:.{digits}f}{after}, below {CONVERGED}"
     return Status("not-converged", steps, mean, 0.0, reason)
 
