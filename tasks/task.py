@@ -5,7 +5,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -22,7 +22,6 @@ from lengthlens.tasks.scale import SHAPES, Ints, Lengths
 
 Family = Literal["position-addressed", "growing", "content-addressed"]
 BEGIN, END, PAD = "^", "$", "_"
-PAIR_BLOCK = 64  # candidates compared together: all would take memory that grows with the square of the length
 PAIR_TRIES = 8  # draws of instances among which a minimal pair is sought
 
 
@@ -271,13 +270,10 @@ class Task(ABC):
     def _scale_at(self, place: int) -> int:
         """The size at which the telling mark first stands at a position."""
         mark, scales = str(self._telling_mark), self._scales(place + 1)
-        usual = place - 1  # n symbols and then the mark, as in most tasks
-        if self._first_place(mark, usual) != place:
-            at = bisect.bisect_left(scales, place, key=lambda n: self._first_place(mark, n))
-            usual = scales[at] if at < len(scales) else -1
-        if usual < 0 or self._first_place(mark, usual) != place:
+        at = bisect.bisect_left(scales, place, key=lambda n: self._first_place(mark, n))
+        if at == len(scales) or self._first_place(mark, scales[at]) != place:
             raise UserError(f"no instance of task '{self.name}' has its first '{mark}' at position {place}")
-        return usual
+        return scales[at]
 
     def _scale_by_form(self, row: Tensor) -> int:
         """The one size whose prompt a row of ids begins with."""
@@ -383,23 +379,24 @@ class Task(ABC):
             last = self.answer_length(scale) - 1
             raise UserError(f"task '{self.name}' has no step {step} at n = {scale}: the steps are 0 to {last}")
         generator = generator or torch.Generator().manual_seed(0)
-        pairs: list[tuple[Tensor, Tensor]] = []
+        answer, pairs = self.prompt_length(scale) + step, list[tuple[Tensor, Tensor]]()
         for _ in range(PAIR_TRIES):
             inputs = self.draw(scale, rows, generator, torch.device("cpu"))
-            near, one = _Near(inputs, len(self.symbols), generator), self.assemble(inputs, scale).tokens
-            answer = self.prompt_length(scale) + step
-            differs, unlike = list[Tensor](), list[Tensor]()  # [row, candidate] each
-            for block in torch.arange(near.number).split(PAIR_BLOCK):
-                other, valid = self._made(near, block, scale)
-                differs.append(valid & (other[..., answer] != one[:, None, answer]))
-                unlike.append((other != one[:, None]).sum(-1))
-            fits = torch.cat(differs, 1)
+            more = torch.randint(1, max(2, len(self.symbols)), inputs.shape, generator=generator)
+            partner = torch.randint(inputs.shape[1], inputs.shape, generator=generator)
+            one, near = self.assemble(inputs, scale).tokens, partial(self._neighbours, inputs, more, partner, scale)
+            differs, unlike = list[Tensor](), list[Tensor]()  # [row] each, by candidate
+            for candidate in range(2 * inputs.shape[1]):
+                other = near(candidate)
+                differs.append(other[:, answer] != one[:, answer])
+                unlike.append((other != one).sum(1))
+            fits = torch.stack(differs, 1)
             chosen = fits.nonzero()[torch.randperm(int(fits.sum()), generator=generator)]
-            order = torch.cat(unlike, 1)[chosen[:, 0], chosen[:, 1]].argsort(stable=True)
+            order = torch.stack(unlike, 1)[chosen[:, 0], chosen[:, 1]].argsort(stable=True)
             for row, candidate in chosen[order].tolist():  # the most alike first
                 if len(pairs) == rows:
                     break
-                pair = one[row], self._made(near, torch.tensor([candidate]), scale)[0][row, 0]
+                pair = one[row], near(candidate)[row]
                 if slot is None or self._differ_in(slot, scale, step, *pair):
                     pairs.append(pair)
         if not pairs:
@@ -409,12 +406,20 @@ class Task(ABC):
         mask = torch.arange(clean.shape[1]).ge(self.prompt_length(scale)).expand(len(clean), -1)
         return tuple(Batch(part, mask, torch.full((len(part),), scale)) for part in (clean, corrupted))  # type: ignore[return-value]
 
-    def _made(self, near: "_Near", candidates: Tensor, scale: int) -> tuple[Tensor, Tensor]:
-        """Candidates as tokens [row, candidate, pos], and which are instances; the others repeat the row."""
-        inputs = near.inputs_of(candidates)
-        valid = self.valid(inputs.flatten(0, 1), scale).view(inputs.shape[:2])
-        inputs = torch.where(valid[..., None], inputs, near.inputs[:, None])
-        return self.assemble(inputs.flatten(0, 1), scale).tokens.view(*valid.shape, -1), valid
+    def _neighbours(self, inputs: Tensor, more: Tensor, partner: Tensor, scale: int, candidate: int) -> Tensor:
+        """Instances with one symbol replaced or, from the second half of the candidates on, exchanged with its partner.
+
+        Rows that would be no instances stay as they are. Tokens [row, pos].
+        """
+        number = inputs.shape[1]
+        place, near = [candidate % number], inputs.clone()
+        if candidate < number:
+            near[:, place] = (inputs[:, place] + more[:, place]) % len(self.symbols)
+        else:
+            near[:, place] = inputs.gather(1, partner[:, place])
+            near.scatter_(1, partner[:, place], inputs[:, place])
+        near = torch.where(self.valid(near, scale)[:, None], near, inputs)
+        return self.assemble(near, scale).tokens
 
     def _differ_in(self, slot: str, scale: int, step: int, one: Tensor, other: Tensor) -> bool:
         """Whether what a step reads differs in one slot alone, and the token at its query only if the slot reads it."""
@@ -437,26 +442,6 @@ class Task(ABC):
         rows = np.arange(base**digits)
         inputs = torch.from_numpy(rows[:, None] // base ** np.arange(digits)[::-1] % base)
         return self.assemble(inputs[self.valid(inputs, scale)], scale)
-
-
-class _Near:
-    """Inputs [row, input] with one symbol replaced, or exchanged with another: `number` candidates of each row."""
-
-    def __init__(self, inputs: Tensor, symbols: int, generator: torch.Generator) -> None:
-        self.inputs, self.number = inputs, 2 * inputs.shape[1]
-        more = torch.randint(1, max(2, symbols), inputs.shape, generator=generator)
-        self.whom = torch.randint(inputs.shape[1], inputs.shape, generator=generator)
-        self.replaced, self.swapped = (inputs + more) % symbols, inputs.gather(1, self.whom)
-
-    def inputs_of(self, candidates: Tensor) -> Tensor:
-        """Some candidates of every row. [row, candidate, input]"""
-        size = self.inputs.shape[1]
-        place, swaps = candidates % size, candidates >= size
-        here, there = place.expand(len(self.inputs), -1), torch.where(swaps, self.whom[:, place], place)
-        new = torch.where(swaps, self.swapped[:, place], self.replaced[:, place])
-        back = torch.where(swaps, self.inputs[:, place], new)
-        near = self.inputs[:, None].repeat(1, len(candidates), 1)
-        return near.scatter_(2, here[..., None], new[..., None]).scatter_(2, there[..., None], back[..., None])
 
 
 @remembered

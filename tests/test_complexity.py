@@ -22,48 +22,31 @@ def test_what_is_declared_grows_in_the_family_growing_alone(name: str) -> None:
     assert all(growing) if task.family == "growing" else not any(growing[3:])
 
 
-@pytest.mark.parametrize(
-    ("name", "n", "arity"),
-    [
-        ("copy", 4, 1),
-        ("copy", 3, 2),
-        ("reverse", 4, 1),
-        ("shift", 4, 1),
-        ("duplicate", 4, 1),
-        ("parity-cot", 6, 2),
-        ("modular-sum-cot", 4, 2),
-        ("multiplication-by-digit", 2, 4),
-        ("addition", 1, 5),
-        pytest.param("addition", 2, 4, marks=pytest.mark.slow),
-        # At their smallest scale the growing tasks are ordinary ones.
-        ("parity", 1, 1),
-        ("modular-sum", 1, 1),
-        ("addition-msb", 1, 2),
-        ("multiplication", 1, 2),
-    ],
+def cases(text: str) -> list[tuple[str, int, int]]:
+    """Tasks, each with the largest n and the arity of a search."""
+    words = text.split()
+    return list(zip(words[::3], map(int, words[1::3]), map(int, words[2::3])))
+
+
+AS_DECLARED = cases(
+    "copy 4 1  copy 3 2  reverse 4 1  shift 4 1  duplicate 4 1  parity-cot 6 2  modular-sum-cot 4 2 "
+    "multiplication-by-digit 2 4  addition 1 5 "
+    "parity 1 1  modular-sum 1 1  addition-msb 1 2  multiplication 1 2"  # which grow, but not yet at n = 1
 )
+TOO_SMALL = cases(
+    "parity-cot 2 1  modular-sum-cot 2 1  addition 1 1  addition 3 3  multiplication-by-digit 2 2  parity 3 2 "
+    "parity 4 3  modular-sum 3 2  addition-msb 2 3  multiplication 2 3  majority 3 2"
+)
+
+
+@pytest.mark.parametrize(("name", "n", "arity"), [*AS_DECLARED, pytest.param("addition", 2, 4, marks=pytest.mark.slow)])
 def test_searched_equals_declared(name: str, n: int, arity: int) -> None:
     found = search_src(TASKS[name], n, arity)
     assert found.exact
     assert found.value == found.at_least == src_declared(TASKS[name], n)
 
 
-@pytest.mark.parametrize(
-    ("name", "n", "arity"),
-    [
-        ("parity-cot", 2, 1),
-        ("modular-sum-cot", 2, 1),
-        ("addition", 1, 1),
-        ("addition", 3, 3),
-        ("multiplication-by-digit", 2, 2),
-        ("parity", 3, 2),
-        ("parity", 4, 3),
-        ("modular-sum", 3, 2),
-        ("addition-msb", 2, 3),
-        ("multiplication", 2, 3),
-        ("majority", 3, 2),
-    ],
-)
+@pytest.mark.parametrize(("name", "n", "arity"), TOO_SMALL)
 def test_too_small_an_arity_is_infinite(name: str, n: int, arity: int) -> None:
     found = search_src(TASKS[name], n, arity)
     assert math.isinf(found.value) and found.exact

@@ -6,14 +6,14 @@ relation φ the weights are A(i,j) = p[φ(i,j)], and p is what gradient descent 
 The paper says that the Linear Representation Complexity (LRC) of the target A* tells when a position embedding can give
 length generalization. The definitions here are this project's operational versions:
 
-- An instance of scale n is a sequence of n inputs. LRC(A*, N) is the number of distinct non-zero values of A* over
-  j ≤ i < n at all scales n ≤ N; LRC under φ is the number of classes of φ on which A* is not zero, and infinite where
+- An instance of size n is a sequence of n inputs. LRC(A*, N) is the number of distinct non-zero values of A* over
+  j ≤ i < n at all n ≤ N; LRC under φ is the number of classes of φ on which A* is not zero, and infinite where
   A* is not constant on each class.
 - Training from p = 0 on the squared loss over isotropic inputs has the limit p[c] = mean of A* over the pairs seen
-  of class c, and 0 for a class never seen. The error at scale N is the sum of (A*(i,j) − p[φ(i,j)])² over j ≤ i < N.
-- *Which pairs are seen.* As long as neither target nor relation looks at the scale, an instance of scale N0 contains
-  every shorter one as its beginning, and training is on scale N0 alone: each pair j ≤ i < N0 counts once. Where one of
-  them does (Scale Hint), training is on all scales n ≤ N0: each triple (i, j, n) counts once.
+  of class c, and 0 for a class never seen. The error at n = N is the sum of (A*(i,j) − p[φ(i,j)])² over j ≤ i < N.
+- *Which pairs are seen.* As long as neither target nor relation depends on n, an instance of size N0 contains every
+  shorter one as its beginning, and training is on n = N0 alone: each pair j ≤ i < N0 counts once. Where one of them
+  does (Scale Hint), training is on all n ≤ N0: each triple (i, j, n) counts once.
 
 Example: prefix sum under `relative`, trained at 8. Distances 8 to 15 were never seen, so they keep weight 0.
 
@@ -60,7 +60,7 @@ TARGETS: Registry[Callable[..., Any]] = Registry(
         "first-token": lambda i, j: j == 0,  # y_i = x_0
         "window-mean": lambda i, j: (i - j < 4) / np.minimum(i + 1, 4),  # of the last four, or as many as there are
         "decay": lambda i, j: 0.9 ** (i - j),  # y_i = x_i + 0.9 x_{i−1} + 0.81 x_{i−2} + …
-        "reversal": lambda i, j, n: i + j == n - 1,  # y_i = x_{n−1−i}, once seen: where to read depends on the scale
+        "reversal": lambda i, j, n: i + j == n - 1,  # y_i = x_{n−1−i}, once seen: where to read depends on n
         # three outputs at once: the previous input, the first one, and the prefix sum
         "several-heads": lambda i, j: np.stack([i - j == 1, j == 0, np.ones_like(i)], -1),
     },
@@ -68,7 +68,7 @@ TARGETS: Registry[Callable[..., Any]] = Registry(
 
 
 class Pairs(NamedTuple):
-    """Pairs j ≤ i < n of instances of scale n, each [pair]."""
+    """Pairs j ≤ i < n of instances of size n, each [pair]."""
 
     i: Ints
     j: Ints
@@ -82,11 +82,11 @@ def pairs_at(scale: int) -> Pairs:
 
 
 def pairs_seen(scale: int, looks_at_scale: bool) -> Pairs:
-    """All pairs of the instances up to a scale: of that scale alone, unless something looks at the scale."""
+    """All pairs of the instances up to a size n: of that n alone, unless target or relation depend on n."""
     checked_scale(scale)
     count = scale * (scale + 1) * (scale + 2) // 6 if looks_at_scale else scale * (scale + 1) // 2
     if count > MOST_PAIRS:
-        raise UserError(f"scale {scale} has {count:,} pairs of positions, more than the {MOST_PAIRS:,} this can hold")
+        raise UserError(f"n = {scale} has {count:,} pairs of positions, more than the {MOST_PAIRS:,} this can hold")
     if not looks_at_scale:
         return pairs_at(scale)
     return Pairs(*(np.concatenate(part) for part in zip(*map(pairs_at, range(1, scale + 1)))))
@@ -94,7 +94,7 @@ def pairs_seen(scale: int, looks_at_scale: bool) -> Pairs:
 
 def checked_scale(scale: int) -> int:
     if scale < 1:
-        raise UserError(f"a scale is at least 1, not {scale}")
+        raise UserError(f"n is at least 1, not {scale}")
     return scale
 
 
@@ -103,7 +103,7 @@ def function_of(target: Target) -> Callable[..., Any]:
 
 
 def takes_scale(function: Target) -> bool:
-    """Whether a function of positions asks for the scale as its third argument."""
+    """Whether a function of positions takes n as its third argument."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function_of(function)).parameters.values()
     required = [p for p in parameters if p.kind in kinds and p.default is p.empty]
@@ -116,7 +116,7 @@ def takes_scale(function: Target) -> bool:
 
 
 def named(function: Target) -> str:
-    return repr(function if isinstance(function, str) else getattr(function, "__name__", "the user's own"))
+    return repr(function if isinstance(function, str) else getattr(function, "__name__", "a function"))
 
 
 def call(function: Callable[..., Any], pairs: Pairs) -> NDArray[Any]:
@@ -131,14 +131,14 @@ def call(function: Callable[..., Any], pairs: Pairs) -> NDArray[Any]:
 def values(target: Target, pairs: Pairs) -> Floats:
     """A*(i, j; n) at each pair, [pair, head], rounded so that equal values compare as equal."""
     raw = np.asarray(call(function_of(target), pairs), dtype=np.float64)
-    found = np.broadcast_to(raw, (len(pairs.i), *raw.shape[1:])).reshape(len(pairs.i), -1)
-    wrong = ~np.isfinite(found).all(1)
+    of_pairs = np.broadcast_to(raw, (len(pairs.i), *raw.shape[1:])).reshape(len(pairs.i), -1)
+    wrong = ~np.isfinite(of_pairs).all(1)
     if wrong.any():
         k = int(wrong.argmax())
         raise UserError(
             f"target {named(target)} is not a finite number at i={pairs.i[k]}, j={pairs.j[k]}, n={pairs.n[k]}"
         )
-    return rounded(found)
+    return rounded(of_pairs)
 
 
 def rounded(x: Floats) -> Floats:
@@ -177,28 +177,26 @@ def resolved(relation: RelationLike, target: Target, options: Mapping[str, Any] 
         return DERIVED[relation](target)
     if options:
         raise UserError("options go with the name of a scheme, not with a scheme or function of your own")
-    found = relation_of(relation)
-    return found if found.phi is not relation else from_function(found.phi)
-
-
-def from_function(function: Callable[..., Any]) -> Relation:
-    """A function of (i, j) or (i, j, n), on arrays or on numbers, as a relation."""
+    given = relation_of(relation)
+    if given.phi is not relation:
+        return given
+    function = given.phi  # of (i, j) or (i, j, n), on arrays or on numbers
 
     def phi(i: Tensor, j: Tensor, n: Tensor) -> Any:
-        found = call(function, Pairs(i.numpy(), j.numpy(), n.numpy()))
-        return np.broadcast_to(found, (len(i), *found.shape[1:])).reshape(len(i), -1)
+        codes = call(function, Pairs(i.numpy(), j.numpy(), n.numpy()))
+        return np.broadcast_to(codes, (len(i), *codes.shape[1:])).reshape(len(i), -1)
 
     return Relation(phi, named(function), uses_scale=takes_scale(function))
 
 
 class Seen(NamedTuple):
-    """The pairs of all instances up to a scale, with the target's values and the relation's classes of pairs."""
+    """The pairs of all instances up to a size n, with the target's values and the relation's classes of pairs."""
 
     pairs: Pairs
     values: Floats  # [pair, head]
     codes: Ints  # [class, component]
     which: Ints  # the class of each pair. [pair]
-    by_scale: bool  # whether something looks at the scale, so that pairs are those of all scales
+    by_scale: bool  # whether target or relation depend on n, so that pairs are those of all n
 
     @classmethod
     def up_to(cls, scale: int, relation: Relation, target: Target) -> "Seen":
@@ -211,13 +209,13 @@ class Seen(NamedTuple):
 
 
 def lrc(target: Target, scale: int) -> int:
-    """Linear Representation Complexity: the number of distinct non-zero values of the target up to a scale.
+    """Linear Representation Complexity: the number of distinct non-zero values of the target up to a size n.
 
     >>> lrc("alternating-sign", 8), lrc("running-mean", 8), lrc(lambda i, j: i == j, 8)
     (2, 8, 1)
     """
-    found = values(target, pairs_seen(scale, takes_scale(target)))
-    return len(np.unique(found[found.any(1)], axis=0))
+    weights = values(target, pairs_seen(scale, takes_scale(target)))
+    return len(np.unique(weights[weights.any(1)], axis=0))
 
 
 def lrc_under(relation: RelationLike, target: Target, scale: int) -> float:
@@ -233,10 +231,10 @@ def lrc_under(relation: RelationLike, target: Target, scale: int) -> float:
     return len(np.unique(seen.which[seen.values.any(1)])) if constant else math.inf
 
 
-def constant_on(which: Ints, found: Floats) -> NDArray[np.bool_]:
+def constant_on(which: Ints, weights: Floats) -> NDArray[np.bool_]:
     """For each class whether all its pairs have one value. [class]"""
     first = np.unique(which, return_index=True)[1]
-    same = (found == found[first][which]).all(1)
+    same = (weights == weights[first][which]).all(1)
     return np.asarray(np.bincount(which, weights=~same) == 0)
 
 
@@ -257,8 +255,8 @@ class Limit:
         return table[which[len(self.codes) :]]
 
     def error(self, scale: int) -> float:
-        """The squared error at a scale, summed over pairs and heads."""
-        pairs = pairs_seen(scale, looks_at_scale=False)  # those of this scale
+        """The squared error at a size n, summed over pairs and heads."""
+        pairs = pairs_seen(scale, looks_at_scale=False)  # those of this n
         return float(((values(self.target, pairs) - self.at(self.relation.codes(*pairs))) ** 2).sum())
 
 
@@ -270,17 +268,17 @@ def pola_limit(relation: RelationLike, target: Target, train_max: int) -> Limit:
     True
     """
     relation = resolved(relation, target)
-    _, found, codes, which, _ = Seen.up_to(train_max, relation, target)
+    _, wanted, codes, which, _ = Seen.up_to(train_max, relation, target)
     counts = np.bincount(which)
-    means = np.stack([np.bincount(which, weights=head) / counts for head in found.T], 1)
+    means = np.stack([np.bincount(which, weights=head) / counts for head in wanted.T], 1)
     first = np.unique(which, return_index=True)[1]
     # Exact on a class with one value, where summing would round.
-    weights = np.where(constant_on(which, found)[:, None], found[first], means)
+    weights = np.where(constant_on(which, wanted)[:, None], wanted[first], means)
     return Limit(relation, target, codes, weights)
 
 
 def pola_error(relation: RelationLike, target: Target, train_max: int, scale: int) -> float:
-    """The squared error at a scale after training up to `train_max`.
+    """The squared error at a size n after training up to `train_max`.
 
     >>> round(pola_error("none", "shift-by-one", train_max=8, scale=16), 3)
     14.309
@@ -297,7 +295,7 @@ def pola_table(
     options: Mapping[str, Any] | None = None,
     generator: torch.Generator | None = None,
 ) -> pd.DataFrame:
-    """A row per scale up to `test_max`: LRC, LRC under the scheme, and errors after training to `train_max`.
+    """A row for each n up to `test_max`: LRC, LRC under the scheme, and errors after training to `train_max`.
 
     `target_energy`, the sum of A*², is the error of a model that knows nothing; `trained_error` is there only
     after real training (`train`).
@@ -316,46 +314,46 @@ def pola_table(
     return table
 
 
-def label_of(thing: Target | RelationLike) -> str:
-    if isinstance(thing, str):
-        return thing
-    return str(getattr(thing, "name", None) or getattr(thing, "__name__", None) or type(thing).__name__)
+def label_of(given: Target | RelationLike) -> str:
+    if isinstance(given, str):
+        return given
+    return str(getattr(given, "name", None) or getattr(given, "__name__", None) or type(given).__name__)
 
 
 def complexity_table(limit: Limit, largest: int) -> pd.DataFrame:
     """The predicted part of the table, from one pass over all pairs.
 
-    A pair belongs to every scale from its own on: its n if something looks at the scale, else i+1.
+    A pair belongs to every size from the one it first occurs at: its n if target or relation depend on n, else i+1.
     """
-    pairs, found, codes, which, by_scale = Seen.up_to(largest, limit.relation, limit.target)
+    pairs, wanted, codes, which, by_scale = Seen.up_to(largest, limit.relation, limit.target)
     since = pairs.n if by_scale else pairs.i + 1
-    missed = np.bincount(since, ((found - limit.at(codes)[which]) ** 2).sum(1), largest + 1)[1:]
-    energy = np.bincount(since, (found**2).sum(1), largest + 1)[1:]
-    scales, broken = np.arange(1, largest + 1), first_broken(since, which, found)
+    missed = np.bincount(since, ((wanted - limit.at(codes)[which]) ** 2).sum(1), largest + 1)[1:]
+    energy = np.bincount(since, (wanted**2).sum(1), largest + 1)[1:]
+    scales, broken = np.arange(1, largest + 1), first_broken(since, which, wanted)
     return pd.DataFrame(
         {
             "scale": scales,
-            "lrc": counted(since, numbered(found.view(np.int64))[1], found, largest),
-            "lrc_under": np.where(scales < broken, counted(since, which, found, largest), np.inf),
+            "lrc": counted(since, numbered(wanted.view(np.int64))[1], wanted, largest),
+            "lrc_under": np.where(scales < broken, counted(since, which, wanted, largest), np.inf),
             "target_energy": energy if by_scale else energy.cumsum(),
             "predicted_error": missed if by_scale else missed.cumsum(),
         }
     )
 
 
-def counted(since: Ints, which: Ints, found: Floats, largest: int) -> Ints:
-    """How many classes have a pair that is not zero, at each scale from 1 to `largest`."""
-    mine = found.any(1)
+def counted(since: Ints, which: Ints, wanted: Floats, largest: int) -> Ints:
+    """How many classes have a pair that is not zero, at each n from 1 to `largest`."""
+    mine = wanted.any(1)
     born = np.full(int(which.max()) + 1, largest + 1)
     np.minimum.at(born, which[mine], since[mine])
     return np.bincount(born, minlength=largest + 2)[1 : largest + 1].cumsum()
 
 
-def first_broken(since: Ints, which: Ints, found: Floats) -> float:
-    """The first scale at which some class has two different values; infinite if there is none."""
+def first_broken(since: Ints, which: Ints, wanted: Floats) -> float:
+    """The first n at which some class has two different values; infinite if there is none."""
     order = np.lexsort((since, which))
     first = order[np.unique(which[order], return_index=True)[1]]  # the earliest pair of each class
-    differs = (found != found[first][which]).any(1)
+    differs = (wanted != wanted[first][which]).any(1)
     return float(since[differs].min()) if differs.any() else math.inf
 
 
@@ -365,7 +363,7 @@ def first_broken(since: Ints, which: Ints, found: Floats) -> float:
 class Pola(nn.Module):
     """y_i = Σ_{j≤i} p[φ(i,j;n)] x_j with one learned row of weights `p` (a weight per head) for each code.
 
-    There is a weight for every code up to scale `largest`, seen in training or not; all are zero at first.
+    There is a weight for every code up to n = `largest`, seen in training or not; all are zero at first.
     """
 
     def __init__(self, relation: RelationLike, target: Target, largest: int) -> None:
@@ -382,19 +380,20 @@ class Pola(nn.Module):
         table[pairs.i[mine], pairs.j[mine]] = torch.from_numpy(self.seen.which[mine])
         return table
 
-    def attention(self, classes: Tensor) -> Tensor:
-        """A(i, j), [*, query, key, head], from the classes of the pairs."""
-        return nn.functional.pad(self.p, (0, 0, 0, 1))[classes]
+    def weighted(self, classes: Tensor, x: Tensor) -> Tensor:
+        """Outputs [row, query, head] for inputs `x` [row, key], from the classes of the pairs."""
+        weights = nn.functional.pad(self.p, (0, 0, 0, 1))[classes]  # [query, key, head]
+        return torch.einsum("qkh,rk->rqh", weights, x)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` [row, pos] to y [row, pos, head]: instances of as many inputs as there are positions."""
-        return torch.einsum("qkh,rk->rqh", self.attention(self.classes(x.shape[1])), x.double())
+        return self.weighted(self.classes(x.shape[1]), x.double())
 
     @torch.no_grad()
     def error(self, target: Target, scale: int) -> float:
-        """The squared error at a scale over an orthonormal basis of inputs."""
+        """The squared error at a size n over an orthonormal basis of inputs."""
         if scale > self.largest:
-            raise UserError(f"this model was built for scales up to {self.largest}, not {scale}")
+            raise UserError(f"this model was built for n up to {self.largest}, not {scale}")
         inputs = torch.eye(scale, dtype=torch.float64)
         return float((self(inputs) - outputs(target, inputs)).square().sum())
 
@@ -402,9 +401,9 @@ class Pola(nn.Module):
 def outputs(target: Target, x: Tensor) -> Tensor:
     """What the target makes of inputs `x` [row, pos]: [row, pos, head]."""
     pairs = pairs_at(x.shape[1])
-    found = torch.from_numpy(values(target, pairs))
-    weights = torch.zeros(x.shape[1], x.shape[1], found.shape[1], dtype=torch.float64)
-    weights[pairs.i, pairs.j] = found
+    of_pairs = torch.from_numpy(values(target, pairs))
+    weights = torch.zeros(x.shape[1], x.shape[1], of_pairs.shape[1], dtype=torch.float64)
+    weights[pairs.i, pairs.j] = of_pairs
     return torch.einsum("qkh,rk->rqh", weights, x)
 
 
@@ -419,39 +418,26 @@ def pola_train(
 ) -> Pola:
     """The model after real gradient descent from zero on the squared loss, trained up to `train_max`.
 
-    The inputs of each scale are a random orthonormal basis: exactly isotropic, so the loss of the batch is the expected
+    The inputs of each n are a random orthonormal basis: exactly isotropic, so the loss of the batch is the expected
     loss. Rate and momentum follow from the sizes of the largest and smallest class (the loss is a parabola along each
     weight, as steep as its class is large). It ends when no weight's gradient exceeds `tolerance`, or after `steps`.
     """
     model = Pola(relation, target, max(train_max, test_max or train_max))
-    scales = range(1, train_max + 1) if model.seen.by_scale else [checked_scale(train_max)]
-    classes, x, y = training_set(model, target, scales, generator)
-    sizes = torch.bincount(classes.flatten(), minlength=len(model.p) + 1)[:-1]
+    instances = []  # of each size the classes of its pairs, inputs and outputs
+    for n in range(1, train_max + 1) if model.seen.by_scale else [checked_scale(train_max)]:
+        x = torch.linalg.qr(torch.randn(n, n, dtype=torch.float64, generator=generator)).Q
+        instances.append((model.classes(n), x, outputs(target, x)))
+    every = torch.cat([classes.flatten() for classes, _, _ in instances])
+    sizes = torch.bincount(every, minlength=len(model.p) + 1)[:-1]
     seen = 2.0 * sizes[sizes > 0]  # the curvature along each weight is twice the size of its class
     steep, flat = math.sqrt(float(seen.max())), math.sqrt(float(seen.min()))
     rate, momentum = 4 / (steep + flat) ** 2, ((steep - flat) / (steep + flat)) ** 2
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = (torch.einsum("sqkh,srk->srqh", model.attention(classes), x) - y).square().sum()
-        loss.backward()
+        losses = [(model.weighted(classes, x) - y).square().sum() for classes, x, y in instances]
+        torch.stack(losses).sum().backward()
         optimizer.step()
         if model.p.grad is None or float(model.p.grad.abs().max()) < tolerance:
             break
     return model
-
-
-def training_set(
-    model: Pola, target: Target, scales: Sequence[int], generator: torch.Generator | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Classes [scale, query, key], inputs [scale, row, pos] and outputs [scale, row, pos, head], padded."""
-    size, future, heads = max(scales), *model.p.shape
-    classes = torch.full((len(scales), size, size), future)
-    x = torch.zeros(len(scales), size, size, dtype=torch.float64)
-    y = torch.zeros(len(scales), size, size, heads, dtype=torch.float64)
-    for k, scale in enumerate(scales):
-        basis = torch.linalg.qr(torch.randn(scale, scale, dtype=torch.float64, generator=generator)).Q
-        classes[k, :scale, :scale] = model.classes(scale)
-        x[k, :scale, :scale] = basis
-        y[k, :scale, :scale] = outputs(target, basis)
-    return classes, x, y
