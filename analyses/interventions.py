@@ -44,26 +44,23 @@ class Pruning:
     @property
     def sentence(self) -> str:
         """In words, with Wilson's 95 % interval of each share."""
-        said = [
-            f"of {len(part)} runs that had failed at {FACTORS[0]} × the training range and whose SRC {words}, "
-            f"{_extrapolating(part['exact_2_after'])} "
-            f"(median exact match {_medians(part, FACTORS[0])}, at {FACTORS[1]} × {_medians(part, FACTORS[1])})"
-            for part, words in zip(self.failed(), ("became flat", "went on growing"))
-            if len(part)
-        ]
-        if not said:
+        told = []
+        for part, words in zip(self.failed(), ("became flat", "went on growing")):
+            if len(part):
+                right = int((part["exact_2_after"] >= EXTRAPOLATES).sum())
+                low, high = wilson(right, len(part))
+                medians = [
+                    part[f"exact_{factor}_{side}"].median() for factor in FACTORS for side in ("before", "after")
+                ]
+                before, after, far_before, far_after = (f"{median:.2f}" for median in medians)
+                told.append(
+                    f"of {len(part)} runs that had failed at {FACTORS[0]} × the training range and whose SRC {words}, "
+                    f"{right} ({right / len(part):.2f} [{low:.2f}, {high:.2f}]) extrapolate{'s' if right == 1 else ''} "
+                    f"(median exact match {before} → {after}, at {FACTORS[1]} × {far_before} → {far_after})"
+                )
+        if not told:
             return "No run that failed beyond the training range with growing SRC was pruned."
-        return f"Once pruned, by inputs of the training range alone: {'; '.join(said)}."
-
-
-def _extrapolating(exact: "pd.Series[float]") -> str:
-    right = int((exact >= EXTRAPOLATES).sum())
-    low, high = wilson(right, len(exact))
-    return f"{right} ({right / len(exact):.2f} [{low:.2f}, {high:.2f}]) extrapolate{'s' if right == 1 else ''}"
-
-
-def _medians(part: pd.DataFrame, factor: int) -> str:
-    return " → ".join(f"{part[f'exact_{factor}_{side}'].median():.2f}" for side in ("before", "after"))
+        return f"Once pruned, by inputs of the training range alone: {'; '.join(told)}."
 
 
 class PrunedRuns(Finding):

@@ -8,7 +8,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from lengthlens.errors import UserError
 from lengthlens.files import make_directory, printable, read_whole, sha256, write_whole
 from lengthlens.probes.probe import PROBES, Probe
+from lengthlens.probes.probe import records as records  # part of what findings use
 from lengthlens.probes.schema import STUDY_COLUMNS, at_defaults
 from lengthlens.runs.evaluation import ACCURATE, EXTRAPOLATES
 from lengthlens.values import anything, list_of, map_of, parse_json, parse_parquet, parsed, record, shown, text
@@ -198,20 +199,19 @@ def together(studies: list[Read]) -> dict[str, Any]:
     abouts = [about for _, about in studies]
     if len(abouts) == 1:
         return dict(abouts[0])
-    found: dict[str, Any] = {}
-    for name in ("title", "made", "command", "machine"):
-        texts = dict.fromkeys(str(about[name]) for about in abouts if about.get(name))
-        found |= {name: "; ".join(texts)} if texts else {}
-    versions: dict[str, dict[str, None]] = {}
-    for about in abouts:
-        for library, version in about.get("versions", {}).items():
-            versions.setdefault(library, {})[str(version)] = None
-    found["versions"] = {library: "; ".join(each) for library, each in versions.items()}
+    libraries = dict.fromkeys(library for about in abouts for library in about.get("versions", {}))
+    versions = {name: _listed(about.get("versions", {}).get(name) for about in abouts) for name in libraries}
+    texts = {name: _listed(about.get(name) for about in abouts) for name in ("title", "made", "command", "machine")}
     named = dict.fromkeys(task for about in abouts for task in about.get("held_out", []))
     used = {task for table, about in studies for task in set(table["task"]) - set(about.get("held_out", []))}
-    found["held_out"] = [task for task in named if task not in used]  # those on which no study chose anything
-    found["configs"] = {run: config for about in abouts for run, config in about.get("configs", {}).items()}
-    return found
+    held_out = [task for task in named if task not in used]  # those on which no study chose anything
+    configs = {run: config for about in abouts for run, config in about.get("configs", {}).items()}
+    given = {name: words for name, words in texts.items() if words}
+    return {**given, "versions": versions, "held_out": held_out, "configs": configs}
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return "; ".join(dict.fromkeys(str(value) for value in values if value))
 
 
 def _agree(name: str, table: Frame, other_name: str, other: Frame) -> None:
@@ -232,12 +232,6 @@ def _agree(name: str, table: Frame, other_name: str, other: Frame) -> None:
             )
 
 
-def records(frame: Frame) -> list[dict[str, Any]]:
-    """The rows of a frame, each by column name."""
-    rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]
-    return rows
-
-
 def measured(table: Frame, measure: str, command: str = "probe") -> Frame:
     """The rows of a measure with a value; a sentence if there are none."""
     rows = table[(table["measure"] == measure) & table["value"].notna()]
@@ -252,9 +246,9 @@ def of_runs(table: Frame) -> Frame:
     bare = rows["run"] == ""
     if not bare.any():
         return rows
-    parts = [rows.loc[bare, name].astype("string").fillna("") for name in (*CELL, "seed")]
-    named = pd.Series(["_".join(row) for row in zip(*parts)], index=rows.index[bare], dtype="str")
-    return rows.assign(run=rows["run"].where(~bare, named.reindex(rows.index)))
+    parts = [rows[name].astype("string").fillna("") for name in (*CELL, "seed")]
+    names = pd.Series(["_".join(row) for row in zip(*parts)], index=rows.index, dtype="str")
+    return rows.assign(run=rows["run"].where(~bare, names))
 
 
 def exact_at(table: Frame, factor: int) -> "pd.Series[float]":
@@ -268,17 +262,16 @@ def exact_at(table: Frame, factor: int) -> "pd.Series[float]":
 
 
 def default_index(table: Frame, probe: Probe) -> "pd.Series[float]":
-    """ι of each run at the default thresholds.
-
-    Cover numbers differ by layer and readout. The one that counts is the sequential readout one layer before the last:
-    after the last layer the unembedding decodes every step alike, whatever came before.
-    """
+    """ι of each run at the thresholds that the probe counts at if nothing else is asked for."""
     rows = chosen_readout(table[table["measure"] == probe.index])
     return at_defaults(rows, probe.defaults).groupby("run")["value"].first()
 
 
 def chosen_readout(rows: Frame) -> Frame:
-    """Of rows by layer and readout those of the sequential readout, one layer before the last; others as they are."""
+    """Of rows by layer and readout those of the sequential readout, one layer before the last; others as they are.
+
+    After the last layer the unembedding decodes every step alike, whatever came before.
+    """
     if rows.empty or rows["layer"].isna().all():
         return rows
     if (rows["readout"] == "sequential").any():
@@ -306,11 +299,11 @@ def per_run(table: Frame) -> Frame:
     for factor in FACTORS:
         columns[f"exact_{factor}"] = exact = exact_at(rows, factor)
         columns[f"extrapolates_{factor}"] = (exact >= EXTRAPOLATES).where(exact.notna()).astype("boolean")
-    found = runs.join(pd.DataFrame(columns), on="run").reset_index(drop=True)
+    result = runs.join(pd.DataFrame(columns), on="run").reset_index(drop=True)
     verdicts = table.loc[table["measure"] == "verdict", [*CELL, "verdict", "reason"]].drop_duplicates(CELL)
-    found = found.merge(verdicts, on=CELL, how="left")
-    found["accurate"] = found["accurate"].astype("boolean").fillna(False).astype(bool)
-    return found.fillna({"verdict": "", "reason": "", "status": ""})
+    result = result.merge(verdicts, on=CELL, how="left")
+    result["accurate"] = result["accurate"].astype("boolean").fillna(False).astype(bool)
+    return result.fillna({"verdict": "", "reason": "", "status": ""})
 
 
 def accurate(rows: Frame) -> "pd.Series[bool]":

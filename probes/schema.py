@@ -44,7 +44,7 @@ def at_defaults(rows: "pd.DataFrame", defaults: Mapping[str, float]) -> "pd.Data
     [2, 3]
     """
     for column, default in defaults.items():
-        rows = rows[rows[column].isna() | ((rows[column] - default).abs() < 1e-9)]
+        rows = rows[rows[column].fillna(default) == default]  # exact: what is stored is the same constant
     return rows
 
 

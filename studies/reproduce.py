@@ -6,6 +6,7 @@ What is finished is not done again, so that after an interruption the same call 
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,7 +130,8 @@ def reproduce(
 
 def show(name: str, chosen: Preset, store: RunStore, runs: Sequence[Run], out: Path, work: "Work") -> bool:
     """Study, figures and page; False if all are there as they were made, of what they would be made of now."""
-    made_of = fingerprint(repr((name, chosen)), runs)
+    made = [repr((name, chosen)), code_version(), [[run.id, run.manifest()] for run in runs]]
+    made_of = sha256(json.dumps(made, sort_keys=True).encode())
     if is_shown(out, made_of):
         return False
     remove_quietly(out / STAMP)
@@ -153,12 +155,6 @@ def show(name: str, chosen: Preset, store: RunStore, runs: Sequence[Run], out: P
     return True
 
 
-def fingerprint(preset: str, runs: Sequence[Run]) -> str:
-    """Of all that study, figures and page are made of: what the study consists of, files of runs, and the code."""
-    manifests = [[run.id, run.manifest()] for run in runs]
-    return sha256(json.dumps([preset, code_version(), manifests], sort_keys=True).encode())
-
-
 def write_stamp(out: Path, made_of: str, paths: Iterable[Path]) -> None:
     """Keep what the files at `paths`, under `out`, were made of, and their checksums."""
     sums = {str(path.relative_to(out)): sha256(read_whole(path)) for path in paths}
@@ -178,16 +174,13 @@ def is_shown(out: Path, made_of: str) -> bool:
 
 def costs(preset: Preset, plans: Sequence[Planned], store: RunStore) -> dict[str, float]:
     """What each stage may cost, in seconds: training by the steps that are left, probing by the runs that are left."""
-    steps = sum(config.steps - steps_taken(store.run(config)) for config in pending(plans, store))
+    steps = 0
+    for config in pending(plans, store):
+        steps += config.steps
+        with suppress(UserError):  # damaged: what will be tried with it says so
+            steps -= store.run(config).status().steps
     unprobed = sum(not is_probed(store.run(plan.config), preset.probes) for plan in plans) if preset.probed else 0
     return {"training": STEP_COST * steps, "probing": PROBE_COST * unprobed, **REST_COST}
-
-
-def steps_taken(run: Run) -> int:
-    try:
-        return run.status().steps
-    except UserError:  # damaged: what will be tried with it says so
-        return 0
 
 
 class Work:
