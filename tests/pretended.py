@@ -28,9 +28,7 @@ from torch.utils._pytree import tree_iter, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 aten = torch.ops.aten
-BACKEND = (
-    "pretended"  # what torch's C++ code believes, of one device (its Python backend has no more); Python sees cuda:k
-)
+BACKEND = "pretended"  # what torch's C++ code believes, of one device (its Python backend has no more)
 # The host has to wait for the device to know the shape of what these give.
 SHAPES = {aten.nonzero.default, aten.masked_select.default, aten.unique_dim.default, aten._unique2.default}
 SHAPES |= {aten.bincount.default, aten.repeat_interleave.Tensor, aten.unique_consecutive.default}
@@ -39,13 +37,8 @@ INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, a
 MULTI_TENSOR = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}  # how many tensors one launch takes, by lists (torch's own table)
 FREE = {aten.detach.default, aten.detach_.default, aten.set_.source_Storage, aten.record_stream.default}
 FREE |= {aten.empty.memory_format, aten.empty_strided.default, aten.empty_like.default, aten.new_empty.default}
-FREE |= {
-    aten.new_empty_strided.default,
-    aten._unsafe_view.default,
-    aten._reshape_alias.default,
-    aten.lift_fresh.default,
-}
-FREE |= {aten.is_pinned.default}
+FREE |= {aten.new_empty_strided.default, aten._unsafe_view.default, aten._reshape_alias.default}
+FREE |= {aten.lift_fresh.default, aten.is_pinned.default}
 
 
 class Pretended(Tensor):
@@ -56,15 +49,9 @@ class Pretended(Tensor):
 
     @staticmethod
     def __new__(cls, host: Tensor, index: int) -> "Pretended":
-        made: Pretended = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls,
-            host.shape,
-            dtype=host.dtype,
-            device=torch.device(BACKEND, 0),
-            strides=host.stride(),
-            storage_offset=host.storage_offset(),
-            requires_grad=host.requires_grad,
-        )
+        layout = {"strides": host.stride(), "storage_offset": host.storage_offset()}
+        about: Any = {"dtype": host.dtype, "device": torch.device(BACKEND, 0), "requires_grad": host.requires_grad}
+        made: Pretended = Tensor._make_wrapper_subclass(cls, host.shape, **layout, **about)  # type: ignore[attr-defined]
         made.host, made.index = host.detach(), index
         return made
 
@@ -87,19 +74,18 @@ class Pretended(Tensor):
 
 
 class Gpus(TorchDispatchMode):
-    """Computes on pretended GPUs and counts: kernels launched, waits of the host, float64 numbers, bytes alive."""
+    """Computes on pretended GPUs and counts: kernels launched, waits of the host, tensors of float64."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
         self.count, self.pinned = count, set[int]()  # storages
-        self.alive = self.most_alive = self.current = self.last = 0
+        self.current = self.last = 0
         self.devices: Counter[int] = Counter()  # kernels by device
         self.reset()
 
     def reset(self) -> None:
         self.kernels = self.waits = self.doubles = 0
         self.launched, self.waited = Counter[str](), Counter[str]()
-        self.most_alive = self.alive
         self.devices.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -113,7 +99,7 @@ class Gpus(TorchDispatchMode):
         if func is aten._to_copy.default or func is aten.copy_.default or func is aten._pin_memory.default:
             return self._copied(func, args, kwargs, index)
         if func is aten.is_pinned.default:
-            return self._is_pinned(args[0])
+            return args[0].untyped_storage()._cdata in self.pinned
         given = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
         there = {x.index for x in given if isinstance(x, Pretended)}
         if not there and index is None:
@@ -140,17 +126,10 @@ class Gpus(TorchDispatchMode):
             if id(x) in same:
                 return same[id(x)]
             made = Pretended(x, at)
-            if not func.is_view:
-                self.alive += (size := x.numel() * x.element_size())
-                self.most_alive = max(self.alive, self.most_alive)
-                weakref.finalize(x.untyped_storage(), self._freed, size)
-                self.doubles += x.dtype == torch.float64
+            self.doubles += not func.is_view and x.dtype == torch.float64
             return made
 
         return tree_map(wrap, out)
-
-    def _freed(self, size: int) -> None:
-        self.alive -= size
 
     def _refuse_mixed(self, func: Any, given: list[Tensor], there: set[int], args: Any) -> None:
         """CUDA's rules: one device, but for numbers without dimensions, and indices that are on the CPU."""
@@ -177,6 +156,9 @@ class Gpus(TorchDispatchMode):
         lists = [x for x in args if isinstance(x, list) and x and isinstance(x[0], Tensor)]
         if "_foreach" in name or "_fused" in name:
             number = math.ceil(len(lists[0]) / MULTI_TENSOR[min(5, len(lists))])
+        self._launch(name, at, number)
+
+    def _launch(self, name: str, at: int, number: int = 1) -> None:
         self.kernels += number
         self.devices[at] += number
         self.launched[name] += number
@@ -186,9 +168,6 @@ class Gpus(TorchDispatchMode):
         self.pinned.add(storage._cdata)
         weakref.finalize(storage, self.pinned.discard, storage._cdata)
         return x
-
-    def _is_pinned(self, x: Tensor) -> bool:
-        return x.untyped_storage()._cdata in self.pinned
 
     def _wait(self, why: str) -> None:
         self.waits += 1
@@ -203,7 +182,7 @@ class Gpus(TorchDispatchMode):
         if func is aten.copy_.default:
             to, source = args[0], args[1]
             no_wait = bool(args[2]) if len(args) > 2 else bool(kwargs.get("non_blocking"))
-            self._cross(source, _device_of(source), _device_of(to), no_wait, to)
+            self._cross(_device_of(source), _device_of(to), no_wait, source if _device_of(source).type == "cpu" else to)
             _host(to).copy_(_host(source))
             return to
         source = args[0]
@@ -212,23 +191,18 @@ class Gpus(TorchDispatchMode):
         asked = kwargs.pop("device", None)
         here = _device_of(source)
         target = here if asked is None else (torch.device("cpu") if index is None else torch.device("cuda", index))
-        changed = kwargs.get("dtype", source.dtype) != source.dtype or here == target
         copy = func(_host(source), **kwargs)
-        self._cross(source, here, target, no_wait, None, changed)
+        self._cross(here, target, no_wait, source if here.type == "cpu" else None)
         return copy if target.type == "cpu" else self._wrapped(func, copy, (), target.index)
 
-    def _cross(
-        self, source: Tensor, here: torch.device, there: torch.device, no_wait: bool, to: Any, kernel: bool = True
-    ) -> None:
+    def _cross(self, here: torch.device, there: torch.device, no_wait: bool, host_side: Tensor | None) -> None:
         if here.type == there.type == "cpu":
             return
-        at = there.index if there.type == "cuda" else here.index
-        self.kernels += 1
-        self.devices[at] += 1
-        self.launched["copy" if here == there else f"copy {here.type} to {there.type}"] += 1
-        host_side = source if here.type == "cpu" else to
-        if here.type != there.type and not (no_wait and host_side is not None and self._is_pinned(host_side)):
-            self._wait(f"copy {here.type} to {there.type}")
+        way = "copy" if here == there else f"copy {here.type} to {there.type}"
+        self._launch(way, there.index if there.type == "cuda" else here.index)
+        pinned = host_side is not None and host_side.untyped_storage()._cdata in self.pinned
+        if here.type != there.type and not (no_wait and pinned):
+            self._wait(way)
 
 
 class Numbered(TorchFunctionMode):
