@@ -203,7 +203,7 @@ def inspect_command(
     run: str, out: Path | None, step: int | None, store: "RunStore", as_json: bool, **shown: Any
 ) -> None:
     """Look inside RUN: what each head attends to and by what, at several lengths; a page and a summary."""
-    from lengthlens.analyses.page.inside import inside_page
+    from lengthlens.analyses.page.inspection import inside_page
     from lengthlens.files import make_directory, write_whole
     from lengthlens.inside.look import inspect
 
