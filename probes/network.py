@@ -7,7 +7,7 @@ task, its scheme, its hook points, its heads) is asked here, and a sentence says
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -17,12 +17,8 @@ from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes.relation import Relation
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike, relation_of
-from lengthlens.probes.probe import OURS, Probe, Row
 from lengthlens.runs.evaluation import device_of, evaluating, right_tokens, score_of, takes
 from lengthlens.tasks import Batch, Task
-
-if TYPE_CHECKING:
-    from lengthlens.probes.table import Context
 
 # Tokens of one forward pass: large enough that overhead does not count, small enough for a processor's cache.
 CHUNK_TOKENS = 1 << 14
@@ -297,24 +293,3 @@ def probed_relation(
         raise UserError("the model's relation is not known: give one, e.g. relation='i-j' or relation='(i,j)'")
     pruned = prune(network, task, train_max) if scheme.learns_relation else None
     return pruned or (network, scheme.relation())
-
-
-class RelationProbe(Probe):
-    """The relation that the heads learned, pruned, where the scheme learns one: a row for each form and value.
-
-    The strongest come first; `value` is the bias, `form` the linear form and `form_value` its value.
-    """
-
-    name, measures = "relation", ("relation",)
-    words = OURS["relation"].words
-
-    def rows(self, context: "Context") -> list[Row]:
-        scheme = scheme_of(context.subject.model)
-        if scheme is None or not scheme.learns_relation or context.pruned is None:
-            return []
-        network, relation = context.pruned
-        about = {"measure": "relation", "relation": relation.words}
-        return [
-            {**about, "layer": layer, "head": head, "form": str(form), "form_value": value, "value": round(bias, 6)}
-            for layer, head, form, value, _, bias in (scheme_of(network.model) or scheme).entries()
-        ]

@@ -1,6 +1,6 @@
 """Probes: what can be measured on a trained network from inputs of its training range. One class and one line each.
 
-A probe has a name, the measures that its rows are called, and, if it follows a complexity that may grow with the scale,
+A probe has a name, the measures that its rows are called, and, if it follows a complexity that may grow with n,
 the growth curve and its invariance index. Everything else follows from `PROBES`: the table of a model or a run
 (`lengthlens.probes.table`), the command ``lengthlens probe``, the study, predictors, growth figures and the page.
 
@@ -29,7 +29,7 @@ class Probe(ABC):
     name: str
     measures: tuple[str, ...]  # what its rows are called in the column `measure`
     words: str  # what it measures, for the help: a part of a sentence
-    curves: Mapping[str, str] = {}  # measures that may grow with the scale, each with that of its invariance index ι
+    curves: Mapping[str, str] = {}  # measures that may grow with n, each with that of its invariance index ι
     index: str = ""  # the measure that is tried as a predictor of extrapolation: an ι, or what counts against it
     label: str = ""  # of the index in figures: "ι of measured SRC"
     short: str = ""  # of the index in tables: "ι of SRC"
@@ -56,7 +56,7 @@ class Probe(ABC):
 
 
 def by_scale(measure: str, curve: Mapping[int, float], about: Row) -> list[Row]:
-    """A row for each scale of a curve."""
+    """A row for each n of a curve."""
     return [{"measure": measure, "scale": n, "value": value, **about} for n, value in curve.items()]
 
 
@@ -110,32 +110,23 @@ class Listed(NamedTuple):
 
 
 OURS = {
-    "lrc": Listed("lengthlens.probes.lrc.LrcProbe", "how many position codes the heads use (measured LRC)"),
-    "src": Listed("lengthlens.probes.src.SrcProbe", "how many operators explain its steps (measured SRC)"),
-    "transfer": Listed(
-        "lengthlens.probes.transfer.TransferProbe", "how far readouts transfer between steps and input sizes"
-    ),
+    "lrc": Listed("lrc.LrcProbe", "how many position codes the heads use (measured LRC)"),
+    "src": Listed("src.SrcProbe", "how many operators explain its steps (measured SRC)"),
+    "transfer": Listed("transfer.TransferProbe", "how far readouts transfer between steps and input sizes"),
     "pruned": Listed(
-        "lengthlens.probes.src.PrunedProbe",
+        "src.PrunedProbe",
         "the operators and the exact match beyond the range of a copy without the biases that no answer needs",
     ),
-    "relation": Listed(
-        "lengthlens.probes.network.RelationProbe", "the relation that was learned, where the scheme learns one"
-    ),
+    "relation": Listed("table.RelationProbe", "the relation that was learned, where the scheme learns one"),
     "interchange": Listed(
-        "lengthlens.probes.interchange.InterchangeProbe",
-        "how many operators it uses, by exchanging its states between steps",
+        "interchange.InterchangeProbe", "how many operators it uses, by exchanging its states between steps"
     ),
     "stretch": Listed(
-        "lengthlens.probes.stretch.StretchProbe",
+        "stretch.StretchProbe",
         "the exact match to expect on longer inputs, from short ones at the positions of long ones",
     ),
-    "marks": Listed(
-        "lengthlens.probes.interchange.MarksProbe", "whether it knows marks by their code or by their token"
-    ),
-    "surgery": Listed(
-        "lengthlens.probes.surgery.SurgeryProbe", "whether the codes of the training range repair it on longer inputs"
-    ),
+    "marks": Listed("interchange.MarksProbe", "whether it knows marks by their code or by their token"),
+    "surgery": Listed("surgery.SurgeryProbe", "whether the codes of the training range repair it on longer inputs"),
 }
 
 
@@ -146,7 +137,7 @@ class _Probes(Extensible[Probe]):
         entry: Any = super().__getitem__(name)
         if isinstance(entry, Listed):
             module, _, kind = entry.home.rpartition(".")
-            entry = self._entries[name] = getattr(import_module(module), kind)()
+            entry = self._entries[name] = getattr(import_module(f"lengthlens.probes.{module}"), kind)()
         return cast(Probe, entry)
 
 

@@ -32,7 +32,7 @@ from lengthlens.probes.network import (
     sizes_up_to,
     task_of,
 )
-from lengthlens.probes.probe import PROBES, Probe, Row, by_scale, chosen
+from lengthlens.probes.probe import OURS, PROBES, Probe, Row, by_scale, chosen
 from lengthlens.probes.schema import PROBE_COLUMNS
 from lengthlens.runs.evaluation import ACCURATE, cpu_threads, is_accurate
 from lengthlens.runs.run import Run, best_rows
@@ -297,3 +297,24 @@ def _probe_one(measures: Sequence[str], device: str | None, path: Path) -> Probe
     except Exception as error:
         return Probed(run.id, "failed", str(error) or type(error).__name__)
     return Probed(run.id)
+
+
+class RelationProbe(Probe):
+    """The relation that the heads learned, pruned, where the scheme learns one: a row for each form and value.
+
+    The strongest come first; `value` is the bias, `form` the linear form and `form_value` its value.
+    """
+
+    name, measures = "relation", ("relation",)
+    words = OURS["relation"].words
+
+    def rows(self, context: Context) -> list[Row]:
+        scheme = scheme_of(context.subject.model)
+        if scheme is None or not scheme.learns_relation or context.pruned is None:
+            return []
+        network, relation = context.pruned
+        about = {"measure": "relation", "relation": relation.words}
+        return [
+            {**about, "layer": layer, "head": head, "form": str(form), "form_value": value, "value": round(bias, 6)}
+            for layer, head, form, value, _, bias in (scheme_of(network.model) or scheme).entries()
+        ]

@@ -37,21 +37,15 @@ def test_transformer_lens_is_as_it_would_be_without_us() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_version() -> None:
+def test_tasks_as_json_and_as_a_table() -> None:
     assert run("--version").stdout.startswith("lengthlens, version ")
-
-
-def test_tasks_json() -> None:
     rows = {row["name"]: row for row in json.loads(run("tasks", "--json").stdout)}
-    assert list(rows) == list(TASKS)
+    table = run("tasks").stdout
+    assert list(rows) == list(TASKS) and all(name in table for name in TASKS)
+    assert isinstance(json.loads(run("schemes", "--json").stdout), list)
     assert rows["parity"]["src"] == {"4": 4, "8": 8, "16": 16}
     assert rows["copy"]["family"] == "position-addressed"
     assert TASKS["addition"].parse(rows["addition"]["example"]).scale.item() == 4
-
-
-def test_tasks_table_names_every_task() -> None:
-    text = run("tasks").stdout
-    assert all(name in text for name in TASKS)
 
 
 def test_sample_is_reproducible_and_parses_back() -> None:
@@ -102,9 +96,10 @@ def test_bad_input_is_one_clear_sentence(words: list[str], named: str) -> None:
     assert len([line for line in result.stderr.splitlines() if line.startswith("Error")]) == 1
 
 
-def test_a_figure_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["src copy --max-scale 3 --plot", "inspect copy/lbpe --out"])
+def test_a_file_that_cannot_be_written_is_refused_and_leaves_nothing(words: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    result = run("src", "copy", "--max-scale", "3", "--plot", str(tmp_path / "file" / "figure.png"))
+    result = run(*words.split(), str(tmp_path / "file" / "figure.png"))
     assert result.exit_code == 2
     assert "is no directory" in result.stderr and "file" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -113,17 +108,11 @@ def test_a_figure_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["verdict --task copy", "train --task copy --steps 2 --set batch=2 --train-max 2"])
 def test_options_may_stand_behind_the_name_of_a_scheme(words: str, tmp_path: Path) -> None:
     store = ["--store", str(tmp_path)] if words.startswith("train") else []
-    done = CliRunner().invoke(main, [*words.split(), "--scheme", "relative/max_distance=3", *store])
+    done = run(*words.split(), "--scheme", "relative/max_distance=3", *store)
     assert done.exit_code == 0, done.output
     apart = ["--scheme", "relative", "--scheme-option", "max_distance=3"]
-    again = CliRunner().invoke(main, [*words.split(), *apart, *store]).stdout
+    again = run(*words.split(), *apart, *store).stdout
     assert again.replace("; it was there already, and nothing was trained", "") == done.stdout  # the same run
     assert (again == done.stdout) == words.startswith("verdict")
-    twice = CliRunner().invoke(main, [*words.split(), *apart[2:], "--scheme", "relative/max_distance=3", *store])
+    twice = run(*words.split(), *apart[2:], "--scheme", "relative/max_distance=3", *store)
     assert twice.exit_code == 2 and "is given twice" in twice.output
-
-
-def test_a_directory_that_cannot_be_is_refused_before_any_work(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    done = CliRunner().invoke(main, ["inspect", "copy/lbpe", "--out", str(tmp_path / "file/page.html")])
-    assert done.exit_code == 2 and "is no directory" in done.output

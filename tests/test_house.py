@@ -118,18 +118,8 @@ def test_nothing_hides_a_module() -> None:
 THEIRS = {
     *("transformer_lens", "transformers", "datasets", "booktabs", "Figure.subplots", "Mapping.get", "state_dict"),
     *("RidgeClassifier", "LogisticRegression", "run_with_hooks", "patching.generic_activation_patch", "RMSPre"),
-    *(
-        "tl_parameters",
-        "mine.py",
-        "package.module",
-        "owner/name",
-        "ShiftByTwo",
-        "x_low",
-        "x_high",
-        "a_before",
-        "half",
-        "cuda",
-    ),
+    *("tl_parameters", "mine.py", "package.module", "owner/name", "ShiftByTwo", "x_low", "x_high", "a_before"),
+    *("cuda", "half", "old", "L0H0", "L0H1", "L0H3"),
 }
 
 
