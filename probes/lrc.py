@@ -43,7 +43,7 @@ from lengthlens.probes.schema import TOLERANCE
 from lengthlens.tasks import Task
 
 if TYPE_CHECKING:
-    from lengthlens.probes.table import Context
+    from lengthlens.probes.network import Context
 
 RIDGE = 1e-6  # of the mean squared length of a value: against exact ties only
 ROWS = 512  # fits of 22 positions then agree with those from many more rows to about 0.01

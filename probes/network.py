@@ -7,6 +7,8 @@ task, its scheme, its hook points, its heads) is asked here, and a sentence says
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -293,3 +295,42 @@ def probed_relation(
         raise UserError("the model's relation is not known: give one, e.g. relation='i-j' or relation='(i,j)'")
     pruned = prune(network, task, train_max) if scheme.learns_relation else None
     return pruned or (network, scheme.relation())
+
+
+@dataclass(frozen=True)
+class Context:
+    """One network while it is probed: what several probes need is computed once.
+
+    Probes draw instances from one `generator`, one after the other in the order of `PROBES`, after `exact`.
+    """
+
+    subject: Network
+    task: Task
+    train_max: int
+    generator: torch.Generator
+    layers: Sequence[int] | None = None  # of lrc and transfer; all, if None
+    beyond: Sequence[int] = ()  # sizes n beyond the training range at which transfer is tested, too
+    relation: RelationLike | None = None  # gives codes in the place of the model's relation
+
+    @property
+    def range(self) -> tuple[Task, int]:
+        """The task, and the largest n of training."""
+        return self.task, self.train_max
+
+    @cached_property
+    def exact(self) -> dict[int, float]:
+        """Exact match at every n of the training range."""
+        return exact_by_scale(self.subject, self.task, sizes_up_to(*self.range), generator=self.generator)
+
+    @cached_property
+    def coded(self) -> tuple[Network, Relation]:
+        """The network on which codes are counted, and the relation that gives them; see `probed_relation`."""
+        return probed_relation(self.subject, *self.range, self.relation)
+
+    @cached_property
+    def pruned(self) -> tuple[Network, Relation] | None:
+        """A copy without what answers in range do not need, and the relation left; None where nothing can go."""
+        known = self.relation is None and scheme_of(self.subject.model) is not None
+        if known and self.coded[0] is not self.subject:
+            return self.coded  # codes are counted on the pruned copy already
+        return prune(self.subject, *self.range)

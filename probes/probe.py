@@ -18,7 +18,7 @@ from lengthlens.plugins.registry import Extensible
 from lengthlens.probes.schema import Threshold
 
 if TYPE_CHECKING:
-    from lengthlens.probes.table import Context
+    from lengthlens.probes.network import Context
 
 Row = dict[str, Any]  # columns of a study, by name
 

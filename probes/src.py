@@ -57,7 +57,7 @@ from lengthlens.probes.steps import Key, Roles, Signature, assignments, fill_rol
 from lengthlens.tasks import Task
 
 if TYPE_CHECKING:
-    from lengthlens.probes.table import Context
+    from lengthlens.probes.network import Context
 
 Step: TypeAlias = tuple[int, tuple[int, ...]]  # a query, and the keys that are its sources
 

@@ -60,7 +60,7 @@ from lengthlens.tasks import Batch, Task
 from lengthlens.tasks.circuit import UNUSED
 
 if TYPE_CHECKING:
-    from lengthlens.probes.table import Context
+    from lengthlens.probes.network import Context
 
 FACTORS = (2, 3, 4, 6, 10)  # times the training range
 ROWS = 32  # instances; with about ten steps each in three placements, p is known to about 0.001

@@ -45,7 +45,7 @@ from lengthlens.runs.run import Run
 from lengthlens.tasks import Task
 
 if TYPE_CHECKING:
-    from lengthlens.probes.table import Context
+    from lengthlens.probes.network import Context
 
 
 @contextmanager

@@ -6,8 +6,7 @@ training range: it says whether the rest means something.
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,21 +16,10 @@ import torch
 from lengthlens.errors import UserError
 from lengthlens.files import StorageError
 from lengthlens.models.devices import BrokenGpuError, present_device, working_gpu
-from lengthlens.models.schemes.relation import Relation
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike
 from lengthlens.parallel import in_parallel
-from lengthlens.probes.network import (
-    AnyModel,
-    Network,
-    exact_by_scale,
-    network_of,
-    probed_relation,
-    prune,
-    reachable,
-    sizes_up_to,
-    task_of,
-)
+from lengthlens.probes.network import AnyModel, Context, Network, exact_by_scale, network_of, reachable, task_of
 from lengthlens.probes.probe import OURS, PROBES, Probe, Row, by_scale, chosen
 from lengthlens.probes.schema import PROBE_COLUMNS
 from lengthlens.runs.evaluation import ACCURATE, cpu_threads, is_accurate
@@ -42,45 +30,6 @@ from lengthlens.values import parse_parquet, parsed
 FILE = "probes.parquet"
 
 Report = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Context:
-    """One network while it is probed: what several probes need is computed once.
-
-    Probes draw instances from one `generator`, one after the other in the order of `PROBES`, after `exact`.
-    """
-
-    subject: Network
-    task: Task
-    train_max: int
-    generator: torch.Generator
-    layers: Sequence[int] | None = None  # of lrc and transfer; all, if None
-    beyond: Sequence[int] = ()  # sizes n beyond the training range at which transfer is tested, too
-    relation: RelationLike | None = None  # gives codes in the place of the model's relation
-
-    @property
-    def range(self) -> tuple[Task, int]:
-        """The task, and the largest n of training."""
-        return self.task, self.train_max
-
-    @cached_property
-    def exact(self) -> dict[int, float]:
-        """Exact match at every n of the training range."""
-        return exact_by_scale(self.subject, self.task, sizes_up_to(*self.range), generator=self.generator)
-
-    @cached_property
-    def coded(self) -> tuple[Network, Relation]:
-        """The network on which codes are counted, and the relation that gives them; see `probed_relation`."""
-        return probed_relation(self.subject, *self.range, self.relation)
-
-    @cached_property
-    def pruned(self) -> tuple[Network, Relation] | None:
-        """A copy without what answers in range do not need, and the relation left; None where nothing can go."""
-        known = self.relation is None and scheme_of(self.subject.model) is not None
-        if known and self.coded[0] is not self.subject:
-            return self.coded  # codes are counted on the pruned copy already
-        return prune(self.subject, *self.range)
 
 
 def probe_model(

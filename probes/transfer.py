@@ -36,7 +36,7 @@ from lengthlens.probes.schema import BAR
 from lengthlens.tasks import Task
 
 if TYPE_CHECKING:
-    from lengthlens.probes.table import Context
+    from lengthlens.probes.network import Context
 
 Labels = Literal["model", "true"]
 READOUTS = ("linear", "sequential")
