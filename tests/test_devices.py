@@ -24,6 +24,7 @@ from lengthlens.runs.sweep import Grid
 from lengthlens.runs.trainer import Trainer, answer_loss
 from lengthlens.runs.training import decode_checkpoint, encode_checkpoint
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import small
 from lengthlens.tests.pretended import Gpus, prepare, pretended_gpus
 
 if not prepare.cache_info().currsize and not torch.cuda.is_available():
@@ -31,15 +32,9 @@ if not prepare.cache_info().currsize and not torch.cuda.is_available():
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 pretends = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU none is pretended")
-TINY = {"train_max": 3, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 40}
 FEW = ["lbpe", "coupled"]
 MOST = [name for name in scheme_names() if name not in FEW]
 EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in MOST)]
-
-
-def small(scheme: str, **changes: object) -> ll.RunConfig:
-    task = "addition" if scheme in ("coupled", "abacus") else "copy"
-    return ll.RunConfig.from_dict({"task": task, "scheme": scheme, **TINY, **changes})
 
 
 @pytest.fixture

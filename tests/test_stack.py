@@ -32,6 +32,19 @@ def configs(scheme: str, count: int, **changes: Any) -> list[ll.RunConfig]:
     return [ll.RunConfig.from_dict({**common, "seed": seed, "lr": 2e-3 * (1 + seed)}) for seed in range(count)]
 
 
+def finished(trainers: list[Trainer]) -> list[Trainer]:
+    stack = Stack(trainers)
+    while stack.trainers:
+        stack.advance()
+    return trainers
+
+
+def assert_same(model: Any, learned: list[torch.Tensor]) -> None:
+    for (name, weight), other in zip(model.named_parameters(), learned):
+        if not name.endswith(NOISE):
+            torch.testing.assert_close(other, weight, atol=1e-5, rtol=1e-4, msg=name)
+
+
 @pytest.mark.parametrize("lengths", few(["one", "mixed"], "mixed"))
 @pytest.mark.parametrize("scheme", EVERY)
 def test_a_stacked_run_learns_what_it_learns_alone(scheme: str, lengths: str) -> None:
@@ -40,19 +53,14 @@ def test_a_stacked_run_learns_what_it_learns_alone(scheme: str, lengths: str) ->
     for trainer in alone:
         while not trainer.done:
             trainer.advance()
-    together = [Trainer(config) for config in configs(scheme, count, lengths=lengths)]
-    stack = Stack(together)
-    while stack.trainers:
-        stack.advance()
+    together = finished([Trainer(config) for config in configs(scheme, count, lengths=lengths)])
     for one, other in zip(alone, together):
         assert [m.step for m in one.history] == [m.step for m in other.history] == [3, 6, 7]
         assert one.tokens == other.tokens and one.end == other.end
         torch.testing.assert_close(
             torch.tensor([m.loss for m in other.history]), torch.tensor([m.loss for m in one.history])
         )
-        for (name, own), found in zip(one.model.named_parameters(), other.parameters):
-            if not name.endswith(NOISE):
-                torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-4, msg=name)
+        assert_same(one.model, other.parameters)
 
 
 def pinned(self: torch.Tensor) -> torch.Tensor:
@@ -82,9 +90,7 @@ def test_a_step_compiles_as_one_graph_without_a_break(scheme: str, monkeypatch: 
     torch._dynamo.reset()
     plain, compiled = (Trainer(configs(scheme, 1, compile=asked)[0]) for asked in (False, True))
     torch.testing.assert_close(compiled._step(), plain._step())
-    for (name, own), found in zip(plain.model.named_parameters(), compiled.parameters):
-        if not name.endswith(NOISE):
-            torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-4, msg=name)
+    assert_same(plain.model, compiled.parameters)
 
 
 def test_many_networks_in_one_process_are_all_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +107,7 @@ def test_many_networks_in_one_process_are_all_compiled(monkeypatch: pytest.Monke
         for trainer in (Trainer(config) for config in configs(scheme, 2, compile=True)):
             for _ in range(4):
                 trainer._step()
-    assert set(graphs) == set(schemes) and len(graphs) <= 4 * len(schemes), (
-        "one for each of four scales, for both seeds"
-    )
+    assert set(graphs) == set(schemes) and len(graphs) <= 4 * len(schemes)  # one for each n, for both seeds
 
 
 class Operations(TorchDispatchMode):
@@ -140,19 +144,14 @@ def test_operations_do_not_depend_on_how_many_runs_there_are() -> None:
 def test_runs_of_a_stack_stop_by_themselves_and_go_on_from_their_own_checkpoints() -> None:
     pair = [Trainer(config) for config in configs("rope", 2)]
     pair[1].end = 5  # as if it had settled
-    stack = Stack(pair)
-    while stack.trainers:
-        stack.advance()
+    finished(pair)
     assert [trainer.step for trainer in pair] == [7, 5] and [m.step for m in pair[1].history] == [3, 5]
     first = Trainer(configs("rope", 1)[0])
     first.advance()
     resumed = Trainer(configs("rope", 1)[0])
     resumed.load(*first.state())
-    stack = Stack([resumed, Trainer(configs("rope", 2)[1])])  # one has three steps behind it, the other none
-    while stack.trainers:
-        stack.advance()
-    for found, own in zip(resumed.parameters, pair[0].parameters):
-        torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-4)
+    finished([resumed, Trainer(configs("rope", 2)[1])])  # one has done three steps, the other none
+    assert_same(pair[0].model, resumed.parameters)
 
 
 def test_what_can_be_stacked() -> None:

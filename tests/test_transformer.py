@@ -2,17 +2,19 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 from lengthlens.errors import UserError
+from lengthlens.models import attention
 from lengthlens.models.attention import LONG
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks import TASKS
-from lengthlens.tasks.copying import Copy
 from lengthlens.tests.parameters import few
 
 NAMES = scheme_names()
@@ -33,8 +35,7 @@ def gradients(model: HookedModel, tokens: torch.Tensor, scale: torch.Tensor) -> 
     model.zero_grad()
     logits = model(tokens, scale)
     (logits * torch.linspace(-1, 1, logits.numel()).view(logits.shape)).mean().backward()
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    return {"": logits.detach(), **found}
+    return {"": logits.detach(), **{name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}}
 
 
 @pytest.mark.parametrize("score_scaling", ["none", "log"])
@@ -133,17 +134,14 @@ def test_gradients_in_double_precision(name: str, small_model: Small, mixed_batc
 
 
 def test_same_config_same_weights_and_no_trace_in_the_global_generator() -> None:
-    torch.manual_seed(5)
-    first = build(ModelConfig(task="copy", scheme="learned", seed=3)).state_dict()
-    drawn = torch.rand(1)
-    torch.manual_seed(6)
-    second = build(ModelConfig(task="copy", scheme="learned", seed=3)).state_dict()
-    assert all(torch.equal(first[key], second[key]) for key in first)
-    torch.manual_seed(5)
-    assert torch.equal(drawn, torch.rand(1))
-    other = build(ModelConfig(task="copy", scheme="learned", seed=4)).state_dict()
-    assert not torch.equal(first["embed.W_E"], other["embed.W_E"])
-    assert not torch.equal(first["pos_embed.W_pos"], other["pos_embed.W_pos"])
+    states, drawn = [], []
+    for global_seed, seed in ((5, 3), (6, 3), (5, 4)):
+        torch.manual_seed(global_seed)
+        states.append(build(ModelConfig(task="copy", scheme="learned", seed=seed)).state_dict())
+        drawn.append(torch.rand(1))
+    first, second, other = states
+    assert torch.equal(drawn[0], drawn[2]) and all(torch.equal(first[key], second[key]) for key in first)
+    assert not any(torch.equal(first[key], other[key]) for key in ("embed.W_E", "pos_embed.W_pos"))
 
 
 def test_log_scaling_is_the_formula(small_model: Small, mixed_batch: Mixed) -> None:
@@ -170,14 +168,13 @@ def test_loss(small_model: Small, mixed_batch: Mixed) -> None:
     model = small_model("relative")
     tokens, _ = mixed_batch(22)
     logits, loss = model(tokens, return_type="both")
-    each = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
-    kept = tokens[:, 1:] != model.task.pad_id
-    torch.testing.assert_close(loss, each.view(3, 21)[kept].mean())
-    per_token = model(tokens, return_type="loss", loss_per_token=True)
-    torch.testing.assert_close(per_token[kept], each.view(3, 21)[kept])
+    each = torch.nn.functional.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduction="none")
+    real = tokens[:, 1:] != model.task.pad_id
+    torch.testing.assert_close(loss, each[real].mean())
+    torch.testing.assert_close(model(tokens, return_type="loss", loss_per_token=True)[real], each[real])
     mask = torch.zeros(3, 21, dtype=torch.bool)
     mask[:, 4] = True
-    torch.testing.assert_close(model(tokens, return_type="loss", query_mask=mask), each.view(3, 21)[mask].mean())
+    torch.testing.assert_close(model(tokens, return_type="loss", query_mask=mask), each[mask].mean())
     assert model(tokens, return_type=None) is None
 
 
@@ -188,44 +185,25 @@ def test_start_and_stop_at_layers(small_model: Small, mixed_batch: Mixed) -> Non
     torch.testing.assert_close(model(residual, start_at_layer=1, tokens=tokens), model(tokens))
 
 
-def test_a_task_of_ones_own() -> None:
-    class Echo(Copy):
-        name = "echo"
-
-    model = build(ModelConfig(scheme="ideal"), Echo())
-    assert model.config.task == "echo"
-    assert model("^ 1 2 =").shape == (1, 4, 14)
-
-
 @pytest.mark.parametrize("name", ["relative", "rope", "learned", "shortformer"])
 def test_every_hook_fires_and_its_value_is_used(name: str, small_model: Small, mixed_batch: Mixed) -> None:
-    """Adding to any activation changes the logits: no hook point is an ornament."""
+    """Adding to any activation changes the logits, and each has a gradient: no hook point is an ornament."""
     model = small_model(name)
     tokens, _ = mixed_batch(9)
+    clean, backward = model(tokens), set()
+    model.add_hook(lambda name: name in model._firing(None), lambda grad, hook: backward.add(hook.name), "bwd")
+    model(tokens, return_type="loss").backward()
+    model.reset_hooks()
+    assert backward == model._firing(None)
     for switch in (model.set_use_attn_result, model.set_use_hook_mlp_in, model.set_use_split_qkv_input):
         switch(True)
-    names = [n for n in model.hook_dict if not n.endswith("hook_attn_in")]
-    clean = model(tokens)
-    for hook_name in names:
+    for hook_name in (n for n in model.hook_dict if not n.endswith("hook_attn_in")):
         noise = torch.Generator().manual_seed(0)
         logits = model.run_with_hooks(
             tokens, fwd_hooks=[(hook_name, lambda x, hook, g=noise: x + torch.randn(x.shape, generator=g))]
         )
         assert not torch.allclose(logits, clean, atol=1e-4), hook_name
-    torch.testing.assert_close(model(tokens), clean, atol=0, rtol=0)
-
-
-def test_backward_hooks_fire_on_every_point(small_model: Small, mixed_batch: Mixed) -> None:
-    model = small_model("rope")
-    tokens, _ = mixed_batch(9)
-    seen = set()
-    model.add_hook(lambda name: name.endswith(FIRING), lambda grad, hook: seen.add(hook.name), "bwd")
-    model(tokens, return_type="loss").backward()
-    model.reset_hooks()
-    assert seen == {name for name in model.hook_dict if name.endswith(FIRING)}
-
-
-FIRING = ("hook_pattern", "hook_attn_scores", "hook_q", "hook_rot_k", "hook_z", "hook_scale", "hook_normalized", "pre")
+    torch.testing.assert_close(model(tokens), clean, atol=1e-6, rtol=1e-6)
 
 
 def test_in_place_hooks_do_not_touch_parameters(small_model: Small, mixed_batch: Mixed) -> None:
@@ -282,19 +260,64 @@ def test_bad_configs_are_refused_in_one_sentence(changes: dict[str, object], sen
         small_model(**{"scheme": "relative", **changes})
 
 
-def test_bad_inputs_are_refused_in_one_sentence(model: HookedModel, small_model: Small) -> None:
-    for bad, sentence in (
-        (torch.tensor([[99]]), "outside the vocabulary of 14"),
-        (torch.zeros(1, 2), "tokens must be ids"),
-        (torch.zeros(1, 0, dtype=torch.long), "tokens must be ids"),
-        ("^ q =", "'q' is not a token of task 'copy'"),
-    ):
-        with pytest.raises(UserError, match=sentence):
-            model(bad)
-    with pytest.raises(UserError, match="one scale for each of 1 rows"):
-        small_model("ideal")("^ 1 =", torch.tensor([1, 2]))
-    with pytest.raises(UserError, match="return_type must be"):
-        model("^ 1 =", return_type="logit")
+@pytest.mark.parametrize(
+    ("given", "how", "sentence"),
+    [
+        (torch.tensor([[99]]), {"scale": 1}, "outside the vocabulary of 14"),
+        (torch.zeros(1, 2), {}, "tokens must be ids"),
+        (torch.zeros(1, 0, dtype=torch.long), {}, "tokens must be ids"),
+        ("^ q =", {}, "'q' is not a token of task 'copy'"),
+        ("^ 1 =", {"scale": torch.tensor([1, 2])}, "one scale for each of 1 rows"),
+        ("^ 1 =", {"return_type": "logit"}, "return_type must be"),
+    ],
+)
+def test_bad_inputs_are_refused_in_one_sentence(
+    given: Any, how: dict[str, Any], sentence: str, small_model: Small
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        small_model("ideal")(given, **how)
+
+
+# -- few keys of long inputs ---------------------------------------------------------------------------------------
+
+
+def with_few_keys(scheme: str, scaling: str = "none") -> HookedModel:
+    torch.manual_seed(0)
+    model = build(ModelConfig(task="addition", scheme=scheme, score_scaling=scaling, d_model=16, n_heads=2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+        alive = model.pos_embed.alive  # few of them, and others in each head
+        alive.copy_(torch.rand(alive.shape) < 4 / alive[0, 0].numel())
+    return model.eval()
+
+
+@pytest.mark.parametrize("scaling", ["none", "log"])
+@pytest.mark.parametrize("scheme", ["lbpe", "lbpe/forms=nine"])
+def test_attention_to_named_keys_is_the_same_as_by_scores(
+    scheme: str, scaling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The few keys that a query names and one mean of all others. A gradient, hooks, rows of different sizes and
+    schemes that weigh all other keys need scores."""
+    calls = mock.Mock(side_effect=attention.attend_to_named)
+    monkeypatch.setattr(attention, "attend_to_named", calls)
+    monkeypatch.setattr(attention, "NAMED_BLOCK", 2000)  # so that there are several blocks
+    model, task = with_few_keys(scheme, scaling), TASKS["addition"]
+    tokens = task.sample(12, 3, torch.Generator().manual_seed(0)).tokens
+    some = slice(9, tokens.shape[1] - 2)
+    with torch.no_grad():
+        by_scores = model(tokens, scale=12)
+        monkeypatch.setattr(attention, "NAMED_LENGTH", 1)
+        model.run_with_cache(tokens, scale=12)
+        model(tokens, scale=torch.tensor([11, 12, 12]))
+        with_few_keys("lbpe/other=one")(tokens, scale=12)
+        with torch.enable_grad():
+            model(tokens, scale=12).sum().backward()
+        assert calls.call_count == 0
+        named, of_some = model(tokens, scale=12), model(tokens, scale=12, queries=some)
+    assert calls.call_count == 4, "both layers, twice"
+    torch.testing.assert_close(named, by_scores, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(of_some, by_scores[:, some], rtol=1e-4, atol=1e-4)
 
 
 def test_config_round_trip() -> None:
