@@ -40,9 +40,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 GLOSSARY = HERE / "glossary.md"
 FAMILIES = {
-    "position-addressed": "Where a step reads follows from positions alone. One operator does at every n.",
+    "position-addressed": "Positions alone determine where a step reads. One operator suffices at every n.",
     "growing": "The number of operators grows with n: by the paper's conjecture no position embedding can help.",
-    "content-addressed": "Where a step reads depends on the tokens of the instance.",
+    "content-addressed": "The tokens of the instance determine where a step reads.",
 }
 PLACES = {
     "embed": "the residual stream", "embed_qk": "what queries and keys are made from", "rotate": "queries and keys (rotation)",
@@ -52,11 +52,11 @@ MEASURE_WORDS = {
     "exact_match": "share of instances whose whole answer, end token included, is right",
     "exact_match_no_end": "the same without the end token",
     "token_accuracy": "share of right answer tokens",
-    "in_range_exact_match": "mean exact match over the training scales",
+    "in_range_exact_match": "mean exact match over the n of training",
     "train_loss": "loss at the end of training",
     "margin": "least lead of the right token in the training range, in logits",
     "steps": "training steps", "seconds": "seconds of training", "converged": "1 if training converged",
-    "verdict": "the verdict on the cell (column `verdict`)", "declared_src": "operators in the task's own circuits up to a scale",
+    "verdict": "the verdict on the cell (column `verdict`)", "declared_src": "operators in the task's circuits up to n",
     "probe_exact_match": "exact match on the instances that the probes saw",
     "pola_predicted_error": "position-only linear attention: error that the closed form predicts",
     "pola_trained_error": "error after gradient descent", "pola_target_energy": "error of predicting zero",
@@ -100,7 +100,7 @@ BEHIND = {  # classes that one derives from or is given, and that are no names o
 
 
 def write(folder: Path, pictures: bool = True) -> None:
-    """Every generated page. Without pictures in no time; a page then says nothing of them."""
+    """Every generated page. Without pictures it takes no time, and pages leave them out."""
     folder.mkdir(parents=True, exist_ok=True)
     pages = {
         "schemes": schemes_page(pictures), "tasks": tasks_page(pictures), "hooks": hooks_page(), "columns": columns_page(),
@@ -152,7 +152,7 @@ def schemes_page(pictures: bool = True) -> str:
     outcomes = known_outcomes()
     text = heading("the registry of schemes, docs/schemes.toml and the committed studies") + SCHEMES_LEAD
     text += table(
-        ("scheme", "acts on", "code of a pair (i, j) at scale n"),
+        ("scheme", "acts on", "code of a pair (i, j) at size n"),
         ((f"[`{name}`](#{anchor(name)})", acts(rows[name]), rows[name]["relation"]) for name in ll.SCHEMES),
     )
     for name in ll.SCHEMES:
@@ -173,14 +173,14 @@ def schemes_page(pictures: bool = True) -> str:
         own = set(options.options) - set(SchemeSpec.of(inner_of(prefix, rows)).options)
         text += f"### `{prefix}:NAME`\n\n{sentence(wrapper.summary)}\n\n```text\n{said['formula']}\n```\n\n"
         shown = ", ".join(f"`{key}={options.options[key]}`" for key in sorted(own)) or "none"
-        text += table(("", ""), {"source": linked(said["source"]), "options of its own": shown}.items()) + "\n"
+        text += table(("", ""), {"source": linked(said["source"]), "its options": shown}.items()) + "\n"
     return text
 
 
 SCHEMES_LEAD = """# Schemes
 
 A *scheme* is a position embedding: how a network is told where its tokens stand. Its *relation* gives every pair of a
-query position i and a key position j, at scale n, a *code*. Pairs with one code are treated alike, whatever is learned.
+query position i and a key position j, at input size n, a *code*. Pairs with one code are treated alike, whatever is learned.
 
 The pictures show the relation on the task copy at n = 3 and n = 5. Each square is a pair of a query (down) and a key
 (across); squares of one colour, within and between the two pictures, have one code. Dots mark what the task's circuit
@@ -241,7 +241,7 @@ STUDIES = {
     "unscaled": "[replication](../../figures/README.md#the-study-again-without-length-scaled-scores)",
     "schemes": "[second](../../figures/README.md#schemes-outside-the-first-study)",
 }
-SHOWN = (3, 5)  # scales in a picture of a relation
+SHOWN = (3, 5)  # values of n in a picture of a relation
 
 
 def picture_name(scheme: str) -> str:
@@ -259,7 +259,7 @@ def relation_pictures() -> dict[str, Callable[[], Figure]]:
 
 
 def draw_relation(name: str) -> Figure:
-    """The codes of all pairs at two scales as colours, with what copy reads as dots."""
+    """The codes of all pairs at two n as colours, with what copy reads as dots."""
     task = ll.TASKS["copy"]
     scheme = SchemeSpec.of(name).build(task)
     relation = scheme.candidates()["i−j−n"] if name == "lbpe" else scheme.relation()
@@ -335,15 +335,15 @@ def counted(slots: Sequence[str]) -> str:
 
 TASKS_LEAD = """# Tasks
 
-An instance of a task is a sequence `^ prompt = answer $`. Its *scale* n is the size of the prompt, usually the number of
+An instance of a task is a sequence `^ prompt = answer $`. Its size n is that of the prompt, usually the number of
 symbols. The task's *circuit* says which *operator*, a fixed finite function, writes each token of the answer, and which
 earlier tokens it reads. In the pictures an arrow leads from what is read to the token that is written; the step in
-colour is one of them, the others are grey. `lengthlens steps TASK "^ … ="` prints the same for an instance of yours.
+colour is one of them, the others are grey. `lengthlens steps TASK "^ … ="` prints the same for any instance.
 """
 
 
 def circuit_of(task: Task) -> tuple[list[str], Any]:
-    """One instance at n = 4, or the smallest scale above, and its circuit."""
+    """One instance at n = 4, or the smallest n above, and its circuit."""
     import torch
 
     scale = max(4, task.min_scale)
@@ -511,7 +511,7 @@ def terms_page() -> str:
 
 
 def api_page() -> str:
-    """Every public name by subject, and what stands behind them."""
+    """Every public name by subject, and the classes that they use."""
     from lengthlens import HOMES
 
     text = heading("`lengthlens.__all__`") + "# The library\n\n`import lengthlens as ll` gives these names.\n"
@@ -525,7 +525,7 @@ def api_page() -> str:
                 f"`ll.{short}`: a mapping from names to {'tasks' if short == 'TASKS' else 'classes of schemes'}.\n\n"
             )
         text += autosummary([name for name in names if name not in constants])
-    text += "\n## Behind them\n\nClasses that one derives from, or is given.\n\n"
+    text += "\n## Behind them\n\nClasses to derive from, and classes of results.\n\n"
     return text + autosummary([f"{module}.{name}" for module, names in BEHIND.items() for name in names])
 
 
@@ -573,7 +573,7 @@ GALLERY_LEAD = """# Gallery
 
 Every figure of the repository with the line that makes it, from the shell and from Python
 (`from lengthlens.analyses.table import read_study`). They take any width (`--width 3.3` for a column of a paper),
-some tasks and schemes (`--tasks copy`), and axes that you have ([how](../reference.md#figures-as-parts-of-yours)).
+some tasks and schemes (`--tasks copy`), and existing axes ([how](../reference.md#figures-as-parts-of-yours)).
 """
 
 
@@ -629,7 +629,7 @@ TRAINED_LEAD = """# Trained models
 
 They come with the package: `ll.load("copy/lbpe")` needs no training and no network. Each was trained on n ≤ 10
 by `lengthlens train`, some smaller than is usual here so that the package stays small; each is the first and only run of
-its configuration, so that none was chosen by how it does on longer inputs. On the command line their names stand for
+its configuration, so that none was chosen by its results on longer inputs. On the command line their names stand for
 runs, which are copied into the store when they are first asked for: `lengthlens inspect copy/lbpe`. Exact match is of at
 least 200 instances; a test measures it again.
 
