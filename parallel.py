@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.devices import gpus_for, take_gpu
@@ -172,7 +172,7 @@ def no_interrupts() -> Iterator[None]:
 
 def _begin(parent: int, places: str | None) -> None:
     """What a local worker does first."""
-    locks = []
+    locks = list[BaseFileLock]()
     while places:  # the lowest of 0, 1, 2, … that no other worker holds; the system frees it when this process ends
         locks.append(FileLock(Path(places, str(len(locks)))))
         with suppress(Timeout):

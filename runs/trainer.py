@@ -139,8 +139,8 @@ class Trainer:
                 loss = self.compiled({n: sent(value, self.device) for n, value in inputs.items()}, first, limit)
         price = None if self.condensed else self.model.pos_embed.penalty()
         total = loss if price is None else loss + price
-        gradients = torch.autograd.grad(total, self.parameters, allow_unused=True)
-        gradients = [None if g is None else g.contiguous() for g in gradients]  # the fused AdamW ignores strides
+        strided = torch.autograd.grad(total, self.parameters, allow_unused=True)
+        gradients = [None if g is None else g.contiguous() for g in strided]  # the fused AdamW ignores strides
         for parameter, gradient in zip(self.parameters, clipped(gradients, self.config.clip)):
             parameter.grad = gradient
         self.optimizer.step()

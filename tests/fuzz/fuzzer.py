@@ -230,7 +230,8 @@ def attack_files(folder: Path, fresh: Path, numbers: range, seed: int, tell: Cal
         source = fresh / place.relative_to(case)
         shutil.copytree(source, place) if source.is_dir() else shutil.copy(source, place)
         (case / "elsewhere").unlink(missing_ok=True)
-        shutil.rmtree(case / "fetched", ignore_errors=True)
+        for made in ("fetched", "runs/damaged"):  # by readers, and by a repair
+            shutil.rmtree(case / made, ignore_errors=True)
 
 
 def judged(case: Callable[[], str], what: str) -> tuple[str, str]:
