@@ -1,4 +1,4 @@
-"""Curves over the scale: exact match beyond the training range, and complexity inside it. And every cell as a row."""
+"""Curves over the input size n: exact match beyond training, complexity inside it, and every cell as a row."""
 
 import math
 import textwrap
@@ -34,18 +34,18 @@ MOST_ASIDE = 5  # … over so many steps at most: more of them stand closer, and
 
 
 def mean_curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds at each scale, with the lowest and highest seed.
+    """Means over seeds at each n, with the lowest and highest seed.
 
     Columns: row, label, scale, mean, low, high, seeds, train_max.
     """
     grouped = rows.groupby(["row", "label", "scale"])
-    found = grouped.agg(mean=("value", "mean"), low=("value", "min"), high=("value", "max"), seeds=("value", "count"))
-    return found.assign(train_max=grouped["train_max"].max()).reset_index()
+    means = grouped.agg(mean=("value", "mean"), low=("value", "min"), high=("value", "max"), seeds=("value", "count"))
+    return means.assign(train_max=grouped["train_max"].max()).reset_index()
 
 
 class Extrapolation(Finding):
-    name, title = "extrapolation", "Exact match against scale"
-    shows = "Exact match against scale, for each task and scheme."
+    name, title = "extrapolation", "Exact match against input size"
+    shows = "Exact match against input size, for each task and scheme."
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         exact_multiples(mean_curves(measured(study.rows, "exact_match", "evaluate")), "lowest to highest seed", canvas)
@@ -58,8 +58,8 @@ class Extrapolation(Finding):
         names = ["task", "scheme", "verdict", "runs", "accurate", *(f"exact_{factor}" for factor in FACTORS)]
         words = {f"exact_{FACTORS[0]}": f"exact match at {FACTORS[0]}×", f"exact_{FACTORS[1]}": f"at {FACTORS[1]}×"}
         words |= {each.index: each.short for each in study.indices}
-        found = of_frame(cell_table(study), [*names, *(each.index for each in study.indices)], **words)
-        return {"cells": Table(caption, **found, title="Every cell", folded=True)}
+        cells = of_frame(cell_table(study), [*names, *(each.index for each in study.indices)], **words)
+        return {"cells": Table(caption, **cells, title="Every cell", folded=True)}
 
 
 def cell_table(study: Study) -> pd.DataFrame:
@@ -78,14 +78,13 @@ def cell_table(study: Study) -> pd.DataFrame:
             row |= {"runs": len(part), "accurate": len(good)}
             row |= {f"exact_{factor}": good[f"exact_{factor}"].mean() for factor in FACTORS}
             for each in study.indices:
-                found = over_seeds(good[each.index].to_numpy(dtype=float))
-                row |= {each.index: found.mean, f"{each.index}_low": found.low, f"{each.index}_high": found.high}
+                row |= over_seeds(good[each.index].to_numpy(dtype=float)).columns(each.index)
             rows.append(row)
     return pd.DataFrame(rows)
 
 
 def multiples(
-    found: pd.DataFrame, line: Callable[..., None], canvas: Canvas, x: str, y: str, legend: Sequence[Artist],
+    means: pd.DataFrame, line: Callable[..., None], canvas: Canvas, x: str, y: str, legend: Sequence[Artist],
     alpha: float, least: float = -math.inf, top: str = "",
 ) -> dict[str, Axes]:  # fmt: skip
     """Small multiples of rows as `mean_curves` has them: the axes of each task.
@@ -93,69 +92,71 @@ def multiples(
     `line` draws one scheme, on bands of strength `alpha`. Lines that coincide lie on each other, label `top` above all.
     What is below `least` is drawn there. `x` and `y` say what the axes are.
     """
-    names, parts = theme.tasks_in_order(found["row"]), dict(list(found.groupby(["row", "label"])))
-    known = [name for name in ("scale", "mean", "low", "high", "train_max", "aside") if name in found]
+    names, parts = theme.tasks_in_order(means["row"]), dict(list(means.groupby(["row", "label"])))
+    known = [name for name in ("scale", "mean", "low", "high", "train_max", "aside") if name in means]
     if not names:
         raise MissingError("the table has no value of an accurate run with its task, scheme and scale")
-    legend = [*legend, *theme.thicker(found["label"])]
+    legend = [*legend, *theme.thicker(means["label"])]
     wide = canvas.width(theme.PAGE if len(names) > 1 else theme.COLUMN * 1.2)
     axes_of = canvas.panels(
         names, wide, theme.PANEL_HEIGHT, across=theme.ACROSS, more=0.25, legend=legend,
         sharex=True, sharey=True,
     )  # fmt: skip
-    looks = theme.drawing_order(theme.lines(found["label"]), top, marks=2.2 if canvas.narrow else 3.0)
+    looks = theme.drawing_order(theme.lines(means["label"]), top, marks=2.2 if canvas.narrow else 3.0)
     for task, axes in axes_of.items():
         axes.set_title(theme.literal(task))
         bands, colours = list[Any](), list[str]()
         for label, look in looks.items():
             if (task, label) in parts:
-                own = {name: each.to_numpy(float, na_value=np.nan) for name, each in parts[task, label][known].items()}
-                line(axes, own | {"mean": own["mean"].clip(min=least)}, look)
-                ends = np.concatenate([own["low"], own["high"][::-1]]).clip(min=least)
-                bands.append(np.column_stack([np.concatenate([own["scale"], own["scale"][::-1]]), ends]))
+                curve = {
+                    name: each.to_numpy(float, na_value=np.nan) for name, each in parts[task, label][known].items()
+                }
+                line(axes, curve | {"mean": curve["mean"].clip(min=least)}, look)
+                ends = np.concatenate([curve["low"], curve["high"][::-1]]).clip(min=least)
+                bands.append(np.column_stack([np.concatenate([curve["scale"], curve["scale"][::-1]]), ends]))
                 colours.append(look["color"])
         axes.add_collection(PolyCollection(bands, facecolors=colours, alpha=alpha, linewidth=0))
     canvas.label(x, y)
-    canvas.data |= {"": found.rename(columns={"row": "task", "label": "scheme"})}
+    canvas.data |= {"": means.rename(columns={"row": "task", "label": "scheme"})}
     return axes_of
 
 
 def exact_multiples(
-    found: pd.DataFrame, band: str, canvas: Canvas, extra: Sequence[Artist] = (), top: str = ""
+    means: pd.DataFrame, band: str, canvas: Canvas, extra: Sequence[Artist] = (), top: str = ""
 ) -> dict[str, Axes]:
     """Exact match against length as `multiples`; `band` says in the legend what a band is."""
-    bands = [Patch(color=BAND, label=band)] if (found["high"] > found["low"]).any() else []
-    trained = found["train_max"].dropna()
-    within = [TRAINED] if len(trained) and found["scale"].min() < trained.min() else []  # else it is not in the picture
-    legend = [*theme.handles(found["label"]), *within, *bands, *extra]
-    curves = side_by_side(found)
-    axes_of = multiples(curves, _exact_line, canvas, "scale n", "exact match", legend, alpha=0.15, top=top)
+    bands = [Patch(color=BAND, label=band)] if (means["high"] > means["low"]).any() else []
+    trained = means["train_max"].dropna()
+    within = [TRAINED] if len(trained) and means["scale"].min() < trained.min() else []  # else it is not in the picture
+    legend = [*theme.handles(means["label"]), *within, *bands, *extra]
+    curves = side_by_side(means)
+    axes_of = multiples(curves, _exact_line, canvas, "input size n", "exact match", legend, alpha=0.15, top=top)
     for task, axes in axes_of.items():
-        trained = found.loc[found["row"] == task, "train_max"].dropna()
+        trained = means.loc[means["row"] == task, "train_max"].dropna()
         known = int(trained.min()) if len(trained) and within else None  # shaded: where all runs were trained
-        length_axis(axes, found["scale"].min(), found["scale"].max(), known)
+        length_axis(axes, means["scale"].min(), means["scale"].max(), known)
     return axes_of
 
 
-def side_by_side(found: pd.DataFrame) -> pd.DataFrame:
+def side_by_side(means: pd.DataFrame) -> pd.DataFrame:
     """The rows with a column `aside`: by how many marks each is moved, so that those of one place can all be seen."""
-    order = {label: k for k, label in enumerate(theme.schemes_in_order(found["label"]))}
-    placed = found.assign(place=(found["mean"] / SAME).round(), order=found["label"].map(order)).sort_values("order")
+    order = {label: k for k, label in enumerate(theme.schemes_in_order(means["label"]))}
+    placed = means.assign(place=(means["mean"] / SAME).round(), order=means["label"].map(order)).sort_values("order")
     groups = placed.groupby(["row", "scale", "place"])["order"]
     size = groups.transform("size")
     aside = (groups.cumcount() - (size - 1) / 2) * (MOST_ASIDE / (size - 1)).clip(upper=1)
-    return found.assign(aside=aside.reindex(found.index))
+    return means.assign(aside=aside.reindex(means.index))
 
 
-def _exact_line(axes: Axes, own: Curve, look: dict[str, Any]) -> None:
+def _exact_line(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
     """One scheme. Marks are beyond the training range only, those of schemes at one place side by side."""
-    axes.add_line(Line2D(own["scale"], own["mean"], **look | {"marker": "none"}))
-    figure, beyond = cast(Figure, axes.get_figure(root=True)), ~(own["scale"] <= own["train_max"])
-    for aside in np.unique(own["aside"][beyond]):
-        part = beyond & (own["aside"] == aside)
+    axes.add_line(Line2D(curve["scale"], curve["mean"], **look | {"marker": "none"}))
+    figure, beyond = cast(Figure, axes.get_figure(root=True)), ~(curve["scale"] <= curve["train_max"])
+    for aside in np.unique(curve["aside"][beyond]):
+        part = beyond & (curve["aside"] == aside)
         moved = axes.transData + ScaledTranslation(aside * STEP * look["markersize"] / 72, 0, figure.dpi_scale_trans)
         mark = look | {"linestyle": "none", "transform": moved, "zorder": 3, "clip_on": False}
-        axes.add_line(Line2D(own["scale"][part], own["mean"][part], **mark))
+        axes.add_line(Line2D(curve["scale"][part], curve["mean"][part], **mark))
 
 
 @drawn
@@ -173,7 +174,7 @@ def plot_exact_match(canvas: Canvas, rows: Sequence[Mapping[str, Any]], train_ma
     axes.plot(lengths, exact, marker="o", color=theme.BLUE, label="exact match")
     axes.plot(lengths, no_end, "--", color=theme.ORANGE, label="without the end token")
     length_axis(axes, min([1, *lengths]), max([train_max, *lengths]), train_max)
-    axes.set(xlabel="scale n", ylabel="exact match")
+    axes.set(xlabel="input size n", ylabel="exact match")
     axes.set_title(theme.literal(textwrap.fill(title, int(canvas.width(4) * 16))))
     axes.legend()
 
@@ -192,12 +193,12 @@ def length_axis(axes: Axes, first: float, last: float, train_max: float | None) 
 
 
 class Growth(Finding):
-    """How a measured complexity grows with the scale inside the training range; there is one for each probe."""
+    """How a measured complexity grows with n inside the training range; there is one for each probe."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.name, self.title = f"growth-{probe.curve}", f"Growth of {probe.growth} in the training range"
-        self.shows = f"Growth of {probe.growth} with scale."
+        self.shows = f"Growth of {probe.growth} with input size."
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         """A panel for each task, a line for each scheme, a band from the lowest to the highest seed.
@@ -205,17 +206,17 @@ class Growth(Finding):
         On the logarithmic axes ι is the slope of the right half of a line: flat is invariant, the diagonal grows as n
         does. The count that the task's own circuit declares is drawn behind.
         """
-        found, circuits = growth_curves(study, self.probe.curve), declared_curves(study, self.probe)
-        legend: list[Artist] = [*theme.handles(found["label"], marks=False)]
+        means, circuits = growth_curves(study, self.probe.curve), declared_curves(study, self.probe)
+        legend: list[Artist] = [*theme.handles(means["label"], marks=False)]
         legend += [Line2D([], [], **DECLARED, label="declared by the task")] if len(circuits) else []
-        legend += [Patch(color=BAND, label="lowest to highest seed")] if (found["high"] > found["low"]).any() else []
-        words = "scales up to n", str(self.probe.growth)
-        axes_of = multiples(found, _growth_line, canvas, *words, legend, alpha=0.1, least=1.0)
+        legend += [Patch(color=BAND, label="lowest to highest seed")] if (means["high"] > means["low"]).any() else []
+        words = "input sizes up to n", str(self.probe.growth)
+        axes_of = multiples(means, _growth_line, canvas, *words, legend, alpha=0.1, least=1.0)
         for task, axes in axes_of.items():
             own = circuits[circuits["row"] == task]
             if len(own):
                 axes.plot(own["scale"].astype(float), own["value"], **DECLARED, zorder=1.9)
-            _log_axes(axes, found, bottom=1.0 if len(circuits) else float(found["low"].min()))
+            _log_axes(axes, means, bottom=1.0 if len(circuits) else float(means["low"].min()))
 
 
 def growth_curves(study: Study, curve: str) -> pd.DataFrame:
@@ -231,19 +232,19 @@ def declared_curves(study: Study, probe: Probe) -> pd.DataFrame:
     return rows[["row", "scale", "value"]].drop_duplicates(["row", "scale"]).sort_values(["row", "scale"])
 
 
-def _growth_line(axes: Axes, own: Curve, look: dict[str, Any]) -> None:
-    axes.add_line(Line2D(own["scale"], own["mean"], **look | {"marker": "none"}))
+def _growth_line(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
+    axes.add_line(Line2D(curve["scale"], curve["mean"], **look | {"marker": "none"}))
 
 
-def _log_axes(axes: Axes, found: pd.DataFrame, bottom: float) -> None:
+def _log_axes(axes: Axes, means: pd.DataFrame, bottom: float) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
-    for axis, values in ((axes.xaxis, found["scale"]), (axes.yaxis, found["high"])):
+    for axis, values in ((axes.xaxis, means["scale"]), (axes.yaxis, means["high"])):
         wide = np.log10(float(values.max()) / max(1.0, float(values.min()))) > 1.6
         axis.set_major_locator(LogLocator(10, (1,) if wide else (1, 2, 5)))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    if found["high"].max() <= 4:
+    if means["high"].max() <= 4:
         axes.set_yscale("linear")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0.8 * max(1.0, bottom))
@@ -267,8 +268,8 @@ def plot_src(canvas: Canvas, rows: list[dict[str, Any]]) -> None:
         if len(beyond):
             infinite = [top * 0.97] * len(beyond)
             axes.plot(beyond, infinite, "^", color=theme.VERMILION, clip_on=False, label="searched: infinite")
-    axes.set(title=table["task"].iloc[0], xlabel="scale n", ylim=(0, top))
-    axes.set_ylabel("distinct operators at scales ≤ n")
+    axes.set(title=table["task"].iloc[0], xlabel="input size n", ylim=(0, top))
+    axes.set_ylabel("distinct operators up to n")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="best")

@@ -85,28 +85,28 @@ class ForecastOfRuns(Finding):
         canvas.data |= {"": runs[columns]}
 
     def tables(self, study: Study) -> dict[str, Table]:
-        found = study.once(forecast)
-        wrong = found.runs[~found.runs["right"]]
+        result = study.once(forecast)
+        wrong = result.runs[~result.runs["right"]]
         shown = "task label seed iota_interchange predicted exact fails_at failed_at cause fault".split()
-        causes = found.runs.dropna(subset=["fails_at"]).groupby("cause")
+        causes = result.runs.dropna(subset=["fails_at"]).groupby("cause")
         counted = causes.agg(runs=("run", "size"), extrapolating=("extrapolates", "sum"), example=("fault", "first"))
         names = {"label": "scheme", "iota_interchange": "ι of interchange", "fault": "code at fault"}
         names |= {"exact": "exact match", "fails_at": "predicted to fail at", "failed_at": "failed at"}
         return {
             "forecast": Table(
-                "How often the call “extrapolates exactly if flat and carrying” is right. " + found.sentence,
-                **of_frame(found.groups), title="Calls that are right",
+                "How often the call “extrapolates exactly if flat and carrying” is right. " + result.sentence,
+                **of_frame(result.groups), title="Calls that are right",
             ),
             "forecast-scores": Table(
                 "AUC of telling runs that extrapolate, with intervals of a bootstrap over cells, and how much more the "
-                "call has on the same runs.", **of_frame(found.scores), title="Beside other predictors",
+                "call has on the same runs.", **of_frame(result.scores), title="Beside other predictors",
             ),
             "forecast-wrong": Table(
                 "Every run whose call is wrong.", **of_frame(wrong[shown].rename(columns=names)),
                 title="Where the call is wrong", empty="No call is wrong.",
             ),
             "forecast-both-ways": Table(
-                "Cells of which some seeds extrapolate and some do not, seed by seed.", **of_frame(found.both_ways),
+                "Cells of which some seeds extrapolate and some do not, seed by seed.", **of_frame(result.both_ways),
                 title="Seeds of one cell", empty="All seeds of every cell do the same.",
             ),
             "forecast-causes": Table(
@@ -176,7 +176,7 @@ def _groups(runs: pd.DataFrame) -> pd.DataFrame:
     chosen = runs["task"].isin(CHOSEN_ON)
     parts = {"all": runs, f"tasks chosen on ({', '.join(CHOSEN_ON)})": runs[chosen], "other tasks": runs[~chosen]}
     parts |= {str(task): part for task, part in runs.groupby("task", sort=False)}
-    found = []
+    result = []
     for words, part in parts.items():
         if len(part):
             fail = part[part["failed_at"].notna()]
@@ -187,21 +187,21 @@ def _groups(runs: pd.DataFrame) -> pd.DataFrame:
             row |= {"share": interval(right / len(part), *wilson(right, len(part))), "flat alone": alone}
             row |= {"carries alone": int((part["carries"] == part["extrapolates"]).sum())}
             row |= {"extrapolating": int(part["extrapolates"].sum())}
-            found.append({**row, f"length within a factor of {WITHIN}": f"{near} of {len(fail)}"})
-    return pd.DataFrame(found)
+            result.append({**row, f"length within a factor of {WITHIN}": f"{near} of {len(fail)}"})
+    return pd.DataFrame(result)
 
 
 def _both_ways(runs: pd.DataFrame) -> pd.DataFrame:
     mixed = runs.groupby("cell")["extrapolates"].transform("nunique") > 1
-    found = []
+    result = []
     for (task, label), part in runs[mixed].groupby(["row", "label"], sort=False):
         part = part.sort_values("seed")
         numbers = {
             "exact match": part["exact"], "predicted": part["predicted"], "ι of interchange": part["iota_interchange"]
         }  # fmt: skip
         texts = {name: ", ".join(f"{value:.2f}" for value in values) for name, values in numbers.items()}
-        found.append({"task": task, "scheme": label, "seeds": len(part), **texts, "right": int(part["right"].sum())})
-    return pd.DataFrame(found)
+        result.append({"task": task, "scheme": label, "seeds": len(part), **texts, "right": int(part["right"].sum())})
+    return pd.DataFrame(result)
 
 
 def _matches(axes: Axes, runs: pd.DataFrame) -> None:

@@ -38,8 +38,8 @@ class Pruning:
 
     def failed(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The runs that failed beyond the range with growing SRC: those whose copy has a flat one, and the others."""
-        found = self.runs[(self.runs["exact_2_before"] < EXTRAPOLATES) & (self.runs["iota_before"] > FLAT)]
-        return found[found["iota_after"] <= FLAT], found[found["iota_after"] > FLAT]
+        pruned = self.runs[(self.runs["exact_2_before"] < EXTRAPOLATES) & (self.runs["iota_before"] > FLAT)]
+        return pruned[pruned["iota_after"] <= FLAT], pruned[pruned["iota_after"] > FLAT]
 
     @property
     def sentence(self) -> str:
@@ -75,8 +75,8 @@ class PrunedRuns(Finding):
 
         The panels are `2x` and `10x`: exact match at so many times the training range.
         """
-        found = study.once(pruning).runs
-        legend = theme.handles(found["label"], line=False)
+        pruned = study.once(pruning).runs
+        legend = theme.handles(pruned["label"], line=False)
         grey: dict[str, Any] = {**EDGE, "color": "0.4"}
         legend.append(Line2D([], [], **grey, markerfacecolor="white", label="as trained"))
         legend.append(Line2D([], [], **grey, label="pruned in range"))
@@ -86,16 +86,16 @@ class PrunedRuns(Finding):
             list(names), theme.PAGE, 2.3, across=2, least=2.5, legend=legend, sharex=True, sharey=True
         )
         for name, axes in axes_of.items():
-            _arrows(axes, found, names[name], theme.lines(found["label"]))
+            _arrows(axes, pruned, names[name], theme.lines(pruned["label"]))
             axes.set_title(f"at {names[name]} × the training range")
         canvas.label("growth of SRC inside the training range, ι", "exact match")
-        canvas.data |= {"": found}
+        canvas.data |= {"": pruned}
 
     def tables(self, study: Study) -> dict[str, Table]:
-        found = study.once(pruning)
+        pruned = study.once(pruning)
         caption = "As trained → pruned to what answers in range need, means over seeds; nothing is trained again. "
         title = "As trained → pruned, means over seeds"
-        return {"pruning": Table(caption + found.sentence, **of_frame(cells(found)), title=title)}
+        return {"pruning": Table(caption + pruned.sentence, **of_frame(cells(pruned)), title=title)}
 
 
 def pruning(study: Study) -> Pruning:
@@ -126,10 +126,10 @@ def pruning(study: Study) -> Pruning:
     return Pruning(runs[["run", "row", "label", "seed"]].rename(columns={"row": "task"}).assign(**columns))
 
 
-def cells(found: Pruning) -> pd.DataFrame:
+def cells(pruned: Pruning) -> pd.DataFrame:
     """The finding by cell: means over seeds, before → after."""
     rows = []
-    for (task, scheme), part in found.runs.groupby(["task", "label"], sort=False):
+    for (task, scheme), part in pruned.runs.groupby(["task", "label"], sort=False):
         row = {"task": task, "scheme": scheme, "runs": len(part)}
         for name, words in (("iota", indices()[0].short), *((f"exact_{k}", f"exact match at {k}×") for k in FACTORS)):
             row[words] = f"{part[f'{name}_before'].mean():.2f} → {part[f'{name}_after'].mean():.2f}"
@@ -137,13 +137,13 @@ def cells(found: Pruning) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _arrows(axes: Axes, found: pd.DataFrame, factor: int, looks: dict[str, dict[str, Any]]) -> None:
+def _arrows(axes: Axes, pruned: pd.DataFrame, factor: int, looks: dict[str, dict[str, Any]]) -> None:
     """For each run a mark as it was trained, one as it is pruned, and an arrow between; see `theme.jitter`."""
-    top = max(1.0, float(np.nanmax(found[["iota_before", "iota_after"]].to_numpy(float))))
+    top = max(1.0, float(np.nanmax(pruned[["iota_before", "iota_after"]].to_numpy(float))))
     axes.set_xlim(-0.05 * top, 1.05 * top)
     axes.set_ylim(-0.06, 1.06)
     columns = [f"{name}_{side}" for side in ("before", "after") for name in ("iota", f"exact_{factor}")]
-    known = found.dropna(subset=columns)
+    known = pruned.dropna(subset=columns)
     moved = np.column_stack(theme.jitter(axes, len(known)))
     before, after = (known[pair].to_numpy(float) + moved for pair in (columns[:2], columns[2:]))
     for label, start, end in zip(known["label"], before, after):

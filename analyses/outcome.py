@@ -77,12 +77,12 @@ class VerdictAndOutcome(Finding):
         canvas.data |= {"": counts.rename_axis("verdict").reset_index()}
 
     def tables(self, study: Study) -> dict[str, Table]:
-        found, title = study.once(outcome), "How runs ended, by the verdict on their cell"
-        caption = f"Verdict before training against what training gave, in runs. {found.sentence}"
-        counts = Table(caption, **of_frame(found.confusion.rename_axis("verdict").reset_index()), title=title)
+        result, title = study.once(outcome), "How runs ended, by the verdict on their cell"
+        caption = f"Verdict before training against what training gave, in runs. {result.sentence}"
+        counts = Table(caption, **of_frame(result.confusion.rename_axis("verdict").reset_index()), title=title)
         caption, title = "Every cell with runs that contradict its verdict.", "Where training and verdict differ"
         empty = "No run differs from the verdict on its cell."
-        against = Table(caption, **of_frame(found.disagreements), title=title, empty=empty)
+        against = Table(caption, **of_frame(result.disagreements), title=title, empty=empty)
         return {"outcome": counts, "disagreements": against}
 
 

@@ -106,14 +106,14 @@ def others_mean(values: "pd.Series[float]", group: "pd.Series[str]") -> "pd.Seri
 
 def usable(runs: Frame) -> Frame:
     """The runs that say something about the conjecture: accurate in range, and evaluated beyond it."""
-    found = runs[runs["accurate"] & runs[f"exact_{FACTORS[0]}"].notna()]
-    if found.empty and runs["accurate"].any():
+    result = runs[runs["accurate"] & runs[f"exact_{FACTORS[0]}"].notna()]
+    if result.empty and runs["accurate"].any():
         raise MissingError(f"no run that is accurate in range was evaluated at {FACTORS[0]} times its training range")
-    if found.empty:
+    if result.empty:
         bar = f"exact match of at least {ACCURATE} at every scale"
         why = "so their complexity says nothing about extrapolation"
         raise MissingError(f"none of the {len(runs)} runs is accurate in range ({bar}), {why}")
-    return found.reset_index(drop=True)
+    return result.reset_index(drop=True)
 
 
 def known(runs: Frame, names: Sequence[str], factor: int = FACTORS[0]) -> Frame:
@@ -124,13 +124,13 @@ def known(runs: Frame, names: Sequence[str], factor: int = FACTORS[0]) -> Frame:
     return runs[list(STRATA)].assign(**said, exact=exact, positive=positive)[there]
 
 
-def too_few(own: Frame) -> str:
+def too_few(judged: Frame) -> str:
     """What is missing for a statement about all runs; empty if nothing is."""
-    cells = [own["cell"][own["positive"] == side].nunique() for side in (True, False)]
-    if len(own) >= LEAST_RUNS and min(cells) >= LEAST_CELLS:
+    cells = [judged["cell"][judged["positive"] == side].nunique() for side in (True, False)]
+    if len(judged) >= LEAST_RUNS and min(cells) >= LEAST_CELLS:
         return ""
     return (
-        f"{several(len(own), 'run')} ({several(cells[0], 'cell')} with some that extrapolate, {cells[1]} with some "
+        f"{several(len(judged), 'run')} ({several(cells[0], 'cell')} with some that extrapolate, {cells[1]} with some "
         f"that do not) are too few: an AUC is shown from {LEAST_RUNS} runs and {LEAST_CELLS} cells of each kind on"
     )
 
@@ -151,15 +151,15 @@ def compared(runs: Frame, factor: int = FACTORS[0]) -> Frame:
     """Every predictor: AUC, Spearman and Kendall, each with its interval."""
     rows = []
     for name, (label, kind, _) in predictors(runs).items():
-        own = known(runs, [name], factor)
-        score = own[f"score_{name}"]
+        judged = known(runs, [name], factor)
+        score = judged[f"score_{name}"]
         row: Row = {"factor": factor, "predictor": name, "label": label, "kind": kind}
-        row |= stated(own, auc(score, own["positive"]), "auc", of_all=True)
+        row |= stated(judged, auc(score, judged["positive"]), "auc", of_all=True)
         for statistic in (spearman, statistics.kendall):
-            row |= estimate(statistic(score, own["exact"]), own["cell"]).columns(statistic.__name__)
-        constant = f"all {len(own)} runs have the same {label}" if len(own) > 1 and score.nunique() == 1 else ""
+            row |= estimate(statistic(score, judged["exact"]), judged["cell"]).columns(statistic.__name__)
+        constant = f"all {len(judged)} runs have the same {label}" if len(judged) > 1 and score.nunique() == 1 else ""
         why = "; ".join(text for text in (constant, row["note"]) if text)
-        rows.append({**row, "note": f"no run has '{name}'" if own.empty else why})
+        rows.append({**row, "note": f"no run has '{name}'" if judged.empty else why})
     return pd.DataFrame(rows)
 
 
@@ -214,9 +214,9 @@ class Prediction:
         """How much higher the AUC of each measure is than that of each baseline, on the runs that have both."""
         for measure in measures(self.runs):
             for baseline in BASELINES:
-                own = known(self.runs, [measure, baseline])
-                mine, theirs = (auc(own[f"score_{name}"], own["positive"]) for name in (measure, baseline))
-                row = stated(own, statistics.difference(mine, theirs), "difference", of_all=True)
+                judged = known(self.runs, [measure, baseline])
+                mine, theirs = (auc(judged[f"score_{name}"], judged["positive"]) for name in (measure, baseline))
+                row = stated(judged, statistics.difference(mine, theirs), "difference", of_all=True)
                 yield {"measure": measure, "baseline": baseline, **row}
 
     @table
@@ -227,25 +227,25 @@ class Prediction:
         seed differs.
         """
         for name in predictors(self.runs):
-            own = known(self.runs, [name])
+            judged = known(self.runs, [name])
             for stratum in STRATA:
-                row = stated(own, auc(own[f"score_{name}"], own["positive"], own[stratum]), "auc")
-                mixed = own.groupby(stratum)["positive"].transform("nunique") == 2
+                row = stated(judged, auc(judged[f"score_{name}"], judged["positive"], judged[stratum]), "auc")
+                mixed = judged.groupby(stratum)["positive"].transform("nunique") == 2
                 if not mixed.any():
                     row["note"] = f"no {stratum} has runs that extrapolate and runs that do not"
                 elif stratum in SAME_BY_CONSTRUCTION.get(name, ()):
                     row |= Estimate(0.5, 0.5, 0.5).columns("auc")
                     row["note"] = "the same for all that is compared, by construction"
-                size = {"strata": own.loc[mixed, stratum].nunique(), "runs": int(mixed.sum())}
+                size = {"strata": judged.loc[mixed, stratum].nunique(), "runs": int(mixed.sum())}
                 yield {"predictor": name, "within": stratum, **row, **size}
 
     @table
     def ranks(self) -> Iterator[Row]:
         """Spearman of each measure with exact match beyond, among the runs of each task and of each scheme."""
         for name in measures(self.runs):
-            own = known(self.runs, [name])
+            judged = known(self.runs, [name])
             for by in ("task", "scheme"):
-                for group, part in own.groupby(by):
+                for group, part in judged.groupby(by):
                     row = stated(part, spearman(part[f"score_{name}"], part["exact"]), "spearman")
                     alike = {"note": "all runs alike"} if np.isnan(row["spearman"]) else {}
                     yield {"predictor": name, "by": by, "name": group, **row, **alike}
@@ -268,20 +268,20 @@ class Prediction:
     def left_out(self) -> Iterator[Row]:
         """For each task a threshold chosen on all other tasks, and how well it does on this one; last, all together."""
         for name, predictor in predictors(self.runs).items():
-            own = known(self.runs, [name])
-            if own["task"].nunique() < 2:
+            judged = known(self.runs, [name])
+            if judged["task"].nunique() < 2:
                 continue
-            called = pd.Series(False, index=own.index)
-            for task, part in own.groupby("task"):
-                others = own[own["task"] != task]
+            called = pd.Series(False, index=judged.index)
+            for task, part in judged.groupby("task"):
+                others = judged[judged["task"] != task]
                 threshold = best_threshold(others[f"score_{name}"].to_numpy(), others["positive"].to_numpy())
                 called[part.index] = part[f"score_{name}"] > threshold
                 right = statistics.balanced_accuracy(called[part.index], part["positive"])
                 one = "one class only: the share called right" if part["positive"].nunique() < 2 else ""
                 row = stated(part, right, "balanced_accuracy", one)
                 yield {"predictor": name, "task": task, "threshold": predictor.sign * threshold, **row}
-            right = statistics.balanced_accuracy(called, own["positive"])
-            yield {"predictor": name, "task": "all", **stated(own, right, "balanced_accuracy")}
+            right = statistics.balanced_accuracy(called, judged["positive"])
+            yield {"predictor": name, "task": "all", **stated(judged, right, "balanced_accuracy")}
 
     @table
     def added(self) -> Iterator[Row]:
@@ -292,16 +292,16 @@ class Prediction:
         one: the gain in AUC, and the gain in log loss per run (in nats; positive if ι helps).
         """
         for name in measures(self.runs):
-            own = known(self.runs, [name, "verdict"])
-            same = auc(own[f"score_{name}"], own["positive"], own["verdict"])
-            mixed = (own.groupby("verdict")["positive"].nunique() == 2).any()
+            judged = known(self.runs, [name, "verdict"])
+            same = auc(judged[f"score_{name}"], judged["positive"], judged["verdict"])
+            mixed = (judged.groupby("verdict")["positive"].nunique() == 2).any()
             one = "" if mixed else "every verdict has one outcome only, so there is nothing left to tell"
-            yield {"predictor": name, "what": "AUC among the same verdict", **stated(own, same, "value", one)}
-            alone_task = "one task only, so none can be left out" if own["task"].nunique() < 2 else ""
-            why = why_undefined(own["positive"]) or alone_task
-            gains = [statistics.mean(np.full(len(own), np.nan))] * 2 if why else _gains(own, name)
+            yield {"predictor": name, "what": "AUC among the same verdict", **stated(judged, same, "value", one)}
+            alone_task = "one task only, so none can be left out" if judged["task"].nunique() < 2 else ""
+            why = why_undefined(judged["positive"]) or alone_task
+            gains = [statistics.mean(np.full(len(judged), np.nan))] * 2 if why else _gains(judged, name)
             for what, gain in zip(("gain in AUC over the verdict", "gain in log loss over the verdict"), gains):
-                yield {"predictor": name, "what": what, **stated(own, gain, "value", why)}
+                yield {"predictor": name, "what": what, **stated(judged, gain, "value", why)}
 
     @cached_property
     def held_out(self) -> Frame:
@@ -322,11 +322,11 @@ class Prediction:
             for _, part in stored.groupby(THRESHOLDS, sort=False, dropna=False):
                 at = part[THRESHOLDS].iloc[0].dropna().items()
                 value = part.groupby("run")["value"].first()
-                own = known(runs.assign(**{probe.index: runs["run"].map(value)}), [probe.index])
+                judged = known(runs.assign(**{probe.index: runs["run"].map(value)}), [probe.index])
                 row: Row = {"measure": probe.index, "threshold": " ".join(f"{name}={each:g}" for name, each in at)}
                 row |= {"default": bool(probe.curve and part.index.isin(default).all())}
-                row |= stated(own, auc(own[f"score_{probe.index}"], own["positive"]), "auc", of_all=True)
-                yield {**row, "note": why_undefined(own["positive"]) or too_few(own)}
+                row |= stated(judged, auc(judged[f"score_{probe.index}"], judged["positive"]), "auc", of_all=True)
+                yield {**row, "note": why_undefined(judged["positive"]) or too_few(judged)}
 
     @property
     def notes(self) -> list[str]:
@@ -372,22 +372,22 @@ def best_threshold(score: NDArray[np.float64], positive: NDArray[np.bool_]) -> f
     return float(between[best[(len(best) - 1) // 2]])
 
 
-def _gains(own: Frame, name: str) -> list[Statistic]:
+def _gains(judged: Frame, name: str) -> list[Statistic]:
     """Gain in AUC and in log loss (−log of the chance of what happened) of verdict and ι over the verdict alone."""
-    positive = own["positive"]
-    alone, both = (out_of_task(own, ["score_verdict", *more]) for more in ([], [f"score_{name}"]))
+    positive = judged["positive"]
+    alone, both = (out_of_task(judged, ["score_verdict", *more]) for more in ([], [f"score_{name}"]))
     losses = [-np.log(np.where(positive, chance, 1 - chance)) for chance in (alone, both)]
     return [statistics.difference(auc(both, positive), auc(alone, positive)), statistics.mean(losses[0] - losses[1])]
 
 
-def out_of_task(own: Frame, features: list[str]) -> NDArray[np.float64]:
+def out_of_task(judged: Frame, features: list[str]) -> NDArray[np.float64]:
     """The chance of each run to extrapolate, by a logistic regression on the runs of all other tasks."""
     from sklearn.linear_model import LogisticRegression  # here, since a study without verdicts does not need it
 
-    chance = np.full(len(own), np.nan)
-    x, y = own[features].to_numpy(float), own["positive"].to_numpy()
-    for task in own["task"].unique():
-        mine = (own["task"] == task).to_numpy()
+    chance = np.full(len(judged), np.nan)
+    x, y = judged[features].to_numpy(float), judged["positive"].to_numpy()
+    for task in judged["task"].unique():
+        mine = (judged["task"] == task).to_numpy()
         if len(set(y[~mine])) < 2:
             chance[mine] = np.clip(y[~mine].mean(), 0.01, 0.99)
         else:
@@ -455,8 +455,8 @@ class Front(Finding):
         A mark stands for all runs of its kind at one place. Bars are 95 % intervals over resampled cells; with tasks
         held out, hollow marks below are the AUC on those alone.
         """
-        found = study.once(Prediction)
-        runs, high = found.runs, 2.9 if canvas.narrow else 2.45
+        result = study.once(Prediction)
+        runs, high = result.runs, 2.9 if canvas.narrow else 2.45
         legend = theme.family_handles(runs)
         axes = canvas.panels(["runs", "auc"], theme.PAGE, high, across=2, least=2.5, more=0.1, legend=legend)
         if "runs" in axes:
@@ -464,25 +464,25 @@ class Front(Finding):
             networks = "network,\naccurate" if counted == 1 else "networks,\nall accurate"
             axes["runs"].set_title(f"{counted} trained {networks} in range")
         if "auc" in axes:
-            forest(axes["auc"], found, canvas.narrow)
+            forest(axes["auc"], result, canvas.narrow)
         kept = ["run", "task", "label", "seed", study.indices[0].index, f"exact_{FACTORS[0]}"]
-        canvas.data |= {"runs": runs[kept], "auc": found.predictors[found.predictors["factor"] == FACTORS[0]]}
+        canvas.data |= {"runs": runs[kept], "auc": result.predictors[result.predictors["factor"] == FACTORS[0]]}
 
     def tables(self, study: Study) -> dict[str, Table]:
         """Measures and baselines side by side, then what could explain the measures away."""
-        found = study.once(Prediction)
+        result = study.once(Prediction)
         tables = {
             f"predictors-{factor}x": shown(
-                found.predictors[found.predictors["factor"] == factor], ASSOCIATION,
+                result.predictors[result.predictors["factor"] == factor], ASSOCIATION,
                 f"Telling runs that extrapolate to {factor} times the training range",
                 f"Telling runs with exact match of at least 0.9 at {factor} × the training range from the others. "
                 "Runs that are accurate in range; 95 % intervals of a bootstrap over whole cells of task and scheme.",
             )
             for factor in FACTORS
         }  # fmt: skip
-        said = [{"note": note} for note in [found.headline, *found.notes]]
+        said = [{"note": note} for note in [result.headline, *result.notes]]
         tables["notes"] = Table("What to know about the numbers.", said, {"note": "note"}, title="Notes", folded=True)
-        parts = {name: getattr(found, name.replace("-", "_")) for name in PARTS}
+        parts = {name: getattr(result, name.replace("-", "_")) for name in PARTS}
         wanted = {name: frame for name, frame in parts.items() if name != "held-out" or len(frame)}
         open_ = ("held-out", "both-ways")
         return tables | {name: shown(frame, *PARTS[name], folded=name not in open_) for name, frame in wanted.items()}
@@ -494,8 +494,8 @@ class Indices(Finding):
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         """A panel for each index, by its measure: `iota_src`, …"""
-        found = study.once(Prediction)
-        runs, names = found.runs, [each.index for each in study.indices]
+        result = study.once(Prediction)
+        runs, names = result.runs, [each.index for each in study.indices]
         legend = theme.family_handles(runs)
         axes_of = canvas.panels(
             names, theme.PAGE, 2.05, across=len(names), least=1.9, more=0.1, legend=legend, sharey=True
@@ -504,9 +504,9 @@ class Indices(Finding):
             if (axes := axes_of.get(probe.index)) is not None:
                 scatter(axes, runs, probe)
                 axes.set_ylabel(axes.get_ylabel() if probe.index in canvas.first_column else "")
-                own = found.predictors[found.predictors["predictor"] == probe.index].iloc[0]
-                auc = "not stated" if np.isnan(own["auc"]) else f"{own['auc']:.3f}"
-                axes.set_title(f"AUC {auc}, {own['runs']} networks", fontsize=7)
+                judged = result.predictors[result.predictors["predictor"] == probe.index].iloc[0]
+                auc = "not stated" if np.isnan(judged["auc"]) else f"{judged['auc']:.3f}"
+                axes.set_title(f"AUC {auc}, {judged['runs']} networks", fontsize=7)
         canvas.data |= {"": runs[["run", "task", "label", "seed", *names, f"exact_{FACTORS[0]}"]]}
 
 
@@ -516,20 +516,20 @@ class Sensitivity(Finding):
 
     def draw(self, study: Study, canvas: Canvas) -> None:
         """AUC of each index at each of its thresholds; the default is filled."""
-        found = study.once(Prediction).sensitivity
-        if found["auc"].isna().all():
-            why = found["note"].max() or "no index is stored"
+        result = study.once(Prediction).sensitivity
+        if result["auc"].isna().all():
+            why = result["note"].max() or "no index is stored"
             raise MissingError(f"the AUC is undefined at every threshold: {why}")
-        axes = canvas.panel(theme.COLUMN * 1.15, min(0.7 + 0.145 * len(found), theme.PAGE_HEIGHT))
-        for y, row in enumerate(records(found)):
+        axes = canvas.panel(theme.COLUMN * 1.15, min(0.7 + 0.145 * len(result), theme.PAGE_HEIGHT))
+        for y, row in enumerate(records(result)):
             bar(axes, y, row, theme.BLUE, markerfacecolor=theme.BLUE if row["default"] else "white")
-        short = found["measure"].map({each.index: each.short for each in study.indices})
-        axes.set_yticks(range(len(found)), list(map(theme.literal, short + ", " + found["threshold"])))
-        axes.set_ylim(len(found) - 0.4, -0.6)
-        axes.set_xlim(min(0.5, np.floor(float(found[["auc", "auc_low"]].min().min()) * 10) / 10), 1)
+        short = result["measure"].map({each.index: each.short for each in study.indices})
+        axes.set_yticks(range(len(result)), list(map(theme.literal, short + ", " + result["threshold"])))
+        axes.set_ylim(len(result) - 0.4, -0.6)
+        axes.set_xlim(min(0.5, np.floor(float(result[["auc", "auc_low"]].min().min()) * 10) / 10), 1)
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel("AUC of ι\nfilled: the default thresholds")
-        canvas.data |= {"": found}
+        canvas.data |= {"": result}
 
     def tables(self, study: Study) -> dict[str, Table]:
         columns, title = "measure threshold default auc runs extrapolating note", "AUC at each of the thresholds"
@@ -549,20 +549,20 @@ def shown(frame: Frame, columns: str, title: str, caption: str, empty: str = Tab
 
 def scatter(axes: Axes, runs: pd.DataFrame, probe: Probe) -> int:
     """Every run that has it: its index against exact match at twice the training range; how many."""
-    own = runs[np.isfinite(runs[probe.index].astype(float))]
+    judged = runs[np.isfinite(runs[probe.index].astype(float))]
     axes.set(xlabel=f"{probe.label} (in range)", ylabel=f"exact match at\n{FACTORS[0]} × training range")
     axes.set_ylim(-0.06, 1.06)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
-    if own.empty:
+    if judged.empty:
         axes.text(0.5, 0.5, f"no run has\n{probe.label}", ha="center", va="center", transform=axes.transAxes)
     else:
-        low, high = min(0.0, float(own[probe.index].min())), max(1.0, float(own[probe.index].max()))
+        low, high = min(0.0, float(judged[probe.index].min())), max(1.0, float(judged[probe.index].max()))
         edge = 0.05 * (high - low)
         axes.set_xlim(low - edge, high + edge)
         axes.axhline(EXTRAPOLATES, **CHANCE)
         small: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 5.5, "color": "0.45"}
         axes.text(high + edge, EXTRAPOLATES - 0.015, "extrapolates above", **small)
-        theme.points(axes, own, probe.index, f"exact_{FACTORS[0]}")
+        theme.points(axes, judged, probe.index, f"exact_{FACTORS[0]}")
     return int(runs[probe.index].notna().sum())
 
 
@@ -572,10 +572,12 @@ def bar(axes: Axes, y: float, row: Row, colour: str, **mark: Any) -> None:
     axes.plot(row["auc"], y, "o", color=colour, markersize=4, clip_on=False, zorder=4, **mark)
 
 
-def forest(axes: Axes, found: Prediction, narrow: bool = False) -> None:
+def forest(axes: Axes, result: Prediction, narrow: bool = False) -> None:
     """AUC of each predictor with its interval, ours above and baselines below; in a column names stand above bars."""
-    table = found.predictors[found.predictors["factor"] == FACTORS[0]].reset_index(drop=True)
-    held = found.held_out[found.held_out["tasks"] == "held out"].set_index("predictor") if len(found.held_out) else None
+    table = result.predictors[result.predictors["factor"] == FACTORS[0]].reset_index(drop=True)
+    held = (
+        result.held_out[result.held_out["tasks"] == "held out"].set_index("predictor") if len(result.held_out) else None
+    )
     if table["auc"].isna().all():
         axes.set_axis_off()
         why = textwrap.fill(f"The AUC is not stated: {table['note'].iloc[0]}.", 40)
@@ -601,7 +603,7 @@ def forest(axes: Axes, found: Prediction, narrow: bool = False) -> None:
     axes.set_ylim(len(table) - 0.4, -0.6 - 0.2 * narrow)
     lowest = min(table["auc_low"].min(), table["auc"].min(), held["auc"].min() if held is not None else 1)
     axes.set_xlim(min(0.3, np.floor(lowest * 10) / 10), 1.0)
-    far = int(found.runs[f"extrapolates_{FACTORS[0]}"].sum())
+    far = int(result.runs[f"extrapolates_{FACTORS[0]}"].sum())
     axes.set_title(f"How well each number tells the\n{far} that extrapolate from the rest")
     axes.set_xlabel("AUC, 95 % interval over cells" + ("\n◇ on held-out tasks" if held is not None else ""))
     axes.tick_params(axis="y", length=0)

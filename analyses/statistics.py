@@ -36,27 +36,19 @@ class Estimate(NamedTuple):
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
-class SeedInterval(NamedTuple):
-    """A mean over seeds with its 95 % t-interval; without one (NaN) for a single seed."""
-
-    mean: float
-    low: float
-    high: float
-    seeds: int
-
-
-def over_seeds(values: Iterable[float]) -> SeedInterval:
+def over_seeds(values: Iterable[float]) -> Estimate:
     """The mean of an index over seeds, with Student's 95 % interval (three seeds are too few for a bootstrap).
 
-    >>> mean, low, high, seeds = over_seeds([0.9, 1.0, 1.1])
-    >>> round(low, 3), round(high, 3), seeds
-    (0.752, 1.248, 3)
+    >>> mean, low, high, _ = over_seeds([0.9, 1.0, 1.1])
+    >>> round(low, 3), round(high, 3)
+    (0.752, 1.248)
     """
-    found = np.array([value for value in values if not np.isnan(value)])
-    mean, half = float(found.mean()) if len(found) else float("nan"), float("nan")
-    if len(found) > 1:
-        half = float(stdtrit(len(found) - 1, (1 + LEVEL) / 2) * found.std(ddof=1) / np.sqrt(len(found)))
-    return SeedInterval(mean, mean - half, mean + half, len(found))
+    known = np.array([value for value in values if not np.isnan(value)])
+    if len(known) < 2:
+        return Estimate(float(known[0]) if len(known) else NAN)
+    mean = float(known.mean())
+    half = float(stdtrit(len(known) - 1, (1 + LEVEL) / 2) * known.std(ddof=1) / np.sqrt(len(known)))
+    return Estimate(mean, mean - half, mean + half)
 
 
 def group_weights(groups: ArrayLike, resamples: int = RESAMPLES) -> Floats:
@@ -71,25 +63,25 @@ def group_weights(groups: ArrayLike, resamples: int = RESAMPLES) -> Floats:
 
 @cache
 def _draws(groups: int, resamples: int) -> Floats:
-    """How often each group is drawn, [resample, group]."""
+    """How often each group is drawn, [resample, group]: hundreds of estimates in a study ask for the same."""
     return np.random.default_rng(0).multinomial(groups, [1 / groups] * groups, resamples).astype(float)
 
 
 def estimate(statistic: Statistic, groups: ArrayLike) -> Estimate:
     """The statistic of all runs, with the interval of resampled groups; of no runs there is none."""
     groups = np.asarray(groups)
-    found = float(statistic(np.ones((1, len(groups))))[0]) if len(groups) else NAN
-    if np.isnan(found):
-        return Estimate(found)
+    value = float(statistic(np.ones((1, len(groups))))[0]) if len(groups) else NAN
+    if np.isnan(value):
+        return Estimate(value)
     if (number := len(set(groups.tolist()))) < LEAST_GROUPS:
-        return Estimate(found, note=f"{number} cell{'s' * (number != 1)} of task and scheme: too few for an interval")
+        return Estimate(value, note=f"{number} cell{'s' * (number != 1)} of task and scheme: too few for an interval")
     values = statistic(group_weights(groups))
     known = values[~np.isnan(values)]
     if len(known) < len(values) / 2:
-        return Estimate(found, note="too few groups for an interval")
+        return Estimate(value, note="too few groups for an interval")
     low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     note = "all resamples agree, so the interval says nothing about cells not tried" if low == high else ""
-    return Estimate(found, float(low), float(high), note)
+    return Estimate(value, float(low), float(high), note)
 
 
 def _pairs(weights: Floats, matrix: Floats, other: Floats) -> Floats:

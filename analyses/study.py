@@ -111,20 +111,20 @@ class Study:
         """
         if not (tasks or schemes or seeds):
             return self
-        rows, found = self.table, pd.Series(True, index=self.table.index)
+        rows, mask = self.table, pd.Series(True, index=self.table.index)
         if names := list(tasks):
             known = rows["task"].where(rows["target"] == "").dropna()
-            found &= rows["task"].isin(chosen("task in the study", names, known)) | (rows["target"] != "")
+            mask &= rows["task"].isin(chosen("task in the study", names, known)) | (rows["target"] != "")
         if names := list(schemes):
             bare = rows["scheme"].map(theme.bare)
             exact = rows["scheme"].isin(names) | rows["label"].isin(names)
             chosen("scheme in the study", names, pd.concat([rows["scheme"], rows["label"], bare]))
             loose = [name for name in names if name not in set(rows["scheme"]) | set(rows["label"])]
-            found &= exact | bare.isin(loose)
+            mask &= exact | bare.isin(loose)
         if numbers := list(seeds):
             chosen("seed in the study", numbers, rows["seed"].dropna())
-            found &= rows["seed"].isin(numbers) | rows["seed"].isna()
-        table = rows[found].drop(columns=["row", "label"]).reset_index(drop=True)
+            mask &= rows["seed"].isin(numbers) | rows["seed"].isna()
+        table = rows[mask].drop(columns=["row", "label"]).reset_index(drop=True)
         left = set(table.loc[table["target"] == "", "task"])
         return Study(table, self.about, [task for task in self.held_out if task in left])
 

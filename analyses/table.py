@@ -156,17 +156,17 @@ def as_study(table: Frame, name: str = "the table") -> Frame:
     return pd.DataFrame(typed)
 
 
-def _typed(found: "pd.Series[Any]", column: str, kind: str, name: str) -> "pd.Series[Any]":
+def _typed(values: "pd.Series[Any]", column: str, kind: str, name: str) -> "pd.Series[Any]":
     if kind == "str":
-        if str(found.dtype) == "str":  # texts already
-            return found.fillna("")
-        return found.astype(object).where(found.notna(), "").map(str).astype("str")  # none at all has the type, too
+        if str(values.dtype) == "str":  # texts already
+            return values.fillna("")
+        return values.astype(object).where(values.notna(), "").map(str).astype("str")  # none at all has the type, too
     try:
         numbers: pd.Series[Any] = (
-            found.astype("boolean") if kind == "boolean" else pd.to_numeric(found).astype(kind)  # type: ignore[call-overload]
+            values.astype("boolean") if kind == "boolean" else pd.to_numeric(values).astype(kind)  # type: ignore[call-overload]
         )
     except (TypeError, ValueError, OverflowError, ArithmeticError):
-        wrong = next((value for value in found if not _is_number(value)), found.iloc[0])
+        wrong = next((value for value in values if not _is_number(value)), values.iloc[0])
         raise UserError(f"column '{column}' of {name} has the value {shown(wrong)}, which is not {kind}") from None
     return numbers
 

@@ -97,8 +97,8 @@ class Table:
         title, caption = escape(self.title), escape(self.caption)
         said = f"<figcaption>{'' if self.folded else title}<small>{caption}</small></figcaption>"
         body = self._html_table(title) if self.rows else f'<p class="none">{escape(self.empty)}</p>'
-        found = f'<figure class="table" id="{escape(name)}">\n{said}\n{body}\n</figure>'
-        return f"<details><summary>{title}</summary>{found}</details>" if self.folded else found
+        figure = f'<figure class="table" id="{escape(name)}">\n{said}\n{body}\n</figure>'
+        return f"<details><summary>{title}</summary>{figure}</details>" if self.folded else figure
 
     def _html_table(self, title: str) -> str:
         classes = {key: ' class="number"' if self.numeric(key) else "" for key in self.columns}

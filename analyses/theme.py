@@ -152,8 +152,8 @@ def colours(labels: Iterable[str]) -> dict[str, str]:
 
 
 def _named_colour(scheme: str) -> str | None:
-    found = getattr(SCHEMES[scheme], "colour", None) if scheme in SCHEMES else None
-    return found if isinstance(found, str) and is_color_like(found) else None
+    result = getattr(SCHEMES[scheme], "colour", None) if scheme in SCHEMES else None
+    return result if isinstance(result, str) and is_color_like(result) else None
 
 
 def line(scheme: str) -> dict[str, Any]:
@@ -170,15 +170,15 @@ def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     >>> looks["relative"]["marker"] == looks["relative/max_distance=3"]["marker"]
     False
     """
-    found, taken, ordered = dict[str, dict[str, Any]](), set[tuple[str, int]](), schemes_in_order(labels)
+    result, taken, ordered = dict[str, dict[str, Any]](), set[tuple[str, int]](), schemes_in_order(labels)
     colour_of = colours(ordered)
     for label in sorted(ordered, key=lambda each: "/" in each):
         mine, first = group(label), _place(label)
         places = [k % len(MARKERS) for k in range(first, first + len(MARKERS))]
         place = next((k for k in places if (mine, k) not in taken), places[0])
         taken.add((mine, place))
-        found[label] = {"color": colour_of[mine], "linestyle": LINES[place], "marker": MARKERS[place]}
-    return {label: found[label] for label in ordered}
+        result[label] = {"color": colour_of[mine], "linestyle": LINES[place], "marker": MARKERS[place]}
+    return {label: result[label] for label in ordered}
 
 
 def _place(label: str) -> int:
@@ -274,12 +274,12 @@ def points(axes: Axes, runs: pd.DataFrame, x: str, y: str) -> None:
 def family_handles(runs: pd.DataFrame) -> list[Line2D]:
     """What a legend says of `points`: colours of families of schemes, and shapes of families of tasks if several."""
     plain: dict[str, Any] = {"linestyle": "none", "markersize": 4}
-    found = [
+    result = [
         Line2D([], [], **plain, marker="o", color=colour, label=literal(FAMILY_WORDS.get(each, each)))
         for each, colour in colours(runs["label"]).items()
     ]
     kinds = set(runs["task"].map(task_family))
     for kind, mark in TASK_MARKS.items():
         if kind in kinds and len(kinds) > 1:
-            found.append(Line2D([], [], **plain, marker=mark, color="0.6", label=f"{kind or 'other'} task"))
-    return [*found, Line2D([], [], linestyle="none", label="each network is one mark,\nslightly moved")]
+            result.append(Line2D([], [], **plain, marker=mark, color="0.6", label=f"{kind or 'other'} task"))
+    return [*result, Line2D([], [], linestyle="none", label="each network is one mark,\nslightly moved")]

@@ -135,8 +135,8 @@ def earlier_study(path: Path) -> tuple[pd.DataFrame, dict[str, Any]] | None:
 
 def ended(store: RunStore, runs: Iterable[Run | str] | None = None, left_out: LeftOut | None = None) -> list[Run]:
     """The runs asked for, or all in the store, that are no longer under way; by name."""
-    found = store.runs() if runs is None else [r if isinstance(r, Run) else store.find(r) for r in runs]
-    by_name = sorted({run.id: run for run in found}.items())
+    named = store.runs() if runs is None else [r if isinstance(r, Run) else store.find(r) for r in runs]
+    by_name = sorted({run.id: run for run in named}.items())
     states = each_sound((run for _, run in by_name), Run.status, left_out)
     over = [run for run, status in states if status.finished or status.status == "failed"]
     if not over:
@@ -272,8 +272,8 @@ def cell_rows(config: RunConfig, test_max: int, cases: dict[tuple[str, int], Cas
     if key not in cases:
         cases[key] = Case(task, config.train_max, test_max)
     try:
-        found = cases[key].verdict(config.scheme, dict(config.scheme_options), helps=False)
-        named, reasons = found.verdict, "; ".join(found.reasons)
+        judged = cases[key].verdict(config.scheme, dict(config.scheme_options), helps=False)
+        named, reasons = judged.verdict, "; ".join(judged.reasons)
     except RefusedError as refusal:
         named, reasons = "refused", str(refusal)
     about = {"run": "", **cell_of(config)}

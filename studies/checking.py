@@ -1,4 +1,4 @@
-"""Whether tasks, schemes, probes and figures of one's own keep to what is expected of them, found out by trying."""
+"""Whether tasks, schemes, probes and figures that users bring keep to what is expected of them, by trying."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,13 +53,15 @@ def check(plugin: str) -> list[Checked]:
     >>> print(check("copy")[0])
     task 'copy': sound
     """
-    found = [(registry, plugin) for registry in registries().values() if plugin in registry]
-    if not found:
+    entries = [(registry, plugin) for registry in registries().values() if plugin in registry]
+    if not entries:
         place = load_plugin(plugin)
-        found = [(r, name) for r in registries().values() for name, own in r.outside().items() if own.plugin == place]
-    if not found:
+        entries = [
+            (r, name) for r in registries().values() for name, origin in r.outside().items() if origin.plugin == place
+        ]
+    if not entries:
         raise UserError(f"plug-in '{plugin}' registers nothing: put @lengthlens.register above its classes")
-    return [Checked(registry.kind, name, tuple(LOOKS[registry.kind](name))) for registry, name in found]
+    return [Checked(registry.kind, name, tuple(LOOKS[registry.kind](name))) for registry, name in entries]
 
 
 def check_probe(name: str) -> list[Breach]:

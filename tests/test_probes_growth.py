@@ -73,4 +73,4 @@ def test_nothing_measured_is_flat_and_too_little_is_refused():
 
 def test_one_seed_has_no_interval():
     found = over_seeds([0.5])
-    assert found.mean == 0.5 and math.isnan(found.low) and found.seeds == 1
+    assert found.value == 0.5 and math.isnan(found.low)
