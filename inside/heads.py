@@ -5,7 +5,7 @@ Everything is gathered from blocks of queries, so that memory grows with the len
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 import torch
@@ -31,7 +31,7 @@ FIRST, OTHER = "first key", "other keys"  # beside the roles of the circuit
 WINDOW = 3  # values of a form on either side of zero that are tried: every source of the tasks here is among them
 BINS = 96  # of queries and keys in a mean pattern: finer than what is seen in a small panel
 COVERS = 0.5  # least share of the answer's queries from which a pointer has to point at a key to be tried
-EXPLAINS = 0.5  # least mean weight of a relation that is said to be what a head does
+EXPLAINS = 0.5  # least weight of a relation, counted from chance, that is named as what a head does
 STEADY = 0.9  # a weight that never falls below this share of its largest is the same "at every length"
 MEASURES = {
     "entropy": "entropy of the pattern at answer queries, in nats",
@@ -70,7 +70,8 @@ def attention_by_role(
     >>> attention_by_role(copy_by_hand(), scales=[4]).to_dict("records")[0]
     {'layer': 0, 'head': 0, 'scale': 4, 'role': 'token', 'weight': 1.0}
     """
-    return role_table([head_statistics(model, each) for each in instances_at(model, task, scales, rows, generator)])
+    statistics = [head_statistics(model, each) for each in instances_at(model, task, scales, rows, generator)]
+    return head_table(statistics, "role")
 
 
 def heads(
@@ -95,7 +96,8 @@ def heads(
     >>> [round(float(table[0, 0, name]), 2) for name in ("previous_token", "position_share")]
     [1.0, 1.0]
     """
-    return measure_table([head_statistics(model, each) for each in instances_at(model, task, scales, rows, generator)])
+    statistics = [head_statistics(model, each) for each in instances_at(model, task, scales, rows, generator)]
+    return head_table(statistics, "measure")
 
 
 def relations(
@@ -230,7 +232,7 @@ class _LayerStatistics:
         self.add("content", torch.stack([masked(weights, mask) for mask in alike], -1), each)
         even = [(mask.sum(-1) / (query + 1)).sum() for mask in (*roles, *alike)]
         self.add("chance", torch.stack(even), each)
-        # The mean pattern, pooled into bins: the sum over keys of a bin, so that weight is kept.
+        # The mean pattern, pooled into bins: the sum over keys of a bin, so that no weight is lost.
         mean, length, steps = weights.mean(0), self.tokens.shape[1], len(self.queries)  # mean [head, query, key]
         down, across = min(BINS, steps), min(BINS, length)
         by_key = mean.new_zeros(*mean.shape[:2], across).index_add_(2, torch.arange(keys) * across // length, mean)
@@ -259,21 +261,13 @@ def masked(weights: Tensor, mask: Tensor) -> Tensor:
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-def measure_table(statistics: Sequence[HeadStatistics]) -> pd.DataFrame:
-    """A row for each head, input size and measure."""
-    return _tidy([(each.scale, each.measures) for each in statistics], "measure", "value")
-
-
-def role_table(statistics: Sequence[HeadStatistics]) -> pd.DataFrame:
-    """A row for each head, input size and role."""
-    return _tidy([(each.scale, each.roles) for each in statistics], "role", "weight")
-
-
-def _tidy(tables: Sequence[tuple[int, dict[str, Tensor]]], name: str, value: str) -> pd.DataFrame:
+def head_table(statistics: Sequence[HeadStatistics], what: Literal["measure", "role"]) -> pd.DataFrame:
+    """A row for each head, input size and measure, or role."""
+    value = "value" if what == "measure" else "weight"
     rows: list[dict[str, Any]] = [
-        {"layer": layer, "head": head, "scale": scale, name: key, value: round(number, 6)}
-        for scale, values in tables
-        for key, table in values.items()
+        {"layer": layer, "head": head, "scale": each.scale, what: name, value: round(number, 6)}
+        for each in statistics
+        for name, table in (each.measures if what == "measure" else each.roles).items()
         for layer, of_heads in enumerate(table.tolist())
         for head, number in enumerate(of_heads)
     ]
@@ -425,22 +419,20 @@ def plane_over_training(
         task: the task; the models' own if None.
         scale: the input size n; the largest in the run's training if None, 10 for models.
 
-    Errors: UserError where nothing was kept, with what to do.
+    Errors: UserError where there are no checkpoints, with what to do.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
     >>> table = plane_over_training({0: copy_by_hand(), 100: copy_by_hand()}, scale=3)
     >>> table["step"].tolist(), table["kind"].tolist()
     ([0, 100], ['positional', 'positional'])
     """
-    models: Mapping[int, AnyModel]
+    least, models = 1, checkpoints
     if isinstance(checkpoints, Run):
+        least, scale = 2, scale or checkpoints.config.train_max  # the end of training alone is no course
         models = {step: checkpoints.model(step=step) for step in checkpoints.checkpoints}
         if (end := checkpoints.status()).has_model:
             models[end.steps] = checkpoints.model()
-        scale = scale or checkpoints.config.train_max
-    else:
-        models = checkpoints
-    if len(models) < 1 + isinstance(checkpoints, Run):  # the end of training alone is no course
+    if len(models) < least:
         why = "no checkpoints were kept, so that there is no course of training to follow"
         raise UserError(f"{why}: train with keep=[0, 200, …], or --keep")
     tables = [head_plane(model, task, [scale or 10]).assign(step=step) for step, model in sorted(models.items())]

@@ -16,9 +16,8 @@ from lengthlens.inside.heads import (
     head_plane,
     head_relations,
     head_statistics,
-    measure_table,
+    head_table,
     plane_over_training,
-    role_table,
 )
 from lengthlens.inside.instances import by_head_and_scale, checked_scales, known_task, roles_in, sample_instances
 from lengthlens.inside.residual import residual_shares
@@ -137,12 +136,12 @@ class Inspection:
     residual: pd.DataFrame  # hook, scale, mean, position, content, remainder, …
     ablation: pd.DataFrame  # layer, head, scale, whole, without: exact match; empty without a task
     sequence: SequenceView
-    training: pd.DataFrame  # as plane, with a column step in front; empty where no checkpoints were kept
+    training: pd.DataFrame  # as plane, with a column step in front; empty where there are no checkpoints
+    in_range: int  # the largest of the input sizes in the training range; the smallest if none is
 
     def summary(self) -> list[dict[str, Any]]:
         """A row for each head, in plain values: the relation in words, and the measures at the largest sizes."""
-        in_range, last = largest_in_range(self.scales, self.train_max), self.scales[-1]
-        sizes = dict.fromkeys((in_range, last))
+        sizes = dict.fromkeys((self.in_range, self.scales[-1]))
         measures = self.measures.set_index(["layer", "head", "measure", "scale"])["value"]
         plane = self.plane.set_index(["layer", "head", "scale"])
         without = self.ablation.set_index(["layer", "head", "scale"])["without"] if len(self.ablation) else None
@@ -150,10 +149,10 @@ class Inspection:
         for each in self.relations:
             head = (each.layer, each.head)
             row: dict[str, Any] = {"head": label(head), "attends_to": each.words}
-            row |= {"kind": plane.loc[(*head, in_range), "kind"]}
+            row |= {"kind": plane.loc[(*head, self.in_range), "kind"]}
             row |= {f"entropy_{n}": measures[(*head, "entropy", n)] for n in sizes}
             row |= {f"first_key_{n}": measures[(*head, "first_key", n)] for n in sizes}
-            row |= {"position_share": measures[(*head, "position_share", in_range)]}
+            row |= {"position_share": measures[(*head, "position_share", self.in_range)]}
             if without is not None:
                 row |= {f"without_{n}": without[(*head, n)] for n in sizes}
             plain = {key: value if isinstance(value, str) else float(value) for key, value in row.items()}
@@ -201,7 +200,7 @@ def inspect(
         scales = sorted({max(2, int(factor * train_max)) for factor in FACTORS})
         scales = scales if task is None else reachable(model, task, scales) or reachable(model, task, [train_max])
     scales = sorted(checked_scales(model, task, scales))
-    known = largest_in_range(scales, train_max)
+    known = max([n for n in scales if n <= train_max], default=scales[0])
     tell("one sequence")
     sequence = look_at(model, text, max(least, train_max) if length is None else length, task)
     statistics = []
@@ -222,10 +221,5 @@ def inspect(
     if checkpoints is not None:
         tell("the course of training")
         training = plane_over_training(checkpoints, task, max(2, known))
-    tables = measure_table(statistics), role_table(statistics), plane, *parts, without
-    return Inspection(train_max, scales, statistics, head_relations(statistics), *tables, sequence, training)
-
-
-def largest_in_range(scales: Sequence[int], train_max: int) -> int:
-    """The largest of these input sizes that is in the training range; the smallest if none is."""
-    return max([n for n in scales if n <= train_max], default=scales[0])
+    tables = head_table(statistics, "measure"), head_table(statistics, "role"), plane, *parts, without
+    return Inspection(train_max, scales, statistics, head_relations(statistics), *tables, sequence, training, known)

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pandas as pd
@@ -26,19 +27,15 @@ def instances(scale: int) -> Tensor:
     return COPY.sample(scale, 2, torch.Generator().manual_seed(0)).tokens[:, : scale + 2]  # up to "="
 
 
-def owed(model: HookedModel, scale: int, method: str, steps: int | None = None) -> list[Tensor]:
-    found = ll.relevance(model, instances(scale), method=method, scale=scale, steps=steps)
-    return [found.tokens, *([] if found.positions is None else [found.positions])]
+def owed(model: HookedModel, scale: int, method: str, steps: int | None = None, **how: Any) -> list[Tensor]:
+    with ll.surgery(model, **how) if how else nullcontext():
+        result = ll.relevance(model, instances(scale), method=method, scale=scale, steps=steps)
+    return [result.tokens, *([] if result.positions is None else [result.positions])]
 
 
 def operated(model: HookedModel, scale: int, **how: Any) -> Tensor:
     with ll.surgery(model, **how), torch.no_grad():
         return model(COPY.sample(scale, 2, torch.Generator().manual_seed(0)).tokens, scale)
-
-
-def owed_under(model: HookedModel, scale: int, **how: Any) -> list[Tensor]:
-    with ll.surgery(model, **how):
-        return owed(model, scale, "lrp")
 
 
 METHODS: dict[str, Callable[[HookedModel, int], Any]] = {
@@ -58,8 +55,8 @@ METHODS: dict[str, Callable[[HookedModel, int], Any]] = {
     "gradient": lambda model, n: owed(model, n, "gradient"),
     "integrated": lambda model, n: owed(model, n, "integrated", 2),
     "rollout": lambda model, n: owed(model, n, "rollout"),
-    "lrp, shifted": lambda model, n: owed_under(model, n, shift=2, heads=["L0H0"]),
-    "lrp, ideal": lambda model, n: owed_under(model, n, codes="ideal", codes_of=6),
+    "lrp, shifted": lambda model, n: owed(model, n, "lrp", shift=2, heads=["L0H0"]),
+    "lrp, ideal": lambda model, n: owed(model, n, "lrp", codes="ideal", codes_of=6),
 }
 SCHEMES = ("relative", "rope", "urpe")  # added to scores, turning, and a factor behind the softmax
 

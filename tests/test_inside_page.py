@@ -1,99 +1,30 @@
-"""The page and the command of `inspect`: in a real browser, on a phone, with names that would like to be more."""
+"""What `inspect` shows, its figures, and the command."""
 
 import base64
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 
 from lengthlens.analyses import inside, theme
-from lengthlens.analyses.page.inspection import inside_page, of_script
+from lengthlens.analyses.page.inspection import of_script
 from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.inside.attribution import relevance
 from lengthlens.inside.look import Inspection, inspect, look_at
 from lengthlens.inside.patching import patch_by_role
 from lengthlens.models.by_hand import copy_by_hand, induction_by_hand
-from lengthlens.models.config import ModelConfig
-from lengthlens.models.transformer import build
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
-from lengthlens.tests.browsing import (
-    DESKTOP,
-    NEEDS_BROWSER,
-    PHONE,
-    Browser,
-    browser,
-    fetches_nothing,
-    never_scrolls_sideways,
-    opened,
-)
-
-__all__ = ["browser"]  # a fixture
-HOSTILE = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
 def seen() -> Inspection:
     return inspect(induction_by_hand(), train_max=6, scales=[4, 8], text="^ c a b d = a")
-
-
-@pytest.fixture(scope="module")
-def address(seen: Inspection, tmp_path_factory: pytest.TempPathFactory) -> str:
-    file = tmp_path_factory.mktemp("page") / "inside.html"
-    file.write_text(inside_page(seen, HOSTILE, f"Inside {HOSTILE}", {"run": HOSTILE}), encoding="utf-8")
-    return file.as_uri()
-
-
-# -- in a browser --------------------------------------------------------------------------------------------------
-
-
-@NEEDS_BROWSER
-def test_the_page_opens_in_peace_fetches_nothing_and_fits_its_window(browser: Browser, address: str) -> None:
-    for size, dark in ((PHONE, True), (DESKTOP, False)):
-        never_scrolls_sideways(browser, address, size, dark)
-    fetches_nothing(browser, address)
-    assert [token.text.split()[0] for token in tokens(browser)] == "^ c a b d = a b $".split()
-    assert HOSTILE in browser.find_element(By.TAG_NAME, "h1").text
-    assert "L0H0 attends to i−j = 1, weight 1.00" in browser.find_element(By.ID, "finding").text
-
-
-@NEEDS_BROWSER
-def test_a_token_a_head_and_a_query_can_be_chosen(browser: Browser, address: str) -> None:
-    opened(browser, address)
-    browser.find_element(By.CSS_SELECTOR, "input[name=head][value='2']").click()  # L1H0
-    tokens(browser)[6].click()  # the queried letter
-    panel = browser.find_element(By.ID, "panel").text
-    assert "From a (6)" in panel and "The circuit writes b from token: b (3)." in panel
-    assert re.search(r"L1H0\s+b \(3\) 1\.00", panel) and re.search(r"L0H0\s+= \(5\) 1\.00", panel)
-    assert re.search(r"after layer 1 b 1\.00", panel)
-    read = "return [...document.querySelectorAll('.token')].map((token) => token.style.getPropertyValue('--weight'))"
-    shades = [float(weight) for weight in browser.execute_script(read)]
-    assert shades.index(max(shades)) == 3 and max(shades) > 0.99
-    assert "source" in tokens(browser)[3].get_attribute("class")
-    tokens(browser)[6].send_keys(Keys.ARROW_RIGHT)
-    assert "From b (7)" in browser.find_element(By.ID, "panel").text
-    assert "= (5)" in browser.find_element(By.ID, "panel").text
-    browser.find_element(By.CSS_SELECTOR, "#whole summary").click()  # a click on the pattern chooses the query
-    script = """const canvas = document.getElementById("pattern"), box = canvas.getBoundingClientRect();
-    const at = {clientX: box.left + 5, clientY: box.top + 1 + (arguments[0] + .5) * canvas.height / 9, bubbles: true};
-    canvas.dispatchEvent(new MouseEvent("click", at));"""
-    browser.execute_script(script, 4)
-    assert "From d (4)" in browser.find_element(By.ID, "panel").text
-
-
-def tokens(browser: Browser) -> list:
-    return browser.find_elements(By.CSS_SELECTOR, ".token")
-
-
-# -- what it shows -------------------------------------------------------------------------------------------------
 
 
 def test_the_summary_says_what_each_head_does_and_what_becomes_of_answers_without_it(seen: Inspection) -> None:
@@ -127,17 +58,6 @@ def test_what_the_page_is_given_of_patterns_is_what_they_are() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_without_a_task_has_a_page_too() -> None:
-    model = build(ModelConfig(d_vocab=40, scheme="learned", n_heads=2, d_model=16, n_ctx=64)).eval()
-    found = inspect(model, train_max=8, scales=[4, 8], text="3 1 4 1 5")
-    assert not len(found.ablation) and len(found.summary()) == 4
-    assert "What the heads" in inside_page(found, "a model", "What the heads do")
-
-
-# -- figures as parts ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
 def test_every_figure_fits_a_column_without_cut_text_and_draws_on_axes(seen: Inspection) -> None:
     text = "^ 7 3 5 1 ="
     patched = patch_by_role(induction_by_hand(), scale=4, pairs=2, steps=1)
@@ -161,9 +81,6 @@ def test_every_figure_fits_a_column_without_cut_text_and_draws_on_axes(seen: Ins
         assert axes[1].has_data() and not axes[0].has_data(), plot.__name__
     with pytest.raises(UserError, match="unknown panel 'L0H9'"):
         inside.plot_roles(seen.roles, ax={"L0H9": axes[0]})
-
-
-# -- the command ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

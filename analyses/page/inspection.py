@@ -22,7 +22,7 @@ COLUMNS = {
 HEADS_CAPTION = (
     "Attends to: the relation that has most of a head's weight at the answer's queries. Without it: exact match if "
     "the head's output is replaced by its mean at the same position. Kind: what attention does when the contents of "
-    "keys in the prompt are permuted; “elsewhere” if it hardly attends to these keys. Position share: the share of "
+    "keys in the prompt are permuted; “attends elsewhere” if hardly to these keys. Position share: the share of "
     "the variance of scores over keys that is the same in all instances. First key: the weight on it. Entropy of "
     "attention in nats."
 )
@@ -50,9 +50,11 @@ def inside_page(seen: Inspection, name: str, title: str, about: Mapping[str, str
     >>> "attends to i−j = n" in text, "http://" in text.replace("http://www.w3.org", "")
     (True, False)
     """
+    weights = [max(each.weights.values()) for each in seen.relations]
+    clearest = weights.index(max(weights))  # the head that is shown first
     return rendered(
         "inspection.html", ["page.css", "inspection.css"], ["common.js", "inspection.js"], title=title, name=name,
-        data=of_script(seen.sequence, clearest(seen)), facts=facts(seen), **conclusion(seen),
+        data=of_script(seen.sequence, clearest), facts=facts(seen), **conclusion(seen),
         heads=heads_table(seen), sections=sections(seen), provenance=list((about or {}).items()),
     )  # fmt: skip
 
@@ -96,10 +98,9 @@ def facts(seen: Inspection) -> list[tuple[str, str]]:
 
 def heads_table(seen: Inspection) -> Table:
     """A row for each head."""
-    rows = [
-        row | {"attends_to": row["attends_to"].removeprefix("attends to "), "kind": KINDS[row["kind"]]}
-        for row in seen.summary()
-    ]
+    rows = seen.summary()
+    for row in rows:
+        row |= {"attends_to": row["attends_to"].removeprefix("attends to "), "kind": KINDS[row["kind"]]}
     columns: dict[str, str] = {}
     for name, words in COLUMNS.items():
         columns |= {key: words for key in rows[0] if key == name}
@@ -108,7 +109,7 @@ def heads_table(seen: Inspection) -> Table:
 
 
 def sections(seen: Inspection) -> list[dict[str, Any]]:
-    """Figures with their tables folded below them."""
+    """Figures, for a wide window and for a phone, with the tables they were drawn from folded below them."""
     drawn: list[tuple[str, str, str, Callable[..., Figure], Any, str]] = [
         ("patterns", "Mean patterns", "Mean over instances at the answer's queries; darker is more weight.",
          figures.plot_patterns, seen.statistics, ""),
@@ -120,25 +121,23 @@ def sections(seen: Inspection) -> list[dict[str, Any]]:
          "hardly attends to these keys); lines lead to the longest.",
          figures.plot_plane, seen.plane, "Positional and symbolic"),
         ("training", "Positional against symbolic over training", f"{PLANE} Marks are at the end of training; lines "
-         "lead back to the first checkpoint that was kept.", figures.plot_plane, seen.training,
+         "lead back to the first checkpoint.", figures.plot_plane, seen.training,
          "The same at each checkpoint"),
         ("scores", "What scores are made of", "Shares of the variance of scores over keys; they add up to 1."
          + f" {SHARES_DIFFER}" * ("bias" in set(seen.scores["part"])), figures.plot_scores, seen.scores,
          "Parts of scores"),
-        ("residual", "What the residual stream says", "Above: mean, position, content (the token there) and remainder. "
-         "Below: how the position part compares with that at the training length.",
+        ("residual", "What the residual stream contains", "Above: mean, position, content (the token there) and "
+         "remainder. Below: how the position part compares with that at the training length.",
          figures.plot_residual, seen.residual, "Parts of the residual stream"),
     ]  # fmt: skip
-    return [_section(*each, seen.train_max) for each in drawn if len(each[4])]
-
-
-def _section(
-    name: str, title: str, shows: str, plot: Callable[..., Figure], data: Any, heading: str, train_max: int
-) -> dict[str, Any]:
-    """A figure, for a wide window and for a phone, and the table it was drawn from."""
-    table = Table(shows, title=heading, folded=True, **of_frame(data)).html(f"table-{name}") if heading else ""
-    about = {"name": name, "title": title, "shows": shows, "caption": shows, "missing": "", "tables": [table]}
-    return about | picture(plot(data, train_max), narrow=plot(data, train_max, width=PHONE))
+    shown = []
+    for name, title, shows, plot, data, heading in drawn:
+        if len(data):
+            table = Table(shows, title=heading, folded=True, **of_frame(data)).html(f"table-{name}") if heading else ""
+            about = {"name": name, "title": title, "shows": shows, "caption": shows, "missing": "", "tables": [table]}
+            narrow = plot(data, seen.train_max, width=PHONE)
+            shown.append(about | picture(plot(data, seen.train_max), narrow=narrow))
+    return shown
 
 
 def of_script(seen: SequenceView, head: int) -> dict[str, Any]:
@@ -160,8 +159,3 @@ def of_script(seen: SequenceView, head: int) -> dict[str, Any]:
         "start": steps[0] if steps else len(seen.words) - 1,
         "head": head,
     }
-
-
-def clearest(seen: Inspection) -> int:
-    """The number of the head with the clearest relation, which is shown first."""
-    return max(range(len(seen.relations)), key=lambda k: max(seen.relations[k].weights.values()))
