@@ -83,38 +83,21 @@ def test_looking_changes_nothing(name: str, small_model: Small, mixed_batch: Mix
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_causal(name: str, small_model: Small, mixed_batch: Mixed) -> None:
-    """A later token changes no earlier logit (the scale, which the prompt tells, is given)."""
+def test_neither_later_tokens_nor_other_rows_matter(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    """A later token changes no earlier logit where n is given. Where it is not, it is inferred for each row."""
     model = small_model(name)
     tokens, scale = mixed_batch(22)
-    changed = tokens.clone()
+    logits, changed = model(tokens, scale), tokens.clone()
     changed[:, 15:] = 3
-    torch.testing.assert_close(model(tokens, scale)[:, :15], model(changed, scale)[:, :15], atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", few(NAMES, *NAMES[3::4]))
-def test_rows_of_a_mixed_batch_are_computed_alone(name: str, small_model: Small, mixed_batch: Mixed) -> None:
-    """The scale is inferred for each row; neither other rows nor their padding matter."""
-    model = small_model(name)
-    tokens, scale = mixed_batch(22)
-    torch.testing.assert_close(model(tokens), model(tokens, scale), atol=0, rtol=0)
+    torch.testing.assert_close(logits[:, :15], model(changed, scale)[:, :15], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(model(tokens), logits, atol=0, rtol=0)
     for row in range(3):
-        torch.testing.assert_close(model(tokens[row : row + 1])[0], model(tokens)[row], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", few(NAMES, *NAMES[1::4]))
-def test_meta_device(name: str, small_model: Small, mixed_batch: Mixed) -> None:
-    """The meta device refuses tensors of two devices, so this shows that nothing assumes a CPU."""
-    model = small_model(name).to("meta").train()
-    assert model.cfg.device.type == "meta"
-    tokens, _ = mixed_batch(22)
-    model(tokens.to("meta"), return_type="loss").backward()
-    assert all(p.grad is None or p.grad.is_meta for p in model.parameters())
-    assert all_scores(model)(tokens.to("meta")).shape == (3, 22, 14)
+        torch.testing.assert_close(model(tokens[row : row + 1])[0], logits[row], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bfloat16_autocast(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+def test_other_devices_and_types(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+    """In bfloat16; and on the meta device, which refuses tensors of two devices: nothing assumes a CPU."""
     model = small_model(name)
     tokens, _ = mixed_batch(22)
     with torch.autocast("cpu", torch.bfloat16):
@@ -122,6 +105,11 @@ def test_bfloat16_autocast(name: str, small_model: Small, mixed_batch: Mixed) ->
     loss.backward()
     assert abs(loss.item() - model(tokens, return_type="loss").item()) < 0.1
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    model = model.to("meta").train()
+    assert model.cfg.device.type == "meta"
+    model(tokens.to("meta"), return_type="loss").backward()
+    assert all(p.grad is None or p.grad.is_meta for p in model.parameters())
+    assert all_scores(model)(tokens.to("meta")).shape == (3, 22, 14)
 
 
 @pytest.mark.parametrize("name", ["none", "relative", "shaw"])
