@@ -26,10 +26,10 @@ becomes ``^ 7 = 3 7 3``. A copier by position finds 3 where ``=`` was and writes
 ``$``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -45,7 +45,7 @@ from lengthlens.runs.evaluation import evaluating
 from lengthlens.tasks import Task
 
 if TYPE_CHECKING:
-    from lengthlens.probes.table import Context
+    from lengthlens.probes.network import Context
 
 N_INSTANCES = 24  # of each n, in which states are replaced
 LEAST_TWINS = 6  # instances with a twin that two steps need to be compared; with fewer they are not one class
@@ -81,7 +81,7 @@ def interchange_src(
 
     Arguments:
         model: any model with `run_with_cache`, `run_with_hooks` and hooks ``blocks.l.hook_resid_pre``.
-        task: the task; the model's own if None. Its circuit says which steps are twins.
+        task: the task; that of the model if None. Its circuit says which steps are twins.
         train_max: the largest n that is measured.
         agreement: the least share of right predictions with which two steps count as exchangeable.
         rows: instances of each n in which states are replaced.
@@ -177,15 +177,15 @@ class _Exchange:
     def right(self, steps: Sequence[StepAt], donors: Sequence[StepAt]) -> tuple[Tensor, Tensor]:
         """Whether each step predicts its answer token under a state of its donor, all steps of one n at once.
 
-        Out: [site, row, step], and whether there was a twin, [row, step]. A step without one keeps its own state.
+        Out: [site, row, step], and whether there was a twin, [row, step]. A step without one keeps its state.
         """
         n = steps[0].n
         batch, circuit = self.batches[n], self.circuits[n]
         query = torch.from_numpy(circuit.query[[step.place for step in steps]])
         wanted = [tokens_read(circuit, step.place, batch.tokens) for step in steps]
-        found = [twins(self.task, donor, tokens, self.generator) for donor, tokens in zip(donors, wanted)]
-        has_twin = torch.stack([fits for _, fits in found], 1)
-        states = self.states(donors, [tokens for tokens, _ in found])
+        instances = [twins(self.task, donor, tokens, self.generator) for donor, tokens in zip(donors, wanted)]
+        has_twin = torch.stack([fits for _, fits in instances], 1)
+        states = self.states(donors, [tokens for tokens, _ in instances])
         return self.predicted(n, query, states, has_twin) == batch.tokens[:, query + 1], has_twin
 
     def states(self, steps: Sequence[StepAt], tokens: Sequence[Tensor]) -> Tensor:
@@ -243,14 +243,6 @@ class InterchangeProbe(Probe):
 # -- marks ------------------------------------------------------------------------------------------------------------
 
 
-class Exchanged(NamedTuple):
-    """Inputs of one step with a mark elsewhere, and what either way of knowing the mark would write."""
-
-    tokens: Tensor  # [row, pos]
-    by_code: Tensor  # [row]
-    by_content: Tensor  # [row]
-
-
 def known_by(
     model: AnyModel, task: Task | None = None, train_max: int = 10, *, generator: Generator | None = None
 ) -> pd.DataFrame:
@@ -258,7 +250,7 @@ def known_by(
 
     Arguments:
         model: a model that is told n, or does not look at it.
-        task: the task; the model's own if None.
+        task: the task; that of the model if None.
         train_max: the largest n that is measured.
         generator: of the instances; seed 0 if None.
 
@@ -278,12 +270,11 @@ def known_by(
     rows = []
     for n in sizes_up_to(task, train_max):
         for place, step in enumerate(task.circuit(n)):
-            for mark, inputs in exchanged(task, n, place, generator):
-                number = len(inputs.tokens)
-                query = torch.full((number,), step.query)
-                written = network.next_tokens(inputs.tokens.to(network.device), n, query).cpu()
-                shares = [float((written == answer).double().mean()) for answer in (inputs.by_code, inputs.by_content)]
-                rows.append((n, place, step.operator, mark, *shares, number))
+            for mark, tokens, *answers in exchanged(task, n, place, generator):
+                query = torch.full((len(tokens),), step.query)
+                written = network.next_tokens(tokens.to(network.device), n, query).cpu()
+                shares = [float((written == answer).double().mean()) for answer in answers]
+                rows.append((n, place, step.operator, mark, *shares, len(tokens)))
     if not rows:
         raise UserError(
             f"no step of '{task.name}' up to n={train_max} has a mark among its sources that could be moved"
@@ -291,10 +282,16 @@ def known_by(
     return pd.DataFrame(rows, columns=KNOWN_COLUMNS)
 
 
-def exchanged(task: Task, n: int, place: int, generator: Generator) -> Iterator[tuple[str, Exchanged]]:
-    """Inputs of a step for each mark among its sources, if any tells code and content apart."""
+def exchanged(task: Task, n: int, place: int, generator: Generator) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """For each mark among a step's sources: the mark, inputs [row, pos] with it elsewhere, and what networks that know
+    it by code and by content would write, [row] each; only inputs on which these differ."""
     circuit = task.circuit(n)
     function = circuit.operators[circuit.operator[place]].function
+
+    def written(tokens: Tensor) -> Tensor:
+        """What the operator makes of tokens [row, source]. [row]"""
+        return torch.tensor([task.ids[function(*task.words(row))] for row in tokens])
+
     batch = task.sample(n, MARK_INSTANCES, generator).tokens
     sources, prompt = sources_of(circuit, place), task.prompt_length(n)
     others = [k for k in range(prompt) if int(batch[0, k]) < len(task.symbols) and k not in sources]
@@ -305,15 +302,10 @@ def exchanged(task: Task, n: int, place: int, generator: Generator) -> Iterator[
         to = torch.tensor(others)[torch.randint(len(others), (len(batch),), generator=generator)]
         row, moved = torch.arange(len(batch)), batch.clone()
         moved[row, source], moved[row, to] = batch[row, to], batch[:, source]
-        by_code, by_content = (_written(task, function, tokens[:, sources]) for tokens in (moved, batch))
+        by_code, by_content = written(moved[:, sources]), written(batch[:, sources])
         tells = by_code != by_content
         if tells.any():
-            yield mark, Exchanged(moved[tells], by_code[tells], by_content[tells])
-
-
-def _written(task: Task, function: Callable[..., str], tokens: Tensor) -> Tensor:
-    """What an operator makes of tokens [row, source]. [row]"""
-    return torch.tensor([task.ids[function(*task.words(row))] for row in tokens])
+            yield mark, moved[tells], by_code[tells], by_content[tells]
 
 
 class MarksProbe(Probe):

@@ -10,8 +10,10 @@ from click.testing import CliRunner
 from lengthlens.cli import main
 from lengthlens.files import StorageError
 from lengthlens.models.by_hand import copy_by_hand
-from lengthlens.probes.probe import PROBES, Probe
-from lengthlens.probes.schema import PROBE_COLUMNS
+from lengthlens.models.config import ModelConfig
+from lengthlens.models.transformer import build
+from lengthlens.probes.probe import PROBES, Probe, invariance_index
+from lengthlens.probes.schema import PROBE_COLUMNS, at_defaults
 from lengthlens.probes.table import FILE, is_probed, probe_model, probe_run, stored
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import Run
@@ -112,6 +114,33 @@ def test_a_model_in_memory_gives_the_same_kind_of_table():
     table = probe_model(copy_by_hand(), train_max=4, measures=["src", "lrc"])
     index = table[table["measure"].str.startswith("iota_")]
     assert (index["value"] == 0).all() and len(index) == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "curve", "column"),
+    [
+        ("src", "src", "influence"),
+        ("src", "src", "fidelity"),
+        ("lrc", "lrc", "tolerance"),
+        ("transfer", "cover", "bar"),
+    ],
+)
+def test_with_another_default_the_rows_and_what_they_say_change_together(name, curve, column, monkeypatch):
+    """ι is counted at every threshold: that of the curve is the one stored beside the threshold that the curve says."""
+    model, values = build(ModelConfig(task="copy", scheme="relative", d_model=16, n_heads=2)), set()
+    probe, thresholds = PROBES[name], PROBES[name].thresholds
+    for default in next(each.tried for each in thresholds if each.column == column):
+        changed = tuple(each._replace(default=default) if each.column == column else each for each in thresholds)
+        monkeypatch.setattr(type(probe), "thresholds", changed)
+        table = probe_model(model, train_max=5, measures=[name])
+        first = (table["layer"].fillna(0) == 0) & (table["readout"].fillna("linear") == "linear")
+        table = table[first & table["head"].isna()]
+        rows, index = table[table["measure"] == curve], table[table["measure"] == probe.index]
+        assert set(rows[column]) == {default} and set(index[column]) > {default}
+        iota = invariance_index(dict(zip(rows["scale"], rows["value"])))
+        assert at_defaults(index, probe.defaults)["value"].tolist() == [iota]
+        values.add(tuple(rows["value"]))
+    assert len(values) > 1
 
 
 def test_a_learned_relation_is_a_row_for_each_form_and_value():
