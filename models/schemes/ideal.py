@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
 from lengthlens.models.schemes.protocols import NamedKeys, pooled_keys, seen_keys
-from lengthlens.models.schemes.relation import Code, Ints, Relation
+from lengthlens.models.schemes.relation import Code, Relation, by_value
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED, Layout, Line, remembered
@@ -42,19 +42,6 @@ class Reads(NamedTuple):
     role: Tensor  # [read], an index into `roles`
     roles: list[KeyRole]
     slot_words: dict[str, tuple[str, ...]]  # of each operator
-
-
-class ReadPairs(NamedTuple):
-    """The pairs that are read at some sizes n, in the order of n, query and key, each as a number, with its code."""
-
-    scales: Ints  # [scale], in order
-    width: int  # more than any position
-    known: Ints  # [pair]
-    code: Ints  # [pair]
-
-    def place(self, query: Ints, key: "Ints | int", scale: Ints) -> Ints:
-        """The number of each pair."""
-        return np.asarray((np.searchsorted(self.scales, scale) * self.width + query) * self.width + key)
 
 
 @remembered
@@ -128,7 +115,6 @@ class Ideal(PositionScheme):
             here = f"in the content-addressed task '{task.name}' they depend on the instance's tokens"
             raise UserError(f"scheme 'ideal' needs sources that follow from position and scale, and {here}")
         self.slot_words: dict[str, tuple[str, ...]] = {}  # of each operator seen so far
-        self.pairs: ReadPairs | None = None
         self.met: dict[int, KeyRole] = {}  # roles beyond the table, by code
         self.catalogue: dict[KeyRole, int] = {}
         drawn = torch.Generator(device="cpu").manual_seed(0)
@@ -155,30 +141,19 @@ class Ideal(PositionScheme):
         return (1 << 40) + (int.from_bytes(digest) >> 4)
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
-        i, j, n = (each.cpu().numpy() for each in torch.broadcast_tensors(query_pos, key_pos, scale))
-        pairs = self.pairs_at(n)
-        asked = pairs.place(i, j, n)
-        at = np.minimum(np.searchsorted(pairs.known, asked), len(pairs.known) - 1)
-        code = np.where((pairs.known[at] == asked) & (np.maximum(i, j) < pairs.width), pairs.code[at], OTHER)
-        return torch.from_numpy(code)[..., None].to(query_pos.device)
-
-    def pairs_at(self, scales: Ints) -> "ReadPairs":
-        """The pairs that are read at these scales, and perhaps at others that were asked for before."""
-        if self.pairs is None or not np.isin(scales, self.pairs.scales).all():
-            self.pairs = self._pairs(np.unique(scales))
-        return self.pairs
-
-    def _pairs(self, scales: Ints) -> "ReadPairs":
-        reads = [self.reads(scale) for scale in scales.tolist()]
-        codes = []
-        for own in reads:
-            code = [self.code_of(role) for role in own.roles]
-            codes.append(np.array(code, dtype=np.int64)[own.role.numpy()])
-            self.met |= {at: role for at, role in zip(code, own.roles) if role not in self.catalogue}
-            self.slot_words = own.slot_words | self.slot_words
-        width = 1 + max(int(own.query.max()) for own in reads)  # no key is after its query
-        known = [(k * width + own.query) * width + own.key for k, own in enumerate(reads)]
-        return ReadPairs(scales, width, torch.cat(known).numpy(), np.concatenate(codes))
+        shape = torch.broadcast_shapes(query_pos.shape, key_pos.shape, scale.shape)
+        i, j, n = (each.expand(shape).flatten().cpu().numpy() for each in (query_pos, key_pos, scale))
+        code = np.full(len(i), OTHER)
+        for size, here in by_value(n):
+            reads = self.reads(size)
+            codes = np.array([self.code_of(role) for role in reads.roles])[reads.role.numpy()]
+            self.met |= {self.code_of(role): role for role in reads.roles if role not in self.catalogue}
+            self.slot_words = reads.slot_words | self.slot_words
+            width = 1 + int(reads.query.max())  # no key is after its query
+            known, asked = (reads.query * width + reads.key).numpy(), i[here] * width + j[here]
+            at = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+            code[here] = np.where((known[at] == asked) & (j[here] < width), codes[at], OTHER)
+        return torch.from_numpy(code).view(*shape, 1).to(query_pos.device)
 
     def describe(self, code: Code) -> str:
         if code[0] == OTHER:
