@@ -136,23 +136,23 @@ def least_heads(
     if whole < keep:
         raise UserError(f"the whole model has exact match {whole:.3f} at n = {scale}, less than the {keep:g} to keep")
 
-    def left(kept: Sequence[Head]) -> float:
-        return trial.share(trial.without([head for head in every if head not in kept], how))[0]
+    def left(heads: Sequence[Head]) -> float:
+        return trial.share(trial.without([head for head in every if head not in heads], how))[0]
 
     if len(every) <= EXHAUSTIVE:
         for size in range(len(every) + 1):
-            best = max(((left(kept), kept) for kept in combinations(every, size)), key=lambda pair: pair[0])
+            best = max(((left(heads), heads) for heads in combinations(every, size)), key=lambda pair: pair[0])
             if best[0] >= keep:
                 return LeastHeads(list(best[1]), best[0], whole, True)
-    kept, share = list(every), whole
-    while kept:
-        tried = {head: left([other for other in kept if other != head]) for head in kept}
+    heads, share = list(every), whole
+    while heads:
+        tried = {head: left([other for other in heads if other != head]) for head in heads}
         head = max(tried, key=lambda each: tried[each])
         if tried[head] < keep:
             break
-        kept.remove(head)
+        heads.remove(head)
         share = tried[head]
-    return LeastHeads(kept, share, whole, False)
+    return LeastHeads(heads, share, whole, False)
 
 
 class Ablations:

@@ -338,22 +338,14 @@ def _relation(statistics: Sequence[HeadStatistics], layer: int, head: int) -> He
         for key in of(statistics[0]):
             if all(key in of(each) and not of(each)[key][layer, head].isnan() for each in statistics):
                 weights = {each.scale: float(of(each)[key][layer, head]) for each in statistics}
-                excess = [_above_chance(weights[each.scale], each.chance.get(key, 0.0)) for each in statistics]
+                pairs = [(weights[each.scale], each.chance.get(key, 0.0)) for each in statistics]
+                excess = [(weight - chance) / (1 - chance) if chance < 1 else 0.0 for weight, chance in pairs]
                 rank = round(sum(excess) / len(excess) - 0.02 * place, 3)
                 words = f"the circuit's source '{key}'" if kind == "role" else str(key)
                 candidates.append((rank, words, kind, weights, max(excess)))
     _, words, kind, weights, most = max(candidates, key=lambda each: each[0])  # the first of equals: simpler forms
     keys = {each.scale: float(each.measures["entropy"][layer, head].exp()) for each in statistics}
     return HeadRelation(layer, head, words, kind, weights, keys, most)
-
-
-def _above_chance(weight: float, chance: float) -> float:
-    """A weight counted from what chance gives: 0 is chance, 1 is all.
-
-    >>> _above_chance(0.75, 0.5)
-    0.5
-    """
-    return (weight - chance) / (1 - chance) if chance < 1 else 0.0
 
 
 # -- the plane of positional against symbolic --------------------------------------------------------------------------

@@ -199,8 +199,7 @@ def watch(
 
 def in_blocks(model: Any) -> AbstractContextManager[None]:
     """Meanwhile scores and patterns come in blocks of queries, where the model can."""
-    entered: AbstractContextManager[None] = getattr(model, "blocked_attention", nullcontext)()
-    return entered
+    return getattr(model, "blocked_attention", nullcontext)()  # type: ignore[no-any-return]
 
 
 def first_query(block: Tensor) -> int:

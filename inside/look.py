@@ -104,9 +104,8 @@ def look_at(
 def _instance(model: AnyModel, text: str | None, scale: int | None, task: Task | None) -> tuple[Tensor, int]:
     """The tokens [1, pos] and their input size."""
     if text is None:
-        size = 10 if scale is None else scale
-        instances = sample_instances(model, task, size if task is None else checked_scales(model, task, [size])[0], 1)
-        return instances.tokens, instances.scale
+        (size,) = checked_scales(model, task, [10 if scale is None else scale])
+        return sample_instances(model, task, size, 1).tokens, size
     if task is not None:
         batch = task.parse(text)
         return batch.tokens, int(batch.scale)

@@ -37,7 +37,6 @@ from lengthlens.tasks import Task
 
 # Of each component, the name that TransformerLens gives its activation.
 ACTIVATIONS: dict[str, str] = {"head": "z", "attention": "attn_out", "mlp": "mlp_out", "residual": "resid_pre"}
-HOOKS = tuple(f"hook_{name}" for name in ACTIVATIONS.values())
 PAIRS = 24  # of each role and step: effects are known to a few hundredths
 STEPS = 4  # of each role, spread over the answer
 QUERY = "query"
@@ -83,7 +82,7 @@ def patch_by_role(
         task: the task; the model's own if None.
         scale: of the clean run.
         onto: of the corrupted run that is patched; the same if None.
-        roles: the slots looked at, by name; all that a minimal pair is found for if None.
+        roles: the slots looked at, by name; all that have a minimal pair if None.
         components: among head, attention, mlp, residual (the stream before a layer).
         pairs: minimal pairs of each role and step.
         steps: how many steps of each role, spread over the answer.
@@ -106,7 +105,7 @@ def patch_by_role(
     network: Any = network_of(model).model
     pairs_of_all = minimal_pairs(model, task, scale, onto, roles=roles, pairs=pairs, steps=steps, generator=generator)
     with evaluating(network):
-        names = [name for name in network.hook_dict if name.rpartition(".")[2] in HOOKS]
+        names = [name for name in network.hook_dict if name.rpartition("hook_")[2] in ACTIVATIONS.values()]
         logits, cache = network.run_with_cache(pairs_of_all.clean, names_filter=names)
         leads = pairs_of_all.lead(logits, 0), pairs_of_all.lead(network(pairs_of_all.corrupted), 1)
         tables = [

@@ -27,7 +27,7 @@ from lengthlens.tasks import Task
 N_INSTANCES = 128  # of the variance between them, 1/128 is taken for position
 PARTS = ("mean", "position", "content", "remainder")
 CONTINUATION = ("in_span", "size", "same_index", "same_from_end")
-KEPT = 0.99  # of the position part's variance in range, by the directions in which it is said to lie
+IN_SPAN = 0.99  # of the position part's variance in range, which the directions that it is counted to use hold
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,7 @@ def residual_shares(
             known = trained[hook].has_position
             compared = continuation(trained[hook], parts[hook]) if known else dict.fromkeys(CONTINUATION, float("nan"))
             rows_of_hooks.append({"hook": hook, "scale": n, **parts[hook].shares, **compared})
-    rows_of_hooks.sort(key=lambda row: hooks.index(row["hook"]))
-    return pd.DataFrame(rows_of_hooks)
+    return pd.DataFrame(sorted(rows_of_hooks, key=lambda row: hooks.index(row["hook"])))
 
 
 def continuation(trained: ResidualParts, longer: ResidualParts) -> dict[str, float]:
@@ -177,7 +176,7 @@ def continuation(trained: ResidualParts, longer: ResidualParts) -> dict[str, flo
     """
     _, sizes, directions = torch.linalg.svd(trained.position, full_matrices=False)
     held = sizes.square().cumsum(0) / sizes.square().sum().clamp(min=1e-30)
-    basis = directions[: int((held < KEPT).sum()) + 1]
+    basis = directions[: int((held < IN_SPAN).sum()) + 1]
     size, before = (float(part.position.square().sum(-1).mean()) for part in (longer, trained))
     inside = float((longer.position @ basis.T).square().sum(-1).mean())
 

@@ -136,14 +136,6 @@ def test_the_page_opens_in_peace_and_fetches_nothing(browser: Browser, address: 
     assert len(browser.find_elements(By.CSS_SELECTOR, "button.cell")) == 16
 
 
-def test_a_cell_has_an_address(browser: Browser, address: str) -> None:
-    fresh = opened(browser, address)
-    browser.get(f"{fresh}#cell=copy/rope")
-    assert "copy under rope" in panel(browser)
-    browser.get(f"{fresh}#cell=%3Cscript%3Ealert(1)%3C%2Fscript%3E/ideal")
-    assert f"{HOSTILE} under ideal" in panel(browser)
-
-
 def test_a_term_opens_and_what_is_folded_is_there_on_paper(browser: Browser, address: str) -> None:
     opened(browser, address)
     term = browser.find_element(By.CSS_SELECTOR, ".lead button.term")
@@ -161,11 +153,13 @@ def test_a_term_opens_and_what_is_folded_is_there_on_paper(browser: Browser, add
 
 
 def test_a_hostile_name_is_text(browser: Browser, address: str) -> None:
-    opened(browser, address)
+    fresh = opened(browser, address)
     heads = [head.text for head in browser.find_elements(By.CSS_SELECTOR, "#matrix tbody th")]
     assert HOSTILE in heads
     square(browser, HOSTILE, "lbpe").click()
     assert HOSTILE in panel(browser) and "</script><b>" in panel(browser)
+    browser.get(f"{fresh}#cell=%3Cscript%3Ealert(1)%3C%2Fscript%3E/ideal")  # a cell has an address
+    assert f"{HOSTILE} under ideal" in panel(browser)
     assert len(browser.find_elements(By.TAG_NAME, "script")) == 2  # the data and the page's own
 
 

@@ -64,13 +64,13 @@ OCCURS = re.compile(
 
 def page(study: Study) -> str:
     """The whole page of a study; what the study has computed and drawn already is taken from it."""
-    cells, about = all_cells(study), study.about
+    cells, about, grown = all_cells(study), study.about, [each for each in study.indices if each.growth]
     sections = [section(finding, study) for finding in findings(study).values()]
     of_script = {
         "cells": cells,
         "multiples": FACTORS,
         "indices": [{"name": each.index, "label": each.short} for each in study.indices],
-        "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown(study)],
+        "growth": [{"curve": each.curve, "index": each.index, "title": each.growth} for each in grown],
     }
     return rendered(
         "page.html", ["page.css"], ["common.js", "page.js"], title=study.title, data=of_script,
@@ -286,7 +286,8 @@ def runs_of_cells(study: Study) -> dict[tuple[str, str], list[Cell]]:
     exact, of_network = rows[rows["measure"] == "exact_match"], rows[rows["head"].isna()]
     failed = rows[rows["measure"] == "converged"].groupby("run")["reason"].first()
     refused = exact[exact["value"].isna() & (exact["reason"] != "")].groupby("run")["reason"].first()
-    growth = {each.curve: points(of_network[of_network["measure"] == each.curve], ["run"]) for each in grown(study)}
+    shown = [each.curve for each in study.indices if each.growth]
+    growth = {curve: points(of_network[of_network["measure"] == curve], ["run"]) for curve in shown}
     learned = defaultdict[str, list[str]](list)  # by run, what its heads learned to attend to, a sentence each
     for row in records(learned_equations(rows)):
         verb = "attends to" if row["value"] > 0 else "avoids"
@@ -310,11 +311,6 @@ def runs_of_cells(study: Study) -> dict[tuple[str, str], list[Cell]]:
             }
         )
     return cells
-
-
-def grown(study: Study) -> list[Probe]:
-    """The probes of complexities whose growth a cell shows."""
-    return [each for each in study.indices if each.growth]
 
 
 def contradictions(study: Study) -> dict[tuple[str, str], list[str]]:

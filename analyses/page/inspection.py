@@ -67,9 +67,7 @@ def conclusion(seen: Inspection) -> dict[str, Any]:
         return {"summary": summary, "lines": [f"{each}." for each in ranked[:LEADING]], "rest": ranked[LEADING:]}
     lost = seen.ablation["whole"] - seen.ablation["without"]
     costs = seen.ablation.assign(lost=lost).sort_values("lost", kind="stable").groupby(["layer", "head"]).last()
-    worst: dict[Any, Any] = {
-        head: row for head, row in zip(costs.index, costs.to_dict("records")) if row["lost"] >= NEEDED
-    }
+    worst: dict[Any, Any] = costs[costs["lost"] >= NEEDED].to_dict("index")
     needed = sorted((each for each in seen.relations if each[:2] in worst), key=lambda each: -worst[each[:2]]["lost"])
     rest = [each for each in seen.relations if each[:2] not in worst]
     falls = "{}. Without it, exact match falls from {whole:.2f} to {without:.2f} at n = {scale:.0f}."
