@@ -17,7 +17,7 @@ from x_transformers.x_transformers import AlibiPositionalBias, CoPE
 
 from lengthlens.models.schemes import Sizes, make_scheme
 from lengthlens.models.schemes.absolute import sinusoid
-from lengthlens.models.schemes.distance import alibi_slopes, t5_buckets
+from lengthlens.models.schemes.distance import alibi_slopes
 from lengthlens.models.schemes.scheme import Positions, PositionScheme
 from lengthlens.tasks import TASKS
 
@@ -166,10 +166,6 @@ def test_stretched_rope_is_rope_up_to_its_original_length(name):
 # -- biases ----------------------------------------------------------------------------------------------------------
 
 
-def test_t5_buckets_of_the_reference():
-    assert t5_buckets(32, 128)[[15, 16, 20, 32, 64, 128]].tolist() == [15, 16, 17, 21, 26, 31]
-
-
 @pytest.mark.parametrize(("buckets", "largest"), [(32, 128), (8, 20), (16, 64), (33, 100)])
 def test_t5_is_transformers(buckets, largest):
     torch.manual_seed(0)
@@ -211,9 +207,33 @@ def test_alibi_is_blooms_and_x_transformers(heads):
     close((found[0] + mask).softmax(-1), (bloom + mask).softmax(-1))
 
 
-def test_relative_looks_up_its_clipped_distance():
-    scheme = made("relative", {"max_distance": 6})
-    close(bias_of(scheme)[0], over_pairs(lambda i, j: scheme.table[1, :, min(i - j, 6)]))
+def fire_bias(scheme: PositionScheme, i: int, j: int) -> torch.Tensor:
+    c, threshold = scheme.raw_c[1].abs(), float(scheme.threshold[1])
+    ratio = torch.log(c * (i - j) + 1) / (torch.log(c * max(float(i), threshold) + 1) + 1e-6)
+    return torch.relu(ratio * scheme.W_in[1] + scheme.b_in[1]) @ scheme.W_out[1]
+
+
+FORMULAS = {  # of each head at query i and key j, in layer 1
+    "relative": ({"max_distance": 6}, lambda s, i, j: s.table[1, :, min(i - j, 6)]),
+    "urpe": ({"max_distance": 6}, lambda s, i, j: s.table[1, :, min(i - j, 6)]),
+    "kerple-log": ({}, lambda s, i, j: -s.p()[1] * torch.log(1 + s.a()[1] * (i - j))),
+    "kerple-power": ({}, lambda s, i, j: -s.a()[1] * (i - j) ** s.p()[1]),
+    "fire": ({"threshold": 6.0, "hidden": 5}, fire_bias),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_published_formula_pair_by_pair(name):
+    options, formula = FORMULAS[name]
+    scheme = made(name, options)
+    found = scheme.factor(1, scheme.positions(TOKENS), ALL) * CAUSAL if name == "urpe" else bias_of(scheme)
+    close(found[0], over_pairs(lambda i, j: formula(scheme, i, j)))
+
+
+def test_factors_start_at_one_and_powers_stay_below_two():
+    assert (make_scheme("urpe").table == 1).all()
+    power = made("kerple-power")
+    assert (power.p() > 0).all() and (power.p() < 2).all() and (power.a() > 0).all()
 
 
 def test_hinted_relative_adds_two_tables():
@@ -232,33 +252,6 @@ def test_hinted_alibi_starts_with_the_same_slopes():
     scheme = make_scheme("hinted:alibi", None, TASKS["copy"], SIZES).requires_grad_(False)
     slopes = alibi_slopes(4, "published")
     close(bias_of(scheme, scale=5)[0], over_pairs(lambda i, j: -slopes * (i - j) - slopes * abs(i - j - 5)))
-
-
-def test_kerple_formulas():
-    log, power = made("kerple-log"), made("kerple-power")
-    p, a = log.p()[1], log.a()[1]
-    close(bias_of(log)[0], over_pairs(lambda i, j: -p * torch.log(1 + a * (i - j))))
-    p2, a2 = power.p()[1], power.a()[1]
-    assert (p2 > 0).all() and (p2 < 2).all() and (a2 > 0).all()
-    close(bias_of(power)[0], over_pairs(lambda i, j: -a2 * (i - j) ** p2))
-
-
-def test_kerple_power_has_a_gradient_at_distance_zero():
-    scheme = make_scheme("kerple-power", None, None, SIZES)
-    scheme.values(0, torch.arange(5)).sum().backward()
-    assert scheme.raw_p.grad.isfinite().all()
-
-
-def test_fire_formula():
-    scheme = made("fire", {"threshold": 6.0, "hidden": 5})
-    c, threshold = scheme.raw_c[1].abs(), scheme.threshold[1]
-
-    def bias(i: int, j: int) -> torch.Tensor:
-        above = max(float(i), float(threshold))
-        ratio = torch.log(c * (i - j) + 1) / (torch.log(c * above + 1) + 1e-6)
-        return torch.relu(ratio * scheme.W_in[1] + scheme.b_in[1]) @ scheme.W_out[1]
-
-    close(bias_of(scheme)[0], over_pairs(bias))
 
 
 # -- vectors and content ---------------------------------------------------------------------------------------------
@@ -332,13 +325,6 @@ def test_cope_counts_all_tokens_when_gates_are_open():
     q = torch.full((1, LENGTH, 4, 8), 10.0)
     found = scheme.score(1, scheme.positions(TOKENS), ALL, q, q)[0] * CAUSAL
     close(found, over_pairs(lambda i, j: (10 * scheme.vectors[1, i - j + 1]).sum().expand(4)))
-
-
-def test_urpe_is_a_toeplitz_factor_that_starts_at_one():
-    assert (make_scheme("urpe").table == 1).all()
-    scheme = made("urpe", {"max_distance": 6})
-    found = scheme.factor(1, scheme.positions(TOKENS), ALL)[0] * CAUSAL
-    close(found, over_pairs(lambda i, j: scheme.table[1, :, min(i - j, 6)]))
 
 
 def test_rpe_square_is_the_expected_bias_of_the_difference():
