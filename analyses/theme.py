@@ -236,7 +236,7 @@ def drawing_order(looks: dict[str, dict[str, Any]], top: str = "", marks: float 
 def thicker(labels: Iterable[str]) -> list[Line2D]:
     """What a legend says of the widths that `drawing_order` gives; nothing where they do not differ."""
     solid = [label for label, look in lines(labels).items() if look["linestyle"] == "-"]
-    words = "thicker lines: to be\nseen below others"
+    words = "thicker lines lie\nbeneath others"
     return [Line2D([], [], linestyle="none", label=words)] if len(solid) > 1 else []
 
 
