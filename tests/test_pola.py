@@ -40,16 +40,10 @@ def test_the_worked_table_from_closed_form_and_from_gradient_descent(target):
         assert (trained.error(target, 8), trained.error(target, 16)) == pytest.approx(expected, abs=6e-4)
 
 
-def table_of(numbers, size):
-    """Numbers as a function of (i, j)."""
-    grid = np.array(numbers).reshape(size, size)
-    return lambda i, j: grid[i, j]
-
-
-def table_by_scale(numbers, size):
-    """Numbers as a function of (i, j, n)."""
-    grid = np.array(numbers).reshape(size, size, size)
-    return lambda i, j, n: grid[i, j, n - 1]
+def table_of(numbers, size, by_scale):
+    """Numbers as a function of (i, j) or (i, j, n)."""
+    grid = np.array(numbers).reshape((size,) * (2 + by_scale))
+    return (lambda i, j, n: grid[i, j, n - 1]) if by_scale else (lambda i, j: grid[i, j])
 
 
 def representable_and_covered(relation, target, train_max, test_max, by_scale):
@@ -77,17 +71,18 @@ def cases(draw):
     if draw(st.booleans()):
         level = {value: 3 * k for k, value in enumerate(sorted(set(numbers)))}
         codes = [level[value] + (code if draw(st.booleans()) else 0) for value, code in zip(numbers, codes)]
-    make = table_by_scale if by_scale else table_of
-    return make(numbers, test_max), make(codes, test_max), train_max, test_max, by_scale
+    target, relation = (table_of(each, test_max, by_scale) for each in (numbers, codes))
+    return target, relation, train_max, test_max, by_scale
 
 
 @given(cases())
 @settings(max_examples=120, deadline=None)
-def test_predicted_error_is_zero_exactly_when_representable_and_covered(case):
+def test_no_error_where_representable_and_covered_and_under_ideal_where_lrc_does_not_grow(case):
     target, relation, train_max, test_max, by_scale = case
     scales = range(1, test_max + 1) if by_scale else [test_max]
-    error = sum(pola_error(relation, target, train_max, n) for n in scales)
+    error, ideal = (sum(pola_error(each, target, train_max, n) for n in scales) for each in (relation, "ideal"))
     assert (error == 0) == representable_and_covered(relation, target, train_max, test_max, by_scale)
+    assert (ideal == 0) == (lrc(target, train_max) == lrc(target, test_max))
 
 
 @given(cases())
@@ -100,15 +95,6 @@ def test_trained_error_equals_predicted_error(case):
         assert model.error(target, scale) == pytest.approx(limit.error(scale), abs=1e-6)
 
 
-@given(cases())
-@settings(max_examples=60, deadline=None)
-def test_the_ideal_relation_succeeds_exactly_when_lrc_does_not_grow(case):
-    target, _, train_max, test_max, by_scale = case
-    scales = range(1, test_max + 1) if by_scale else [test_max]
-    error = sum(pola_error("ideal", target, train_max, n) for n in scales)
-    assert (error == 0) == (lrc(target, train_max) == lrc(target, test_max))
-
-
 def test_complexity_under_a_relation():
     assert lrc_under("relative", "prefix-sum", 8) == 8
     assert lrc_under("none", "prefix-sum", 8) == 1
@@ -117,20 +103,24 @@ def test_complexity_under_a_relation():
     assert all(lrc_under("ideal", target, 12) == lrc(target, 12) for target in TARGETS)
 
 
-def test_reversal_needs_the_scale():
-    assert lrc("reversal", 12) == 1
-    assert pola_error("ideal", "reversal", 8, 16) == 0
-    assert pola_error("relative", "reversal", 8, 16) > 1
-    assert pola_error(lambda i, j, n: i + j - n, "reversal", 8, 16) == 0
-    assert pola_error("hinted:relative", "reversal", 8, 16) > 1  # i+j is not among its codes
+def half_back(i, j, n):
+    return 2 * (i - j) == n
 
 
-def test_scale_hint_carries_a_target_that_is_anchored_at_the_scale():
-    def half_back(i, j, n):
-        return 2 * (i - j) == n
-
-    assert pola_error(lambda i, j, n: np.clip(2 * (i - j) - n, -1, 1), half_back, 8, 16) == 0
-    assert pola_error("relative", half_back, 8, 16) > 1
+@pytest.mark.parametrize(
+    ("target", "relation", "carries"),
+    [
+        ("reversal", "ideal", True),
+        ("reversal", lambda i, j, n: i + j - n, True),
+        ("reversal", "relative", False),
+        ("reversal", "hinted:relative", False),  # i+j is not among its codes
+        (half_back, lambda i, j, n: np.clip(2 * (i - j) - n, -1, 1), True),
+        (half_back, "relative", False),
+    ],
+)
+def test_a_target_that_depends_on_n_needs_a_relation_that_does(target, relation, carries):
+    error = pola_error(relation, target, 8, 16)
+    assert error == 0 if carries else error > 1
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -151,8 +141,7 @@ def test_the_model_computes_what_its_weights_say():
 
 
 def test_a_function_that_was_not_written_for_arrays_will_do():
-    assert lrc(lambda i, j: 2.0 if i == j else 0.0, 8) == 1
-    assert lrc(lambda i, j: 3.5, 8) == 1
+    assert lrc(lambda i, j: 2.0 if i == j else 0.0, 8) == lrc(lambda i, j: 3.5, 8) == 1
 
 
 def test_figure_from_a_table():
