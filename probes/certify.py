@@ -36,7 +36,7 @@ from lengthlens.values import within_memory
 
 Report = Callable[[str], None]
 
-MOST_PROVEN, MOST_TESTED = 1_000_000, 1000  # the longest lengths that are asked about if nothing is said
+MOST_PROVEN, MOST_TESTED = 1_000_000, 1000  # the longest lengths that are asked about by default
 INSTANCES = 300  # of a test: if none is wrong, fewer than 1 % are
 CONFIDENCE = 0.95
 LEAK_LENGTHS = (10, 100, 1000, 10_000)
@@ -90,7 +90,7 @@ def certify(
     seed: int = 0,
     report: Report | None = None,
 ) -> Certificate:
-    """The largest length (input size n) up to which answers are proven to be right; else up to which a test found none
+    """The largest length (input size n) up to which answers are proven to be right; else up to which a test saw none
     wrong.
 
     Arguments:

@@ -248,7 +248,7 @@ def prune(model: AnyModel, task: Task | None = None, train_max: int = 10) -> tup
 
     Arguments:
         model: a model of this project; it is not changed.
-        task: the model's own if None.
+        task: that of the model if None.
         train_max: exact match at every n up to here, on the same instances, stays what it was.
 
     Result: the copy (its `model` is the network) and its `Relation`, whose `words` say what stays; None where the

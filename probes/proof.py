@@ -308,7 +308,7 @@ def leak_bound(model: HookedModel, task: Task, layout: Layout, length: int) -> T
     they are: the number i+2 then stands only below named keys that are pooled themselves. Where other keys are one of
     score 0, so is x.
 
-    In the first layer scores are known from the tokens. Of later layers nothing is said: a norm leaves vectors of
+    In the first layer scores are known from the tokens. Of later layers nothing is known: a norm leaves vectors of
     length √d_model, and the bound that follows from that alone is 1 in every trained network that was tried.
 
     Example: one head, no content, one named key with a bias of 5, no scaling, n = 100. The last query is i = 201; it

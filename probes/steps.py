@@ -52,7 +52,7 @@ def twins(task: Task, donor: StepAt, wanted: Tensor, generator: Generator) -> tu
     """For each row an instance in which the donor step reads the wanted tokens, if one is drawn.
 
     `wanted` [row, 1 + sources]: the tokens at the query and at the sources. Sources in the prompt get their tokens.
-    What the answer wrote before, the query's own token included, has to come out right in one of several draws.
+    What the answer wrote before, the token at the query included, has to come out right in one of several draws.
     Out: tokens [row, pos], and whether each row is a twin.
     """
     n, rows = donor.n, len(wanted)
@@ -102,7 +102,7 @@ class Roles:
     def of(cls, codes: Ints, occurring: Sequence[Support], query: int, sources: Sequence[int]) -> "Roles":
         """From the codes [key, component] and supports of the keys that the query sees.
 
-        The query's own token has a code of its own. Sources with one token in all instances count where all are so.
+        The token at the query has a code of its own. Sources with one token in all instances count where all are so.
         """
         own = (1, *(0 for _ in codes[query]))
         names = [((0, *map(int, codes[key])), occurring[key]) for key in range(query)] + [(own, occurring[query])]
@@ -245,8 +245,8 @@ def stand_ins(
         for place in range(mark, following):
             if place not in here:
                 likeness = torch.rand(rows, rows * len(inside), generator=generator).double().numpy()
-                for weight, wanted, found in zip(LIKENESS, roles.at(place, tokens), known):
-                    likeness += weight * (wanted[:, None] == found)
+                for weight, wanted, there in zip(LIKENESS, roles.at(place, tokens), known):
+                    likeness += weight * (wanted[:, None] == there)
                 best = likeness.argmax(1)
                 of_row[:, place], of_pos[:, place] = best // len(inside), inside.start + best % len(inside)
             tokens[:, place] = given[of_row[:, place], of_pos[:, place]]
@@ -254,7 +254,7 @@ def stand_ins(
 
 
 def own_places(rows: int, length: int, places: Tensor) -> tuple[Tensor, Tensor]:
-    """As `stand_ins`, with every token at its own place and an arbitrary one elsewhere."""
+    """As `stand_ins`, with every token at its place and an arbitrary one elsewhere."""
     of_pos = torch.zeros(rows, length, dtype=torch.long, device=places.device)
     of_pos[:, places] = torch.arange(len(places), device=places.device)
     return torch.arange(rows, device=places.device)[:, None].repeat(1, length), of_pos

@@ -68,7 +68,7 @@ def surgery(
 
     Arguments:
         model: a model of this project; it is itself again after the block.
-        codes: whose codes: ``"ideal"``, a scheme's name, a model, a run, a `PositionScheme`; its own if None.
+        codes: whose codes: ``"ideal"``, a scheme's name, a model, a run, a `PositionScheme`; that of the model if None.
         scale: the input size n that the scheme is told.
         shift, clamp, shuffle, places: where tokens stand, in the order stretch, places, shift, clamp, shuffle.
         stretch: the n of a longer input at whose positions the tokens stand.
@@ -124,13 +124,13 @@ class _Where:
         for layer, head in heads:
             self.heads.setdefault(layer, []).append(head)
 
-    def mixed(self, layer: int, new: Tensor, own: Tensor, behind: int) -> Tensor:
-        """`new` in the chosen heads of a layer and `own` in the others; heads are `behind` places before the last."""
+    def mixed(self, layer: int, new: Tensor, own: Tensor, after: int) -> Tensor:
+        """`new` in the chosen heads of a layer and `own` in the others; heads are `after` places before the last."""
         if len(self.heads[layer]) == self.number:
             return new
         mask = torch.zeros(self.number, dtype=torch.bool, device=new.device)
         mask[self.heads[layer]] = True
-        return torch.where(mask.view(-1, *[1] * behind), new, own)
+        return torch.where(mask.view(-1, *[1] * after), new, own)
 
 
 class Operated(Derived):
@@ -241,7 +241,7 @@ class _Inputs:
 
 @contextmanager
 def _hook_points(model: Any, act: str) -> Iterator[None]:
-    """The hook points of a place in which the model's own scheme does not act, for a while."""
+    """The hook points of a place in which the model's scheme does not act, for a while."""
     places = {
         "embed": [(model, "hook_pos_embed")],
         "embed_qk": [(model, "hook_qk_embed")],
@@ -398,7 +398,7 @@ def healing(
 
     Arguments:
         model: a model of this project.
-        task: the task; the model's own if None.
+        task: the task; that of the model if None.
         scales: the input sizes n beyond training.
         train_max: the largest n in training, whose codes are borrowed; by the model's config if None.
         rows: instances of each input size.

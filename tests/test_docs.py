@@ -354,7 +354,6 @@ ELSEWHERE = {
     1: {"0.905"},  # one run, test_the_run_without_an_index
     7: {"0.86", "0.92", "0.98", "0.33", "1.2", "1.5", "0.72"},  # single runs that are not committed
     8: {"0.59"},  # before a repair, of runs that were trained again since
-    9: {"1.3", "4.8"},  # of one network, on 2,048 instances at each scale
     11: {"0.975", "0.007"},  # section 1 has it; one run that is not committed
     2: {"0.983", "0.956", "0.008", "−0.006", "0.029", "0.022", "−0.004", "0.054"},  # two studies as one, below
 }
