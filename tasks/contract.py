@@ -50,13 +50,13 @@ def called(method: str, function: Callable[..., Any], *arguments: Any, where: st
 
 def breaches(*checks: Callable[[], None]) -> list[Breach]:
     """The first breach of each check."""
-    found = []
+    every = []
     for check in checks:
         try:
             check()
         except BreachError as error:
-            found.append(error.breach)
-    return list(dict.fromkeys(found))
+            every.append(error.breach)
+    return list(dict.fromkeys(every))
 
 
 def check_task(task: Task) -> list[Breach]:
@@ -84,13 +84,9 @@ def instances(task: Task, n: int) -> Batch:
     """Instances to try, in order: all of them where there are few."""
     every: Batch | None = called("valid", task.every_instance, n, EVERY, where=f"at n = {n}")
     if every is None or not len(every):
-        every = called("draw", task.sample, n, N_INSTANCES, seeded(), where=f"at n = {n}")
+        every = called("draw", task.sample, n, N_INSTANCES, torch.Generator().manual_seed(0), where=f"at n = {n}")
     assert every is not None
     return every
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 def declarations(task: Task) -> None:
@@ -124,7 +120,7 @@ def shapes(task: Task) -> None:
 
     for n in sizes_of(task):
         where = f"at n = {n}"
-        inputs = called("draw", task.draw, n, 3, seeded(), torch.device("cpu"), where=where)
+        inputs = called("draw", task.draw, n, 3, torch.Generator().manual_seed(0), torch.device("cpu"), where=where)
         wanted = [3, called("input_length", task.input_length, n, where=where)]
         integers(inputs, wanted, len(task.symbols), "draw", "input_length", "the symbols are")
         for piece in called("prompt", task.prompt, inputs, n, where=where):
@@ -197,7 +193,7 @@ def coupling(task: Task) -> None:
 def draws(task: Task) -> None:
     """The same generator gives the same instances."""
     n = sizes_of(task)[-1]
-    one, other = (task.sample(n, N_INSTANCES, seeded()).tokens for _ in range(2))
+    one, other = (task.sample(n, N_INSTANCES, torch.Generator().manual_seed(0)).tokens for _ in range(2))
     alike = "the same generator gives other instances each time: it must draw from the generator it is given"
     demand(torch.equal(one, other), "draw", f"at n = {n} {alike}")
 
@@ -205,7 +201,7 @@ def draws(task: Task) -> None:
 def mixed(task: Task) -> None:
     """Rows of different sizes, padded at the end, are told apart."""
     wanted = list(reversed(sizes_of(task)))[:3]
-    batch = called("sample", task.sample, wanted, generator=seeded(), where=f"at n = {wanted}")
+    batch = called("sample", task.sample, wanted, generator=torch.Generator().manual_seed(0), where=f"at n = {wanted}")
     told = called("scale_of", task.scale_of, batch.tokens, where="on padded rows").tolist()
     demand(told == wanted, "scale_of", f"padded rows are of n = {wanted}, and it says {told}")
 
@@ -214,7 +210,7 @@ def devices(task: Task) -> None:
     """Nothing is made on the CPU for tokens that are elsewhere: on a device without storage, or a real one."""
     n = sizes_of(task)[-1]
     for device in ["meta", "cuda"] if torch.cuda.is_available() else ["meta"]:
-        inputs = task.draw(n, 2, seeded(), torch.device("cpu")).to(device)
+        inputs = task.draw(n, 2, torch.Generator().manual_seed(0), torch.device("cpu")).to(device)
         for method in ("answer", "valid"):
             other_device(method, partial(getattr(task, method), inputs, n), device)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lengthlens.models.schemes.relation import Relation
 from lengthlens.tasks import TASKS, Operator
 from lengthlens.tasks.arithmetic import ADD, MULTIPLY
-from lengthlens.theory.content import AFTER, OWN, SlotSteps, alike_slots, labels, serving_code, where_needed
+from lengthlens.theory.content import AFTER, OWN, SlotSteps, alike_slots, serving_code, where_needed
 from lengthlens.theory.steps import Steps, program_of
 from lengthlens.theory.verdict import verdict
 
@@ -70,12 +70,6 @@ def test_a_serving_code_is_one_by_the_definition_and_none_is_overlooked(name, fo
             assert not serving or len(tried) > 6  # only the most frequent codes are tried
 
 
-def test_labels_are_the_marks_and_what_stands_right_behind_them():
-    label = labels(TASKS["addition"], 5)  # ^ a a a a a + b b b b b = …
-    assert (label[[3, 4, 5, 9, 10]] == -1).all()
-    assert len(set(label[[0, 1, 2, 6, 7, 8, 12, 13, 14]])) == 9
-
-
 def test_arguments_that_may_be_exchanged():
     assert alike_slots(ADD, "0123456789") == [[0, 1], [2, 3], [4]]
     assert alike_slots(MULTIPLY, "0123456789") == [[0], [1], [2], [3]]
@@ -105,11 +99,8 @@ def test_a_code_of_two_keys_serves_no_single_slot_and_the_query_needs_none():
 
 LEFT = "it depends on whether training leaves"
 JUDGED = [
-    *(
-        ("possible", task, f"hinted:{s}", "found by")
-        for task in ("copy", "parity-cot")
-        for s in ("alibi", "fire", "xl")
-    ),
+    *(("possible", task, "hinted:alibi", "found by") for task in ("copy", "parity-cot")),
+    *(("possible", "copy", f"hinted:{inner}", "found by") for inner in ("fire", "xl")),
     *(("possible", task, "ideal", "") for task in POSITIONS),
     # Tables that must be ignored, random starts that may teach it, and what content decides.
     *(("open", "copy", f"hinted:{inner}", LEFT) for inner in ("relative", "t5", "shaw")),

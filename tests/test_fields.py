@@ -35,26 +35,17 @@ def scales(task: FieldsTask, most: int = 12) -> list[int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_circuit_and_meaning_agree_with_the_generator(name: str) -> None:
+def test_circuit_and_meaning_agree_with_the_generator_and_a_size_is_read_off_the_marks(name: str) -> None:
     task = task_of(name)
     tuples = {2: [(1, 40), (40, 1)], 3: [(3, 1, 2), (5, 2), (7,) * 9]}[task.usual]
-    for scale in [*scales(task), *map(task.number_of, tuples)]:
-        for row in task.sample(scale, 4, seeded(size_of(scale))).tokens:
-            words = task.words(row)
-            answer = words[task.prompt_length(scale) :]
-            assert task.circuit(scale).run(words) == answer == [*MEANING[name](words), "$"]
-            if task.usual == 2:
-                assert (len(left(words)), len(right(words))) == task.parts(scale)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_scale_is_read_off_the_marks(name: str) -> None:
-    task = task_of(name)
-    drawn = scales(task)
+    drawn = [*scales(task), *map(task.number_of, tuples)]
     batch = task.sample(drawn, None, seeded(5))
     assert task.scale_of(batch.tokens).tolist() == drawn == batch.scale.tolist()
     for scale, row in zip(drawn, batch.tokens):
-        prompt = row[: task.prompt_length(scale)]
+        words, prompt = task.words(row), row[: task.prompt_length(scale)]
+        answer = words[task.prompt_length(scale) :]
+        assert task.circuit(scale).run(words) == answer == [*MEANING[name](words), "$"]
+        assert task.usual > 2 or (len(left(words)), len(right(words))) == task.parts(scale)
         assert task.scale_of(prompt[None]).tolist() == [scale]
         assert torch.equal(task.parse(task.render(prompt)).tokens[0], row[: task.length(scale)])
     assert task.number_of((4,) * task.usual) == 4
@@ -106,7 +97,7 @@ def slow_key(form: FieldForm, value: int, tokens: list[str], marks: str, query: 
     """The key that a pointer points at, found by going through the tokens."""
     at = slow_coordinates(tokens, marks)
     (field, offset), prompt = at[query], at[tokens.index("=")][0]
-    wanted = form.own * field + form.prompt * prompt + form.field
+    wanted = form.along * field + form.prompt * prompt + form.field
     if wanted < 0 or wanted > field or (wanted == field and form.length):
         return None
     inside = [place for place, (own, _) in enumerate(at) if own == wanted]

@@ -98,7 +98,7 @@ def chosen_for(family: Family, steps: Steps) -> tuple[Choice, Ints]:
     open_ended = is_undecided(steps) and not any(relation.whole_scale for relation in family.relations.values())
     best = best_of(family, steps, 1 if open_ended else LOOKED_AT)
     tried = (weighted_pointers(pointers, steps, train_max) for pointers in family.heads)
-    together = None if best.findings.possible or open_ended else next((found for found in tried if found), None)
+    together = None if best.findings.possible or open_ended else next(filter(None, tried), None)
     if together is None:
         return best, source_codes(family.relations[best.name], [steps])[0].signature
     served = Findings(None, None, None, *counts([together.signature], [steps], train_max))
@@ -260,12 +260,12 @@ def _block(pointers: Sequence[Pointer], steps: Steps) -> Ints:
     """`comparisons` of a few steps. Keys that nothing points at are all alike, and the others are few."""
     points = pointed_at(pointers, steps)  # [step, pointer]
     source = (points == steps.sources[:, :1]).astype(np.int64)
-    found = []
+    rows = []
     for k in range(len(pointers)):
         pointed = points[:, [k]]  # the key that this one points at
         other = (pointed[:, 0] != NOWHERE) & ~source[:, k].astype(bool)
-        found.append(distinct(source[other] - (points[other] == pointed[other])))
+        rows.append(distinct(source[other] - (points[other] == pointed[other])))
     keys = np.sort(np.concatenate([points, steps.sources[:, :1], np.full((len(points), 1), NOWHERE)], 1), 1)
     number = (np.diff(keys, axis=1) > 0).sum(1)  # keys that something points at, and the source
-    found.append(distinct(source[number < steps.query + 1]))
-    return np.concatenate(found)
+    rows.append(distinct(source[number < steps.query + 1]))
+    return np.concatenate(rows)

@@ -25,7 +25,7 @@ Example: prefix sum under `relative`, trained at 8. Distances 8 to 15 were never
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 

@@ -206,8 +206,8 @@ class SourceCodes:
 
 def source_codes(relation: Relation, operators: Sequence[Steps]) -> list[SourceCodes]:
     """The codes of all sources of each operator."""
-    each = np.split(codes_of(relation, operators), np.cumsum([steps.sources.size for steps in operators])[:-1])
-    return [SourceCodes(steps, own.reshape(*steps.sources.shape, -1)) for own, steps in zip(each, operators)]
+    parts = np.split(codes_of(relation, operators), np.cumsum([steps.sources.size for steps in operators])[:-1])
+    return [SourceCodes(steps, part.reshape(*steps.sources.shape, -1)) for part, steps in zip(parts, operators)]
 
 
 def codes_of(relation: Relation, operators: Sequence[Steps]) -> Ints:
@@ -224,7 +224,5 @@ def codes_of(relation: Relation, operators: Sequence[Steps]) -> Ints:
         return relation.codes(query, key, scale)
     order = np.argsort(scale, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(scale[order]) != 0, True)) + 1
-    found = [relation.codes(query[part], key[part], scale[part[0]]) for part in np.split(order, ends[:-1])]
-    codes = np.empty((len(key), found[0].shape[-1]), dtype=np.int64)
-    codes[order] = np.concatenate(found)
-    return codes
+    parts = [relation.codes(query[part], key[part], scale[part[0]]) for part in np.split(order, ends[:-1])]
+    return np.concatenate(parts)[np.argsort(order)]

@@ -98,8 +98,8 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
             if mine.any():
                 query, sources = circuit.query[mine], circuit.sources[mine, : operator.arity]
                 words = () if operator.name in parts else operator.slot_words  # the first part has them
-                found = Steps(operator.name, np.full(len(query), number), query, sources, words)
-                parts.setdefault(operator.name, []).append(found)
+                part = Steps(operator.name, np.full(len(query), number), query, sources, words)
+                parts.setdefault(operator.name, []).append(part)
         work += circuit.sources.size
         if scale <= train_max:
             declared = len(parts)
@@ -110,12 +110,12 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
             within_memory(total * SOURCE, f"the circuits of '{task.name}' up to n = {test_max}", MEMORY)
     steps = tuple(
         replace(
-            own[0],
-            scale=np.concatenate([part.scale for part in own]),
-            query=np.concatenate([part.query for part in own]),
-            sources=np.concatenate([part.sources for part in own]),
+            some[0],
+            scale=np.concatenate([part.scale for part in some]),
+            query=np.concatenate([part.query for part in some]),
+            sources=np.concatenate([part.sources for part in some]),
         )
-        for own in parts.values()
+        for some in parts.values()
     )
     return Program(steps, declared, len(parts), scale)
 
