@@ -285,8 +285,8 @@ class Coupled(_TaskGiven):
         # On the meta device there is no scale to read, and any ids will do.
         scales = [] if device.type == "meta" else positions.scales or positions.scale.tolist()
         for row, scale in enumerate(scales):
-            own = self.ids(scale)[:length]
-            ids[row, : len(own)] = own
+            of_row = self.ids(scale)[:length]
+            ids[row, : len(of_row)] = of_row
         return sent(ids, device)
 
 

@@ -113,15 +113,15 @@ def given(
     positions: Positions = called("positions", scheme.positions, tokens, scale, where=where)
     q, k = qk or content(rows, length, str(tokens.device))
     queries = queries or slice(0, length)
-    found = {(place, 0): _asked(scheme, place, positions, where=where) for place in ("embed", "embed_qk")}
+    what = {(place, 0): _asked(scheme, place, positions, where=where) for place in ("embed", "embed_qk")}
     if "rotate" in scheme.acts():
         q, k = (called("rotate", scheme.rotate, x, positions, where=where) for x in (q, k))
-        found["rotate", 0] = torch.einsum("bqhd,bkhd->bhqk", q[:, queries], k[:, : queries.stop])
+        what["rotate", 0] = torch.einsum("bqhd,bkhd->bhqk", q[:, queries], k[:, : queries.stop])
     for layer in range(SIZES.n_layers):
         block = layer, positions, queries
-        found["score", layer] = _asked(scheme, "score", *block, q[:, queries], k[:, : queries.stop], where=where)
-        found["factor", layer] = _asked(scheme, "factor", *block, where=where)
-    return {place: value for place, value in found.items() if value is not None}
+        what["score", layer] = _asked(scheme, "score", *block, q[:, queries], k[:, : queries.stop], where=where)
+        what["factor", layer] = _asked(scheme, "factor", *block, where=where)
+    return {place: value for place, value in what.items() if value is not None}
 
 
 def _asked(scheme: PositionScheme, method: str, *arguments: Any, where: str) -> Any:
@@ -135,9 +135,9 @@ def _asked(scheme: PositionScheme, method: str, *arguments: Any, where: str) -> 
         raise BreachError(method, f"{wrong.breach.what} ({hint})") from wrong
 
 
-def seen(found: Given) -> Given:
+def seen(what: Given) -> Given:
     """The same without what follows a query: vectors as they are, and 0 at later keys."""
-    return {place: value if place[0].startswith("embed") else value.tril() for place, value in found.items()}
+    return {place: value if place[0].startswith("embed") else value.tril() for place, value in what.items()}
 
 
 def shapes(trial: Trial) -> None:
@@ -160,7 +160,7 @@ def shapes(trial: Trial) -> None:
 
 
 def codes(trial: Trial) -> None:
-    """φ gives whole numbers [*broadcast, component], each pair's own whichever way it is asked for."""
+    """φ gives whole numbers [*broadcast, component], the same whichever way a pair is asked for."""
     scheme, position, n = trial.made(), torch.arange(9), trial.sizes()[-1]
     sizes = torch.tensor([trial.task.min_scale, n])
     block = called("phi", scheme.phi, position[:, None], position, sizes[:, None, None], where="for many pairs")
@@ -171,8 +171,8 @@ def codes(trial: Trial) -> None:
         one = called("phi", scheme.phi, *torch.tensor([i, j, int(sizes[row])]), where=f"for the pair ({i}, {j})")
         alone, within = one.tolist(), block[row, i, j].tolist()
         demand(alone == within, "phi", f"the pair ({i}, {j}) has the code {alone} alone and {within} among others")
-        said = called("describe", scheme.describe, tuple(alone), where=f"for the code {tuple(alone)}")
-        demand(isinstance(said, str), "describe", f"it must give a text for the code {tuple(alone)}, not {said!r}")
+        text = called("describe", scheme.describe, tuple(alone), where=f"for the code {tuple(alone)}")
+        demand(isinstance(text, str), "describe", f"it must give a text for the code {tuple(alone)}, not {text!r}")
 
 
 def alike(trial: Trial) -> None:
@@ -195,12 +195,12 @@ def alike(trial: Trial) -> None:
             return
         done, code = torch.cat(columns, 1).detach(), scheme.phi(query, key, torch.tensor(n))
         largest = max(1.0, float(done.abs().max()))
-        for pair, own in enumerate(map(tuple, code.tolist())):
+        for pair, one in enumerate(map(tuple, code.tolist())):
             here = f"(query {int(query[pair])}, key {int(key[pair])}) at n = {n}"
-            before, there = first.setdefault(own, (done[pair], here))
+            before, there = first.setdefault(one, (done[pair], here))
             gap = (done[pair] - before).abs()
             column = int(gap.argmax())
-            both = f"{there} and {here} have one code, {own}, and are treated differently"
+            both = f"{there} and {here} have one code, {one}, and are treated differently"
             numbers = f"{names[column]} gives {float(before[column]):.4g} and {float(done[pair, column]):.4g}"
             demand(float(gap[column]) <= ALIKE * largest, "phi", f"{both}: {numbers}")
 
@@ -290,7 +290,7 @@ def raising(error: BaseException) -> None:
 
 # -- what comes from outside is checked once, before anything is trained with it ------------------------------------
 
-_sound: set[tuple[str, str]] = set()  # what this process has found to be sound: kind and fingerprint
+_sound: set[tuple[str, str]] = set()  # what was sound when this process tried it: kind and fingerprint
 
 
 def require_sound(config: Any) -> None:
@@ -301,16 +301,16 @@ def require_sound(config: Any) -> None:
     again = dataclasses.replace(config)  # refuses a definition that was changed meanwhile
     for kind, origin in again.plugins.items():
         if (kind, origin["fingerprint"]) not in _sound:
-            found = breaches_of(kind, origin["name"], again)
-            if found:
-                more = f"; lengthlens check has {len(found) - 1} more" if len(found) > 1 else ""
-                raise UserError(f"{kind} '{origin['name']}' does not keep to its contract: {found[0]}{more}")
+            wrong = breaches_of(kind, origin["name"], again)
+            if wrong:
+                more = f"; lengthlens check has {len(wrong) - 1} more" if len(wrong) > 1 else ""
+                raise UserError(f"{kind} '{origin['name']}' does not keep to its contract: {wrong[0]}{more}")
             _sound.add((kind, origin["fingerprint"]))
 
 
 def breaches_of(kind: str, name: str, config: Any) -> list[Breach]:
     if kind == "task":
         return check_task(TASKS[name])
-    own = {field.name for field in dataclasses.fields(config.spec.scheme.Options)}
-    options = {key: value for key, value in config.spec.options.items() if key in own}
+    names = {field.name for field in dataclasses.fields(config.spec.scheme.Options)}
+    options = {key: value for key, value in config.spec.options.items() if key in names}
     return check_scheme(name, TASKS.get(str(config.task)), options)

@@ -173,8 +173,8 @@ class T5(DistanceBias):
 
         def __post_init__(self) -> None:
             if self.max_distance <= self.num_buckets // 2:
-                own = f"gives each of the first {self.num_buckets // 2} distances a bucket of its own"
-                raise UserError(f"scheme 't5' {own}: max_distance must be more than that, not {self.max_distance}")
+                buckets = f"gives each of the first {self.num_buckets // 2} distances a bucket of its own"
+                raise UserError(f"scheme 't5' {buckets}: max_distance must be more than that, not {self.max_distance}")
 
     options: Options
 
@@ -390,7 +390,7 @@ class Shaw(DistanceTable):
 
 
 class TransformerXL(Distanced):
-    """Sinusoids of the distance mapped to a key of their own, and learned queries u, v that all positions share.
+    """Sinusoids of the distance mapped to keys, and learned queries u, v that all positions share.
 
     The score of a pair is (q_i+u)·k_j + (q_i+v)·W_R r_{i−j}, over the square root of d_head (Dai et al. 2019). The
     anchored twin has no u, since content needs no second one.
@@ -508,7 +508,7 @@ class Cope(PositionScheme):
 class RpeSquare(PositionScheme):
     """RPE-Square (arXiv 2410.08898), in this project's operational version: relative positions of relative positions.
 
-    Query i and key j each look back, by an attention of their own, for the token they count from (a mark, say), with
+    Query i and key j each look back, by a second attention, for the token they count from (a mark, say), with
     weights α_i(l) over l ≤ i and β_j(m) over m ≤ j. What is added to the score is the expected bias of the
     difference of the two counts, Σ_l Σ_m α_i(l) β_j(m) R[(i−l) − (j−m)], with one learned R per head, clipped at
     `max_distance`. (The published attention is over the layer's input; here it is over its queries and keys.)

@@ -158,7 +158,7 @@ class Ideal(PositionScheme):
     def describe(self, code: Code) -> str:
         if code[0] == OTHER:
             return "a key that the step does not read"
-        role = self.met.get(code[0]) or next((own for own, at in self.catalogue.items() if at == code[0]), None)
+        role = self.met.get(code[0]) or next((one for one, at in self.catalogue.items() if at == code[0]), None)
         if role is not None:
             words = self.slot_words[role.operator]
             return f"slot {' and '.join(words[slot] for slot in role.slots)} of '{role.operator}'"
@@ -209,14 +209,14 @@ class Ideal(PositionScheme):
             sizes = [self.task.min_scale] * len(scales)
         else:  # what `per_scale` gives; if the host does not have it, it waits for the device
             sizes = scales.tolist() if positions.scales is None else sorted(set(positions.scales))
-        found = []
+        entries = []
         for row, scale in enumerate(sizes):
             reads = self.reads(scale)
             place = self._rows(reads)
             inside = (reads.query >= queries.start) & (reads.query < queries.stop) & (place >= 0)
             query = row * (queries.stop - queries.start) + reads.query[inside] - queries.start
-            found.append(torch.stack([query * queries.stop + reads.key[inside], place[inside]]))
-        place, role = sent(torch.cat(found, 1), scales.device).unbind()
+            entries.append(torch.stack([query * queries.stop + reads.key[inside], place[inside]]))
+        place, role = sent(torch.cat(entries, 1), scales.device).unbind()
         return place, role
 
     def _rows(self, reads: Reads) -> Tensor:
@@ -235,10 +235,10 @@ class Ideal(PositionScheme):
         for n in distinct:
             reads, here = self.reads(n), (scales == n).nonzero()[:, 0]
             at = torch.searchsorted(reads.query, query[here])[:, None] + torch.arange(wide)
-            own = at.clamp(max=len(reads.query) - 1)
-            found = (at < len(reads.query)) & (reads.query[own] == query[here, None])
-            key[here] = torch.where(found, reads.key[own], -1)
-            place[here] = torch.where(found, self._rows(reads)[own], -1)
+            place_of = at.clamp(max=len(reads.query) - 1)
+            there = (at < len(reads.query)) & (reads.query[place_of] == query[here, None])
+            key[here] = torch.where(there, reads.key[place_of], -1)
+            place[here] = torch.where(there, self._rows(reads)[place_of], -1)
         bias = torch.where(place >= 0, table[:, :, place.clamp(min=0)], 0)
         return NamedKeys(key, bias, (place >= 0).expand(bias.shape))
 

@@ -70,11 +70,11 @@ class LearnedRelation(PositionScheme):
     With ``other=one`` all keys that have no value, but for the first, together weigh as one key: each has log(number of
     them) taken off its score. Attention is then the same function of the keys with a value, and of what the others have
     on average, at every length. By themselves (``other=each``) the others gain weight with their number, and scores
-    have to be scaled with length against it, which also sharpens heads that are meant to blend two keys.
+    have to be scaled with length against it, which also sharpens heads that have to blend two keys.
 
-    Among keys that weigh as one, a head can still pick one by its token, its own for instance, and that one fades as
-    the others grow in number. With ``other=mean`` it cannot: they are one key of score 0 with their mean value, close
-    to the paper's ideal embedding, which gives all other positions one single value. What a query mixes then follows
+    Among keys that weigh as one, a head can still pick one by its token, say the token of the query, and that one fades
+    as the others grow in number. With ``other=mean`` it cannot: they are one key of score 0 with their mean value,
+    close to the paper's ideal embedding, which gives all other positions one single value. What a query mixes then follows
     from a few keys and one mean, in a time that does not depend on the length.
     """
 
@@ -94,7 +94,7 @@ class LearnedRelation(PositionScheme):
         forms: str = option(WIDE, names={"nine": NINE})  # "wide", "nine", or a list with commas
         window: int = option(3, at_least=0, at_most=64)
         final_temperature: float = option(1.0, at_least=0.01)  # of the gates, reached at the end of training
-        hidden: int = option(32, at_least=1, at_most=4096)  # means nothing here; kept for the same reason
+        hidden: int = option(32, at_least=1, at_most=4096)  # has no effect; it is part of names of runs, too
         # Keys without a value: each by itself, all with the weight of one, or all as one key of score 0.
         other: Literal["each", "one", "mean"] = option("mean", before="each")
 
@@ -251,7 +251,7 @@ class LearnedRelation(PositionScheme):
         return self.options.other == "mean" and not self.trying
 
     def _named(self) -> Tensor:
-        """The pointers that make a key one of its own in some head, as places in [form·value]."""
+        """The pointers that tell a key from all others in some head, as places in [form·value]."""
         return places_of(self.alive if self.pools_others else self.weights().detach() != 0)
 
     def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys:
@@ -282,7 +282,7 @@ class LearnedRelation(PositionScheme):
     def _coded(self) -> list[CodedForm]:
         """The forms that some head still uses, each with the values that count."""
         counts = self.alive.flatten(0, 1).any(0)  # [form, value]
-        return [CodedForm(form, own) for form, own in zip(self.forms, counts) if bool(own.any())]
+        return [CodedForm(form, each) for form, each in zip(self.forms, counts) if bool(each.any())]
 
     def describe(self, code: Code) -> str:
         true = [form.says(value) for form, value in zip(self._coded(), code)]
@@ -308,11 +308,11 @@ class LearnedRelation(PositionScheme):
     def entries(self, threshold: float = 0.0) -> list[LearnedEntry]:
         """All (form, value) that add more than `threshold` to a head's score, or take it away; strongest first."""
         gates, weights = self.gates().tolist(), self.weights().detach()
-        found = []
+        entries = []
         for layer, head, form, value in (weights.abs() > threshold).nonzero().tolist():
             gate, bias = gates[layer][head][form], weights[layer, head, form, value].item()
-            found.append(LearnedEntry(layer, head, self.forms[form], value - self.options.window, gate, bias))
-        return sorted(found, key=lambda entry: -abs(entry.bias))
+            entries.append(LearnedEntry(layer, head, self.forms[form], value - self.options.window, gate, bias))
+        return sorted(entries, key=lambda entry: -abs(entry.bias))
 
     @torch.no_grad()
     def prune_below(self, threshold: float = 0.5) -> None:
@@ -334,12 +334,12 @@ class LearnedRelation(PositionScheme):
                 break
         strength = self.weights().detach().abs().amax((0, 1, 3))
         for form in strength.argsort().tolist():
-            kept = self.alive[:, :, form].clone()
+            before_it = self.alive[:, :, form].clone()
             self.alive[:, :, form] = False
-            if kept.any() and not unchanged():
-                self.alive[:, :, form] = kept
+            if before_it.any() and not unchanged():
+                self.alive[:, :, form] = before_it
         values = {form.form: (form.counts.nonzero()[:, 0] - form.window).tolist() for form in self._coded()}
-        left = "; ".join(f"{form}: {' '.join(map(str, own))}" for form, own in values.items()) or "none"
+        left = "; ".join(f"{form}: {' '.join(map(str, each))}" for form, each in values.items()) or "none"
         return replace(self.relation(), words=f"surviving forms (|bias| > {threshold:g}) {left}")
 
     def condense(self, unchanged: Callable[[], bool]) -> None:
@@ -358,11 +358,11 @@ class LearnedRelation(PositionScheme):
     def _drop(self, places: list[int], unchanged: Callable[[], bool]) -> None:
         """Switch off as many of these (form, value) as can go: all at once, or else of the weaker and stronger half."""
         alive = self.alive.flatten(2)  # a view
-        kept = alive[:, :, places]  # a copy
+        before = alive[:, :, places]  # a copy
         alive[:, :, places] = False
         if not places or unchanged():
             return
-        alive[:, :, places] = kept
+        alive[:, :, places] = before
         if len(places) > 1:
             half = (len(places) + 1) // 2
             self._drop(places[:half], unchanged)
@@ -438,13 +438,13 @@ WINDOW = 2  # of the constants in offsets, and nearly so in fields
 
 
 class FieldForm(NamedTuple):
-    """Field f' = own·f + prompt·P + field, offset o' = offset·o + length·L + value, for a query at (f, o).
+    """Field f' = along·f + prompt·P + field, offset o' = offset·o + length·L + value, for a query at (f, o).
 
     P is the number of fields of the prompt, L the offset of the mark that ends field f'. The key is held between the
     two marks of its field: beyond the last symbol it is the mark that ends it.
     """
 
-    own: int
+    along: int
     prompt: int
     field: int
     offset: int
@@ -454,7 +454,7 @@ class FieldForm(NamedTuple):
         return f"{self.field_in_words()}, offset {summed((self.offset, 'o'), (self.length, 'L'))}"
 
     def field_in_words(self) -> str:
-        return f"field {summed((self.own, 'f'), (self.prompt, 'P'), (self.field, ''))}"
+        return f"field {summed((self.along, 'f'), (self.prompt, 'P'), (self.field, ''))}"
 
     def says(self, value: int) -> str:
         """The key it points at with a value.
@@ -502,19 +502,19 @@ def fields_in(tokens: Tensor, marks: Tensor, equals: int) -> Fields:
     rows, length = tokens.shape
     place = torch.arange(length, device=tokens.device).expand(rows, -1)
     opens = marks[tokens] | (place == 0)
-    field, own = opens.long().cumsum(1) - 1, torch.where(opens, place, 0).cummax(1).values
-    start = tokens.new_full((rows, length + 1), length).scatter(1, field, own)
+    field, opened = opens.long().cumsum(1) - 1, torch.where(opens, place, 0).cummax(1).values
+    start = tokens.new_full((rows, length + 1), length).scatter(1, field, opened)
     prompt = torch.where(tokens == equals, field, length).amin(1)
-    return Fields(field, place - own, start, prompt)
+    return Fields(field, place - opened, start, prompt)
 
 
 def keys_in(fields: Fields, queries: slice | Tensor, forms: Tensor, values: Tensor) -> Tensor:
     """The key that each pointer, a form [pointer, 5] and a value [pointer], points at; −1 if there is none, and it may
-    lie behind the query in the query's own field. [row, query, pointer]"""
+    lie after the query, in the field of the query. [row, query, pointer]"""
     field, offset = (part[:, queries, None] for part in (fields.field, fields.offset))
-    own, prompt, constant, along, length = forms.unbind(1)
-    other = constant.addcmul(own, field).addcmul(prompt, fields.prompt[:, None, None])
-    exists = (other >= 0) & (other <= field - length)  # how long the query's own field will be, nobody knows yet
+    along_field, prompt, constant, along, length = forms.unbind(1)
+    other = constant.addcmul(along_field, field).addcmul(prompt, fields.prompt[:, None, None])
+    exists = (other >= 0) & (other <= field - length)  # how long the field of the query will be, nobody knows yet
     other = torch.where(exists, other, 0)
     start, end = (fields.start.gather(1, each.flatten(1)).view(each.shape) for each in (other, other + 1))
     key = (start + values).addcmul(along, offset).addcmul(length, end - start)
@@ -539,7 +539,7 @@ class LearnedFields(LearnedRelation):
     (`field_forms`), where L is where that field ends: 60 forms, each with constants from −window to window. A pointer
     stops at the marks that bound its field, so that an operand that has run out is seen to have run out. No form is
     chosen for a task; of pointers that cannot be told apart on its prompts, one is there. Price, `condense` and what is
-    said in words are those of ``forms=wide``.
+    the words are those of ``forms=wide``.
     """
 
     name = "lbpe-marks"
@@ -569,16 +569,16 @@ class LearnedFields(LearnedRelation):
     def _different(self, task: Task) -> Tensor:
         """Which pointers are there: one of those that are the same from all answer queries of the task. [form·value]
 
-        Where a prompt always has two fields, f−2 and f−P are one. The plainest is kept, the first of small value.
+        Where a prompt always has two fields, f−2 and f−P are one. The plainest stays, the first of small value.
         """
-        found = []
+        each = []
         for scale in task.scales_up_to(COMPARED, TUPLES, torch.Generator(device="cpu").manual_seed(0)):
             fields, start = fields_at(task, scale), task.prompt_length(scale) - 1
             queries = slice(start, fields.field.shape[1] - 1)
             key = keys_in(fields, queries, *self._chosen(None, fields.field.device))[0]
             query = torch.arange(queries.start, queries.stop, device="cpu")[:, None]
-            found.append(torch.where(key <= query, key, -1))
-        keys, width = torch.cat(found).numpy(), self.bias.shape[-1]
+            each.append(torch.where(key <= query, key, -1))
+        keys, width = torch.cat(each).numpy(), self.bias.shape[-1]
         order = np.argsort(np.abs(np.arange(keys.shape[1]) % width - width // 2), kind="stable")
         first = order[np.unique(keys[:, order], axis=1, return_index=True)[1]]
         there = torch.zeros(keys.shape[1], dtype=torch.bool, device="cpu")
@@ -629,20 +629,20 @@ class LearnedFields(LearnedRelation):
         i, j, n = (each.cpu() for each in torch.broadcast_tensors(query_pos, key_pos, scale))
         keys = self.keys_of(places, i.flatten()[:, None], n.flatten()[:, None])
         codes = (keys == j.flatten()[:, None]).long().view(*i.shape, len(places))
-        found: Tensor = codes if len(places) else codes.new_zeros(*i.shape, 1)
-        return found.to(query_pos.device)
+        given: Tensor = codes if len(places) else codes.new_zeros(*i.shape, 1)
+        return given.to(query_pos.device)
 
     def describe(self, code: Code) -> str:
         pointers = [self._pointer(place) for place in places_of(self.alive).cpu().tolist()]
-        return " and ".join(str(own) for own, here in zip(pointers, code) if here) or "no pointer's key"
+        return " and ".join(str(one) for one, here in zip(pointers, code) if here) or "no pointer's key"
 
     def relation(self) -> Relation:
         return Relation(self.phi, self.relation_in_words, self.describe, whole_scale=True, of_head=self._phi_of)
 
     def _phi_of(self, layer: int, head: int) -> Phi:
         places = places_of(self.alive).cpu()
-        own = self.alive[layer, head].flatten().cpu()[places].long()
-        return lambda i, j, n: self.codes_at(places, i, j, n) * own
+        of_head = self.alive[layer, head].flatten().cpu()[places].long()
+        return lambda i, j, n: self.codes_at(places, i, j, n) * of_head
 
     def _pointer(self, place: int) -> "FieldPointer":
         width = self.bias.shape[-1]
@@ -682,7 +682,7 @@ class FieldPointer(Pointer):
     @staticmethod
     def keys(pointers: "Sequence[FieldPointer]", query: Ints, scale: Ints) -> Ints:  # type: ignore[override]
         places = torch.tensor([one.place for one in pointers], device="cpu")
-        steps = (torch.from_numpy(own)[:, None] for own in (query, scale))
+        steps = (torch.from_numpy(each)[:, None] for each in (query, scale))
         return np.asarray(pointers[0].scheme.keys_of(places, *steps))
 
     def relation(self, component: int) -> Relation:

@@ -46,11 +46,11 @@ class ExplainsCodes(Related):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if ("phi" in vars(cls) or "codes" in vars(cls)) and "phi_name" not in vars(cls):
-            cls.phi_name = None  # it has a φ of its own
+            cls.phi_name = None  # another φ than the scheme it inherits from
 
     @property
     def parts(self) -> "list[Any]":
-        """The schemes that it is the sum of, each with a code of its own; itself if there is only one."""
+        """The schemes that it is the sum of, each with another code; itself if there is only one."""
         return [self]
 
     def shared_relation(self) -> Relation | None:
@@ -58,7 +58,7 @@ class ExplainsCodes(Related):
         return None
 
     def trained_as(self) -> Relation:
-        """By whose codes pairs count as trained: its own φ, or a coarser one where training draws random positions."""
+        """By whose codes pairs count as trained: its φ, or a coarser one where training draws random positions."""
         return self.relation()
 
 
@@ -93,7 +93,7 @@ class LearnsRelation(Related):
 
 
 class NamedKeys(NamedTuple):
-    """The keys whose code has a bias of its own, query by query; all others are treated alike at every length."""
+    """The keys whose code has a bias, query by query; all others are treated alike at every length."""
 
     key: Tensor  # [query, name]; below 0 or after the query where there is none
     bias: Tensor  # [layer, head, query, name], what the scheme adds there
@@ -114,8 +114,10 @@ class NamesFewKeys:
         return False
 
     def named_keys(self, query: Tensor, scale: int | Tensor) -> NamedKeys | None:
-        """The keys that queries [query] name at an input size, or each at its own, [query]; None if it does not treat
-        all but a few keys alike."""
+        """The keys that queries [query] name at an input size, or at one size for each query, [query].
+
+        None if the scheme does not treat all but a few keys alike.
+        """
         return None
 
     def names_in(self, positions: Any, queries: slice) -> NamedKeys | None:
@@ -187,7 +189,7 @@ class DrawsPositions:
 
     @property
     def placements(self) -> int:
-        """Over how many draws exact match is averaged; `placement` says which one is meant."""
+        """Over how many draws exact match is averaged; `placement` says which one a pass uses."""
         return 1
 
     def offset(self, length: int) -> int:

@@ -33,7 +33,7 @@ THRESHOLDS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
 
 
 def code_in_words(code: Code) -> str:
-    """What is said of a code where a scheme has no words for it.
+    """A code in words, where its scheme has none.
 
     >>> code_in_words((5,)), code_in_words((5, 0))
     ('code 5', 'code (5, 0)')
@@ -55,7 +55,7 @@ class Relation:
     describe: Callable[[Code], str] = code_in_words  # a code in words: "distance 5"
     uses_scale: bool = True  # False promises that the scale makes no difference; True promises nothing
     whole_scale: bool = False  # whether φ takes the numbers of tuples, and not their largest lengths (tasks/fields.py)
-    of_head: Callable[[int, int], Phi] | None = None  # φ of a (layer, head), where heads have relations of their own
+    of_head: Callable[[int, int], Phi] | None = None  # φ of a (layer, head), where heads differ in it
     background: Code | None = None  # the code of all pairs but few
     component: int | None = None  # which component of a scheme's code this relation is, where it is only one
     kind: Hashable = None  # for one task, relations of one kind promise to have the same codes; None promises nothing
@@ -66,13 +66,13 @@ class Relation:
         n = n if self.whole_scale else size_of(n)
         phi = self.phi if head is None or self.of_head is None else self.of_head(*head)
         with torch.no_grad():
-            found = np.asarray(phi(i, j, n))
-        if not np.issubdtype(found.dtype, np.integer) and found.dtype != np.bool_:
-            raise UserError(f"a relation gives integer codes, not {found.dtype} numbers")
+            codes = np.asarray(phi(i, j, n))
+        if not np.issubdtype(codes.dtype, np.integer) and codes.dtype != np.bool_:
+            raise UserError(f"a relation gives integer codes, not {codes.dtype} numbers")
         shape = np.broadcast_shapes(i.shape, j.shape, n.shape)
-        if found.ndim <= len(shape):
-            found = np.broadcast_to(found, shape)[..., None]
-        return np.broadcast_to(found, (*shape, found.shape[-1])).astype(np.int64, copy=False)
+        if codes.ndim <= len(shape):
+            codes = np.broadcast_to(codes, shape)[..., None]
+        return np.broadcast_to(codes, (*shape, codes.shape[-1])).astype(np.int64, copy=False)
 
     def table(self, queries: Sequence[int], keys: Sequence[int], scale: int, head: Head | None = None) -> Ints:
         """φ at every query and key, [query, key, component]."""
@@ -213,7 +213,7 @@ class CodedForm:
     """A form coded by its small values: u where u counts, and OTHER elsewhere, which is window + 1."""
 
     form: Form
-    counts: Tensor  # [value] from −window to window: which values have a code of their own
+    counts: Tensor  # [value] from −window to window: which values have a code other than OTHER
 
     def __post_init__(self) -> None:
         self.window = len(self.counts) // 2
@@ -268,12 +268,12 @@ def read_form(text: str) -> Form:
     """
     squeezed, factors, at = text.replace(" ", ""), Counter[str](), 0
     while at < len(squeezed):
-        found = TERM.match(squeezed, at)
-        if found is None or not (found[2] or found[3]) or (at and not found[1]):
+        term = TERM.match(squeezed, at)
+        if term is None or not (term[2] or term[3]) or (at and not term[1]):
             raise UserError(f"'{text}' is no linear form of i, j and n, such as 'i-j-2n+1'")
-        size = int(found[2] or 1)
-        factors[found[3]] += -size if found[1] in ("-", "−") else size
-        at = found.end()
+        size = int(term[2] or 1)
+        factors[term[3]] += -size if term[1] in ("-", "−") else size
+        at = term.end()
     if max(map(abs, factors.values()), default=0) > LARGEST_FACTOR:
         raise UserError(f"the form '{text}' has a factor of more than {LARGEST_FACTOR}")
     form = Form(factors["i"], factors["j"], factors["n"], factors[""])
@@ -368,10 +368,10 @@ def pruned(phi: Phi, given: Sequence[CodeTable], unchanged: Callable[[], bool]) 
         if threshold is None or unchanged():
             break
     for table in sorted(tables, key=lambda table: float(table.distance.max())):
-        kept = table.level
-        table.where(torch.ones_like(kept))
+        level = table.level
+        table.where(torch.ones_like(level))
         if not unchanged():
-            table.where(kept)
+            table.where(level)
 
     def of(head: Head | None) -> Phi:
         def left(i: Tensor, j: Tensor, n: Tensor) -> Tensor:

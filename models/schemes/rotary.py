@@ -100,7 +100,7 @@ class _Stretched(Rope):
 
     With `scaling` given, the factor is the same at every length, training included, as in most published models.
     Without, a sequence no longer than `original_length` is treated as by ``rope``, and a longer one by the factor that
-    its own length asks for; pairs at the same distance then are alike only in sequences of the same length.
+    its length asks for; pairs at the same distance then are alike only in sequences of the same length.
     """
 
     no_random = "it stretches the lengths of training to longer ones, and random positions already cover those"

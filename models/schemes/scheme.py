@@ -56,7 +56,7 @@ def option(
     """A field of an `Options` dataclass whose numbers are bounded (bounds included).
 
     One that was added when runs had been stored without it says what they did `before`: at that value it is no part of
-    a run's name, so that they are still found. `names` are short words for long texts.
+    a run's name, so that stored runs have the same name. `names` are short words for long texts.
     """
     about = {"at_least": at_least, "at_most": at_most, "before": before, "names": names or {}}
     return field(default=default, metadata=about)
@@ -165,7 +165,7 @@ class PositionScheme(
     def __init__(self, sizes: Sizes, options: object, task: Task | None) -> None:
         super().__init__()
         self.sizes, self.options, self.task = sizes, options, task
-        # Schemes that draw at random in training draw from it; a trainer may put its own in its place.
+        # Schemes that draw at random in training draw from it; a trainer may put another in its place.
         self.generator = torch.Generator(device="cpu").manual_seed(0)
 
     @abstractmethod
@@ -182,7 +182,7 @@ class PositionScheme(
         return Relation(*about, uses_scale=self.uses_scale, whole_scale=self.whole_scale, kind=self.kind)
 
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
-        """Where `tokens` [row, pos] stand; the scale is inferred by the task's own rule where it is not given.
+        """Where `tokens` [row, pos] stand; the input size n is inferred by the rule of the task where it is not given.
 
         Best given on the CPU, or inferred from tokens there: then nobody waits for a device to say it.
         """
@@ -279,5 +279,5 @@ def schemes_in(model: nn.Module) -> list[PositionScheme]:
 
 def scheme_of(model: object) -> PositionScheme | None:
     """The position embedding of a model of this project; None for any other model."""
-    found = getattr(model, "pos_embed", None)
-    return found if isinstance(found, PositionScheme) else None
+    scheme = getattr(model, "pos_embed", None)
+    return scheme if isinstance(scheme, PositionScheme) else None

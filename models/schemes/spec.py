@@ -55,7 +55,7 @@ WRAPPERS: Registry[type[Wrapper]] = Registry(
 )
 
 
-SCALING, SCALINGS = "score_scaling", ("none", "log")  # said in labels, and by configs
+SCALING, SCALINGS = "score_scaling", ("none", "log")  # part of labels, and a field of configs
 
 
 def scheme_names() -> list[str]:
@@ -95,7 +95,7 @@ def named(scheme: str, options: object = None) -> tuple[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class SchemeSpec:
-    """A scheme, possibly inside a wrapper, with all its options; and how scores are scaled, where that is said.
+    """A scheme, possibly inside a wrapper, with all its options; and how scores are scaled, where that is given.
 
     >>> spec = SchemeSpec.parse("hinted:relative/max_distance=3")
     >>> spec.name, spec.options, spec.label
@@ -115,7 +115,7 @@ class SchemeSpec:
 
     @classmethod
     def of(cls, scheme: object, options: object = None, score_scaling: str | None = None) -> "SchemeSpec":
-        """A scheme by name, with options (texts, if need be) by name or after its own; others have their defaults.
+        """A scheme by name, with options (texts, if need be) by name or after the name; others have their defaults.
 
         In a list, it may also be a table with a name and options, as in TOML, or a `SchemeSpec` already.
         """
@@ -126,8 +126,8 @@ class SchemeSpec:
             scheme = scheme["name"]
         if not isinstance(scheme, str):
             raise UserError(f"a scheme is a name or a table with a name, not {scheme!r}")
-        name, said = named(scheme, options)
-        given: dict[str, Any] = dict(said)
+        name, with_name = named(scheme, options)
+        given: dict[str, Any] = dict(with_name)
         scaling = score_scaling if SCALING in _about(name) else given.pop(SCALING, score_scaling)
         if scaling not in (None, *SCALINGS):
             raise unknown(f"option '{SCALING}' of scheme '{name}'", str(scaling), SCALINGS)
@@ -198,10 +198,10 @@ class SchemeSpec:
         tensor([3])
         """
         scheme, wrapper = _classes(self.name)
-        inner, *own = _filled(self.name, _kinds(self.name), self.options)
+        inner, *outer = _filled(self.name, _kinds(self.name), self.options)
         if wrapper is None:
             return scheme(sizes or Sizes(), inner, task)
-        return wrapper(sizes or Sizes(), own[0], task, scheme, inner)
+        return wrapper(sizes or Sizes(), outer[0], task, scheme, inner)
 
 
 def make_scheme(
@@ -253,7 +253,7 @@ RelationLike: TypeAlias = str | PositionScheme | Phi | Relation
 
 
 def relation_of(relation: RelationLike) -> Relation:
-    """The relation meant: ``"i-j"``, ``"(i,j)"``, a scheme in a word, a scheme, a function of (i, j, n), a relation.
+    """The relation named: ``"i-j"``, ``"(i,j)"``, a scheme in a word, a scheme, a function of (i, j, n), a relation.
 
     A function takes integer tensors that broadcast together and gives codes [*] or [*, component].
 

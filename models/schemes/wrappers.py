@@ -20,7 +20,7 @@ ANYWHERE = Relation(lambda i, j, n: (0 * (i + j + n))[..., None], "any pair")  #
 
 
 class Wrapper(PositionScheme):
-    """A scheme that changes where another one, `inner`, acts from. Its options are its own and those of `inner`.
+    """A scheme that changes where another one, `inner`, acts from. Its options stand beside those of `inner`.
 
     It is made from the class of the inner scheme and that one's options. Where it has several `parts`, what they give
     is added (factors are multiplied).
@@ -100,7 +100,7 @@ class Randomized(Wrapper):
     """Positions drawn from a larger range, in order (Ruoss et al. 2023), in training and after.
 
     A sequence of 4 tokens may get the positions 17 230 231 1904, so that long distances occur in short sequences.
-    In training every batch has a draw of its own; in evaluation the draw follows from `seed` and the length alone, so
+    In training every batch has another draw; in evaluation the draw follows from `seed` and the length alone, so
     that results can be had again. (It does depend on the length: a prefix alone is placed otherwise than within a
     longer sequence.)
 
@@ -206,7 +206,7 @@ class Shifted(Wrapper):
 
 
 class ScaleHinted(Wrapper):
-    """Scale Hint: beside the distance i−j, a twin of the scheme with parameters of its own looks at i−j−n.
+    """Scale Hint: beside the distance i−j, a twin of the scheme with other parameters looks at i−j−n.
 
     Pairs that agree in both codes are treated alike.
     Example: ``hinted:relative`` with max_distance 3 has the codes (min(i−j, 3), clip(i−j−n, ±3)), and on copying, the
