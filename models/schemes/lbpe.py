@@ -74,8 +74,8 @@ class LearnedRelation(PositionScheme):
 
     Among keys that weigh as one, a head can still pick one by its token, say the token of the query, and that one fades
     as the others grow in number. With ``other=mean`` it cannot: they are one key of score 0 with their mean value,
-    close to the paper's ideal embedding, which gives all other positions one single value. What a query mixes then follows
-    from a few keys and one mean, in a time that does not depend on the length.
+    close to the paper's ideal embedding, which gives all other positions one single value. What a query mixes then
+    follows from a few keys and one mean, in a time that does not depend on the length.
     """
 
     name = "lbpe"
