@@ -184,29 +184,6 @@ def test_relative_schemes_depend_on_distance_only(name):
 # -- names and options -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("rop", "did you mean 'rope'"),
-        ("hintd:relative", "did you mean 'hinted'"),
-        ("hinted:relativ", "did you mean 'relative'"),
-        ("hinted:none", "does not look at positions"),
-        ("hinted:rope", "cancels in i−j"),
-        ("hinted:ideal", "derived from the scale already"),
-        ("randomized:none", "does not look at positions"),
-        ("randomized:ideal", "true positions"),
-        ("randomized:abacus", "given by the task"),
-        ("randomized:hinted:relative", "one wrapper at a time"),
-        ("shifted:rope", "where a sequence starts makes no difference"),
-        ("shifted:coupled", "already moved at random"),
-        ("", "unknown scheme"),
-    ],
-)
-def test_wrong_names_are_refused_with_a_reason(name, reason):
-    with pytest.raises(UserError, match=reason):
-        make_scheme(name, None, COPY)
-
-
 @pytest.mark.parametrize(("prefix", "inner"), itertools.product(WRAPPERS, SCHEMES))
 def test_a_composition_is_made_or_refused(prefix, inner):
     name = f"{prefix}:{inner}"
@@ -220,6 +197,19 @@ def test_a_composition_is_made_or_refused(prefix, inner):
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
+        ("rop", None, "did you mean 'rope'"),
+        ("hintd:relative", None, "did you mean 'hinted'"),
+        ("hinted:relativ", None, "did you mean 'relative'"),
+        ("hinted:none", None, "does not look at positions"),
+        ("hinted:rope", None, "cancels in i−j"),
+        ("hinted:ideal", None, "derived from the scale already"),
+        ("randomized:none", None, "does not look at positions"),
+        ("randomized:ideal", None, "true positions"),
+        ("randomized:abacus", None, "given by the task"),
+        ("randomized:hinted:relative", None, "one wrapper at a time"),
+        ("shifted:rope", None, "where a sequence starts makes no difference"),
+        ("shifted:coupled", None, "already moved at random"),
+        ("", None, "unknown scheme"),
         ("relative", {"max_distence": 3}, "did you mean 'max_distance'"),
         ("relative", {"max_distance": "three"}, "a whole number from 1 to 1000000, not 'three'"),
         ("relative", {"max_distance": 2.5}, "not 2.5"),
@@ -241,7 +231,7 @@ def test_a_composition_is_made_or_refused(prefix, inner):
         ("none", {"base": 3}, "unknown option"),
     ],
 )
-def test_wrong_options_are_refused_with_a_sentence(name, options, reason):
+def test_wrong_names_and_options_are_refused_with_a_sentence(name, options, reason):
     with pytest.raises(UserError, match=reason):
         make_scheme(name, options, COPY)
 
