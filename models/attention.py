@@ -140,7 +140,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.W_gate is None:
             post = self.act_fn(self.hook_pre(affine(x, self.W_in, self.b_in)))
-        else:  # the bias comes behind the product, as in HookedTransformer
+        else:  # the bias comes after the product, as in HookedTransformer
             post = self.act_fn(self.hook_pre(x @ self.W_gate)) * self.hook_pre_linear(x @ self.W_in) + self.b_in
         return affine(self.hook_post(post), self.W_out, self.b_out)
 
@@ -379,7 +379,7 @@ def attend_to_named(q: Tensor, k: Tensor, v: Tensor, named: NamedKeys, layer: in
 
 def distinct(named: NamedKeys, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Each named key once, and the first: the key [query, name], −1 where there is none, the sum of its biases and
-    whether it has a score of its own [head, query, name]."""
+    whether it has a score [head, query, name]."""
     key, bias, valued = F.pad(named.key, (0, 1)), F.pad(named.bias, (0, 1)), F.pad(named.valued, (0, 1))
     key = torch.where((key >= 0) & (key <= query[:, None]), key, -1)
     same = ((key[:, :, None] == key[:, None, :]) & (key >= 0)[:, :, None]).to(bias.dtype)  # [query, name, name]

@@ -31,7 +31,7 @@ RULES = {
     **dict.fromkeys(("attn_only", "gated_mlp", "parallel_attn_mlp"), truth()),
     "seed": whole(0, 2**63 - 1),
     **dict.fromkeys(("eps", "attn_scale", "initializer_range"), real(above=0)),
-}  # what each field must be; None, where it is the default, needs no rule, and SchemeSpec knows its own options
+}  # what each field must be; None, where it is the default, needs no rule, and SchemeSpec checks the options
 ORIGIN = record("plug-in", dict.fromkeys(("name", *Origin._fields), text()))
 
 
@@ -134,7 +134,7 @@ class ModelConfig(JsonConfig):
     KIND = "model config"
     task: str | None = None  # a name in TASKS; None for a model whose d_vocab is given instead
     scheme: str = "none"  # a name in SCHEMES; nothing is added unless it is asked for
-    scheme_options: Mapping[str, Any] = field(default_factory=dict)  # by name; the scheme's own defaults otherwise
+    scheme_options: Mapping[str, Any] = field(default_factory=dict)  # by name; the scheme's defaults otherwise
     n_layers: int = 2  # the least depth in which heads compose, enough for one circuit step
     n_heads: int = 4  # an operator of the tasks here has up to four sources
     d_model: int = 64  # learns the tasks here in under a minute on one core
@@ -209,7 +209,7 @@ class LensConfig:
     positional_embedding_type: str
     device: torch.device = torch.device("cpu")  # noqa: RUF009
     dtype: torch.dtype = torch.float32
-    n_key_value_heads: int | None = None  # every head has keys and values of its own
+    n_key_value_heads: int | None = None  # heads do not share keys and values
     use_attn_scale: bool = True
     use_attn_result: bool = False
     use_split_qkv_input: bool = False

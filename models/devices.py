@@ -50,7 +50,7 @@ def take_gpu(place: int) -> None:
 
 @contextmanager
 def arithmetic(deterministic: bool, tf32: bool) -> Iterator[None]:
-    """Meanwhile torch computes the same bits every time, or products with shorter numbers, if asked to.
+    """In this context, torch computes the same bits every time, or products with shorter numbers, if asked to.
 
     What is not asked for is not looked at: torch has two names for the precision of products, and refuses to tell one
     where the other was set.

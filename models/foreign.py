@@ -103,8 +103,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     ends = {token: config[name] for token, name in ENDS.items() if type(config.get(name)) is int}
     checksum = hashlib.sha256()
     for path in (folder / CONFIG, *files):
-        with path.open("rb") as file:
-            checksum.update(hashlib.file_digest(file, "sha256").digest())
+        with path.open("rb") as opened:
+            checksum.update(hashlib.file_digest(opened, "sha256").digest())
     name, vocabulary = folder.resolve().name, read_vocabulary(folder)
     return Checkpoint(name, kind, checksum.hexdigest(), fields, weights, vocabulary, ends)
 
@@ -117,7 +117,7 @@ def _weight_files(folder: Path) -> list[Path]:
         listed = read_json(folder / INDEX).get("weight_map")
         names = sorted(set(map(str, listed.values()))) if isinstance(listed, dict) else []
         if not names or any(Path(name).name != name for name in names):
-            raise UserError(f"'{folder / INDEX}' lists no files of its own directory")
+            raise UserError(f"'{folder / INDEX}' lists no files of this directory")
         return [folder / name for name in names]
     others = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
     if others:
@@ -178,7 +178,7 @@ def token_ids(checkpoint: Checkpoint, task: Task, given: Mapping[str, Any] | Non
             wanted = f"an id below {checkpoint.d_vocab}" + " or a token of its tokenizer" * bool(known)
             raise UserError(f"token '{token}' is mapped to {value!r}, and '{checkpoint.name}' needs {wanted}")
         ids[token] = number
-    ids.setdefault(PAD, ids.get(END, 0))  # padding stands behind the answer, where nothing looks at it
+    ids.setdefault(PAD, ids.get(END, 0))  # padding stands after the answer, where nothing looks at it
     missing = [token for token in task.vocab if token not in ids]
     if missing:
         has = "a tokenizer without them" if known else "no tokenizer"
@@ -223,7 +223,7 @@ NEOX |= {"in": "mlp.dense_h_to_4h", "out": "mlp.dense_4h_to_h"}
 BLOOM = {**NEOX, "embed": "word_embeddings", "embed_norm": "word_embeddings_layernorm", "ln_final": "ln_f"}
 BLOOM |= {"QKV": "self_attention.query_key_value", "O": "self_attention.dense"}
 
-ARCHITECTURE = "TransformerLensNative"  # what a bridge's own model is called
+ARCHITECTURE = "TransformerLensNative"  # what the model inside a native bridge is called
 # Constants that checkpoints of Hugging Face carry along, by the end of their name.
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".inv_freq")
 
@@ -439,7 +439,7 @@ def bloom(config: Config) -> dict[str, Any]:
     """ALiBi with the published slopes, and a norm after the embedding."""
     width = "hidden_size" if "hidden_size" in config else "n_embed"
     fields = architecture(config, width, "n_head", "n_layer", "seq_length")
-    fields |= activation(config, "gelu_new")  # its own gelu is that by tanh
+    fields |= activation(config, "gelu_new")  # BLOOM's gelu is that by tanh
     return fields | {"scheme": "alibi", "d_mlp": 4 * fields["d_model"], "eps": config.get("layer_norm_epsilon", 1e-5)}
 
 

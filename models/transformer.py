@@ -137,8 +137,8 @@ class HookedModel(HookedRootModule):
         `start_at_layer` takes the residual stream before that layer as input (and `tokens` beside it, for a loss or
         a scheme that looks at the tokens); `stop_at_layer` returns the residual stream before that layer.
 
-        `queries` (from a start to a stop) asks for the output at these positions alone, and spares the last block and
-        what follows it at all others. A mask over the whole sequence does not go with it.
+        `queries` (from a start to a stop) asks for the output at these positions alone; the last block and what
+        follows it are not computed at others. A mask over the whole sequence does not go with it.
         """
         if start_at_layer is None:
             residual, given = None, self._checked_tokens(input, checked)
@@ -192,7 +192,7 @@ class HookedModel(HookedRootModule):
                 # a hook sees one vector for each row, and may write into it
                 position = self.hook_pos_embed(position.expand_as(residual).clone())
             residual = residual if position is None else residual + position
-        temperature = positions.memo("temperature", lambda: self.temperature(residual.shape[1]))
+        temperature = positions.memo("temperature", lambda: self.temperature(positions.tokens.shape[1]))
         context = AttentionContext(self.pos_embed, positions, temperature)
         embed_qk = self.pos_embed.embed_qk(positions)
         if embed_qk is not None and watched(self.hook_qk_embed):
@@ -250,19 +250,19 @@ class HookedModel(HookedRootModule):
     def generate(
         self, prompt: str | Tensor, max_new_tokens: int, scale: int | Tensor | None = None
     ) -> Int[Tensor, "row pos"]:
-        """Greedy continuation of a prompt, [row, pos + max_new_tokens]; the scale is that of the prompt."""
-        known = self._positions(self._checked_tokens(prompt), scale)
-        tokens, told = known.tokens, known.scale if known.scales is None else torch.tensor(known.scales, device="cpu")
+        """Greedy continuation of a prompt, [row, pos + max_new_tokens]; n is that of the prompt."""
+        start = self._positions(self._checked_tokens(prompt), scale)
+        tokens, size = start.tokens, start.scale if start.scales is None else torch.tensor(start.scales, device="cpu")
         for _ in range(max_new_tokens):
-            tokens = torch.cat((tokens, self(tokens, told, checked=True)[:, -1].argmax(-1, keepdim=True)), 1)
+            tokens = torch.cat((tokens, self(tokens, size, checked=True)[:, -1].argmax(-1, keepdim=True)), 1)
         return tokens
 
     @torch.no_grad()
     def predict(self, prompt: str) -> str:
-        """The answer that the model writes behind a prompt, up to the end token, in words.
+        """The answer that the model writes after a prompt, up to the end token, in words.
 
         The prompt is an instance of the model's task, as in ``model.predict("^ 1 0 1 =")``; an answer that stands
-        behind it is not looked at. A model that does not stop is cut off where the right answer would end.
+        after it is not looked at. A model that does not stop is cut off where the right answer would end.
 
         >>> len(build(ModelConfig(task="copy", scheme="rope")).predict("^ 7 3 =").split()) <= 3
         True
@@ -283,10 +283,10 @@ class HookedModel(HookedRootModule):
 
     @contextmanager
     def blocked_attention(self) -> Iterator[None]:
-        """Meanwhile hooks on scores and patterns see them block by block of queries, so that no T×T tensor is made.
+        """In this context, hooks on scores and patterns see one block of queries at a time; no T×T tensor is made.
 
-        Each call gets [row, head, query, key] with the keys up to the last query of the block. For a gradient, which is
-        to be taken meanwhile, too, blocks are computed again, so that hooks see them twice.
+        Each call gets [row, head, query, key] with the keys up to the last query of the block. A gradient has to be
+        taken in the context, too: blocks are then computed again, so that hooks see them twice.
         """
         before = [block.attn.blocked for block in self.layers]
         try:
@@ -470,7 +470,7 @@ class HookedModel(HookedRootModule):
             raise UserError(f"normalization_type {kind} has no weights to fold")
         if "embed_qk" in self.pos_embed.acts():
             scheme = self.config.scheme
-            raise UserError(f"scheme '{scheme}' adds to queries and keys behind the norm, which cannot be folded")
+            raise UserError(f"scheme '{scheme}' adds to queries and keys after the norm, which cannot be folded")
         from transformer_lens.weight_processing import ProcessWeights  # slow to import
 
         centred = kind == "LN"

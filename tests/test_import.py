@@ -305,7 +305,7 @@ ELSEWHERE = json.dumps({"weight_map": {"wte.weight": "../elsewhere.safetensors"}
         ("pytorch_model.bin", "", r"pytorch_model.bin, a format that may run code"),
         ("other", "", r"holds no model.safetensors"),
         (WEIGHTS, "nothing", "not a safetensors file"),
-        (f"{WEIGHTS}.index.json", ELSEWHERE, "lists no files of its own directory"),
+        (f"{WEIGHTS}.index.json", ELSEWHERE, "lists no files of this directory"),
         ("config.json", "{", "is not JSON"),
         ("config.json", "[]", "values by name"),
         ("config.json", "{}", "config of no model of Hugging Face"),

@@ -52,7 +52,7 @@ def test_logit_attribution_sums_to_the_logit_on_a_folded_copy(name: str, small_m
     with pytest.raises(UserError, match=r"use model.folded\(\)"):
         cache.logit_attrs(cache.decompose_resid(), "7")
     if "embed_qk" in model.pos_embed.acts():
-        with pytest.raises(UserError, match="behind the norm"):
+        with pytest.raises(UserError, match="after the norm"):
             model.folded()
         model = small_model(name, normalization_type="LNPre")
         logits, cache = model.run_with_cache(LINE)
