@@ -203,7 +203,7 @@ def plot_residual(canvas: Canvas, table: pd.DataFrame, train_max: int | None = N
             for place, kind in enumerate(lines):
                 axes.plot(part.index, part[kind], **_look(place), clip_on=False)
             if part["in_span"].isna().all():
-                where = {"ha": "center", "va": "center", "transform": axes.transAxes}
+                where: dict[str, Any] = {"ha": "center", "va": "center", "transform": axes.transAxes}
                 axes.text(0.5, 0.5, "no position\npart", **where, color="0.5")
             _scales(axes, pd.Series(scales), train_max)
             axes.set_ylim(least, 1)
@@ -281,7 +281,7 @@ def plot_patching(canvas: Canvas, table: pd.DataFrame) -> None:
         role, key = where[name]
         cells = np.full((layers, len(heads[key])), np.nan)
         for row in parts[key][parts[key]["role"] == role].itertuples():
-            cells[row.layer, max(0, row.head)] = row.effect  # type: ignore[call-overload, type-var]
+            cells[row.layer, max(0, row.head)] = row.effect
         image = axes.imshow(cells, cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto", origin="lower")
         for (y, x), value in np.ndenumerate(cells):
             if np.isfinite(value):

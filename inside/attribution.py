@@ -137,9 +137,9 @@ def _gates(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor) -> Releva
     with torch.enable_grad():
         output = gated.answer(alpha, beta, ids, query, target, gamma if gated.rules else None)
         gates = [alpha, beta, gamma]
-        derivatives = torch.autograd.grad(output.sum(), gates, allow_unused=True, materialize_grads=True)
+        tokens, positions, bias = torch.autograd.grad(output.sum(), gates, allow_unused=True, materialize_grads=True)
     method = "lrp" if gated.rules else "gradient"
-    return Relevance(method, *derivatives[:2], float(derivatives[2]), output.detach(), torch.zeros_like(output))
+    return Relevance(method, tokens, positions, float(bias), output.detach(), torch.zeros_like(output))
 
 
 def _integrated(gated: "Gated", ids: Tensor, query: Tensor, target: Tensor, steps: int | None) -> Relevance:

@@ -418,13 +418,13 @@ def plane_over_training(
     >>> table["step"].tolist(), table["kind"].tolist()
     ([0, 100], ['positional', 'positional'])
     """
-    least, models = 1, checkpoints
+    models: Mapping[int, AnyModel] = {} if isinstance(checkpoints, Run) else checkpoints
     if isinstance(checkpoints, Run):
-        least, scale = 2, scale or checkpoints.config.train_max  # the end of training alone is no course
+        scale = scale or checkpoints.config.train_max
         models = {step: checkpoints.model(step=step) for step in checkpoints.checkpoints}
-        if (end := checkpoints.status()).has_model:
-            models[end.steps] = checkpoints.model()
-    if len(models) < least:
+        if models and (end := checkpoints.status()).has_model:  # the end of training alone is no course
+            models = models | {end.steps: checkpoints.model()}
+    if not models:
         why = "no checkpoints were kept, so that there is no course of training to follow"
         raise UserError(f"{why}: train with keep=[0, 200, …], or --keep")
     tables = [head_plane(model, task, [scale or 10]).assign(step=step) for step, model in sorted(models.items())]

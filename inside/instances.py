@@ -199,7 +199,7 @@ def watch(
 
 def in_blocks(model: Any) -> AbstractContextManager[None]:
     """Meanwhile scores and patterns come in blocks of queries, where the model can."""
-    return getattr(model, "blocked_attention", nullcontext)()  # type: ignore[no-any-return]
+    return getattr(model, "blocked_attention", nullcontext)()
 
 
 def first_query(block: Tensor) -> int:

@@ -249,20 +249,19 @@ def minimal_pairs(
             raise unknown("role", role, known)
     answer = task.answer_length(onto)
     spread = sorted({round(k * (answer - 1) / max(1, steps - 1)) for k in range(steps)})  # evenly, ends included
-    parts = [_pairs_of(task, role, step, scale, onto, pairs, generator) for role in roles or known for step in spread]
-    parts = [part for part in parts if part is not None]
+    tried = [_pairs_of(task, role, step, scale, onto, pairs, generator) for role in roles or known for step in spread]
+    parts = [part for part in tried if part is not None]
     if not parts:
         raise UserError(f"no minimal pair of '{task.name}' at n = {onto} was found for {', '.join(roles or known)}")
-    device, none = subject.device, {len(part.clean): torch.full((len(part.clean),), -1) for part in parts}
-    places = {
-        name: tuple(
-            torch.cat([part.places.get(name, (none[len(part.clean)],) * 2)[run] for part in parts]).to(device)
-            for run in (0, 1)
-        )
-        for name in dict.fromkeys(name for part in parts for name in part.places)
-    }
+
+    def gathered(name: str, run: int) -> Tensor:
+        """The positions of a role in all pairs, −1 where a pair has no such role. [row]"""
+        none = [(torch.full((len(part.clean),), -1),) * 2 for part in parts]
+        return torch.cat([part.places.get(name, none[k])[run] for k, part in enumerate(parts)]).to(subject.device)
+
+    places = {name: (gathered(name, 0), gathered(name, 1)) for part in parts for name in part.places}
     joined = {
-        name: torch.cat([getattr(part, name) for part in parts]).to(device)
+        name: torch.cat([getattr(part, name) for part in parts]).to(subject.device)
         for name in ("clean", "corrupted", "clean_answer", "corrupted_answer")
     }
     return MinimalPairs(role=[role for part in parts for role in part.role], places=places, **joined)

@@ -162,7 +162,8 @@ def residual_shares(
             known = trained[hook].has_position
             compared = continuation(trained[hook], parts[hook]) if known else dict.fromkeys(CONTINUATION, float("nan"))
             rows_of_hooks.append({"hook": hook, "scale": n, **parts[hook].shares, **compared})
-    return pd.DataFrame(sorted(rows_of_hooks, key=lambda row: hooks.index(row["hook"])))
+    rows_of_hooks.sort(key=lambda row: hooks.index(row["hook"]))
+    return pd.DataFrame(rows_of_hooks)
 
 
 def continuation(trained: ResidualParts, longer: ResidualParts) -> dict[str, float]:
