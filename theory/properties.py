@@ -75,8 +75,8 @@ class Findings:
             words = tuple(map(relation.describe, example.codes))
             return replace(example, words=words, component=relation.component)
 
-        examples = map(in_words, (self.isolated, self.stable, self.covered))
-        return Findings(*examples, self.src_train, self.src_test)
+        isolated, stable, covered = map(in_words, (self.isolated, self.stable, self.covered))
+        return replace(self, isolated=isolated, stable=stable, covered=covered)
 
 
 def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> Findings:
