@@ -34,9 +34,7 @@ from lengthlens.tasks import Task
 from lengthlens.tasks.circuit import Step
 
 Places = Callable[[Tensor], Tensor]  # ids [row, pos] to the position at which each token is to stand, [pos]
-ROWS_KEPT = (
-    512  # queries whose keys' counterparts are remembered: all would be the square of the length
-)
+ROWS_KEPT = 512  # queries whose keys' counterparts are remembered: all would be the square of the length
 NEAR = 3  # other keys so near to the query keep their distance from it: what marks a token's neighbours stays
 
 
