@@ -89,10 +89,12 @@ def examine(relation: Relation, operators: Sequence[Steps], train_max: int) -> F
     covered = first(lambda each: each.uncovered(train_max))
     isolated, stable = first(SourceCodes.sources_alike), first(SourceCodes.sources_swapped)
     for each in sources:
-        for start, stop in block_bounds(each.steps.query, BLOCK) if each.steps.arity else ():
+        few = each.names_few(relation)
+        pairs = np.zeros_like(each.steps.query) if few else each.steps.query
+        for start, stop in block_bounds(pairs, BLOCK) if each.steps.arity else ():
             if isolated and stable:
                 break
-            alike, unread = each.among_keys(relation, start, stop)
+            alike, unread = each.among_keys(relation, start, stop, few)
             isolated, stable = isolated or alike, stable or unread
     src = counts([each.signature for each in sources], operators, train_max)
     return Findings(isolated, stable, covered, *src).worded(relation)
@@ -174,16 +176,24 @@ class SourceCodes:
                 return self.example(code[at], *((step[k], key[k]) for k in sorted((here, there))))
         return None
 
+    def names_few(self, relation: Relation) -> bool:
+        """Whether only keys that the relation lists can have the code of a source: no source has the background's."""
+        return relation.listed is not None and not (self.codes == relation.background).all(1).any()
+
     def among_keys(
-        self, relation: Relation, start: int, stop: int
+        self, relation: Relation, start: int, stop: int, few: bool
     ) -> tuple[Counterexample | None, Counterexample | None]:
         """At steps from `start` to before `stop`: the first key with the code of a source of that step, and the first
-        key that is not read and has the code of a source of another step."""
+        key that is not read and has the code of a source of another step. With `few`, of keys that are listed alone."""
         steps = self.steps[start:stop]
-        keys = np.arange(int(steps.query.max()) + 1)
-        codes = relation.codes(steps.query[:, None], keys, steps.scale[:, None])  # [step, key, component]
-        known, (row, key) = len(self.codes), np.nonzero(keys <= steps.query[:, None])
-        class_of = numbered(np.concatenate([self.codes, codes[row, key]]))[1]
+        keys = np.arange(int(steps.query.max()) + 1)[None]  # [1 or step, key]
+        if few and relation.listed is not None:
+            keys = np.sort(relation.listed(steps.query, steps.scale), axis=1)
+        row, column = np.nonzero((keys >= 0) & (keys <= steps.query[:, None]))
+        key = np.broadcast_to(keys, (len(steps), keys.shape[1]))[row, column]
+        codes = relation.codes(steps.query[row], key, steps.scale[row])  # [pair, component]
+        known = len(self.codes)
+        class_of = numbered(np.concatenate([self.codes, codes]))[1]
         code_of = np.full(class_of.max() + 1, -1)
         code_of[class_of[:known]] = np.arange(known)
         code = code_of[class_of[known:]]

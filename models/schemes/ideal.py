@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lengthlens.errors import UserError
 from lengthlens.models.devices import sent
 from lengthlens.models.schemes.protocols import NamedKeys, pooled_keys, seen_keys
-from lengthlens.models.schemes.relation import Code, Relation, by_value
+from lengthlens.models.schemes.relation import Code, Ints, Relation, by_value
 from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, option
 from lengthlens.tasks import Circuit, Task
 from lengthlens.tasks.circuit import UNUSED, Layout, Line, remembered
@@ -166,7 +166,10 @@ class Ideal(PositionScheme):
 
     def relation(self) -> Relation:
         about = self.phi, self.relation_in_words, self.describe
-        return Relation(*about, whole_scale=True, background=(OTHER,))
+        return Relation(*about, whole_scale=True, background=(OTHER,), listed=self._listed)
+
+    def _listed(self, query: Ints, scale: Ints) -> Ints:
+        return self.named_keys(torch.from_numpy(query), torch.from_numpy(scale)).key.numpy()
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         if ROLES in positions.cache:

@@ -691,5 +691,5 @@ class FieldPointer(Pointer):
             return str(self) if code[0] else f"no key of {self}"
 
         phi = partial(self.scheme.codes_at, torch.tensor([self.place], device="cpu"))
-        about = phi, str(self), describe
-        return Relation(*about, whole_scale=True, background=(0,), component=component)
+        about, listed = (phi, str(self), describe), partial(self.keys, [self])
+        return Relation(*about, whole_scale=True, background=(0,), listed=listed, component=component)

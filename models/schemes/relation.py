@@ -56,7 +56,8 @@ class Relation:
     uses_scale: bool = True  # False promises that the scale makes no difference; True promises nothing
     whole_scale: bool = False  # whether φ takes the numbers of tuples, and not their largest lengths (tasks/fields.py)
     of_head: Callable[[int, int], Phi] | None = None  # φ of a (layer, head), where heads differ in it
-    background: Code | None = None  # the code of all pairs but few
+    background: Code | None = None  # the code of all pairs but few …
+    listed: Callable[[Ints, Ints], Ints] | None = None  # … whose keys these are, of queries and sizes: [query, key]
     component: int | None = None  # which component of a scheme's code this relation is, where it is only one
     kind: Hashable = None  # for one task, relations of one kind promise to have the same codes; None promises nothing
 
@@ -232,8 +233,12 @@ class CodedForm:
         def phi(i: Tensor, j: Tensor, n: Tensor) -> Tensor:
             return codes_of_forms([self], i, j, n)
 
-        words, background = str(self.form), (self.other,)
-        return Relation(phi, words, describe, background=background, component=component)
+        def listed(query: Ints, scale: Ints) -> Ints:
+            values = np.arange(-self.window, self.window + 1)
+            return np.asarray(key_with(self.form, values, query[:, None], size_of(scale)[:, None]))
+
+        about = phi, str(self.form), describe
+        return Relation(*about, background=(self.other,), listed=listed, component=component)
 
 
 def codes_of_forms(forms: Sequence[CodedForm], query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
