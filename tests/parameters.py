@@ -3,9 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import lengthlens as ll
 
@@ -27,12 +25,3 @@ def few(values: Iterable[Any], *quick: Any) -> list[Any]:
     [('a',), 'b', ('c',)]
     """
     return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
-
-
-def hitting_points(low: NDArray[np.float64], high: NDArray[np.float64]) -> int:
-    """The least number of points such that every interval [low, high] holds one: each as far right as it may be."""
-    count, point = 0, -np.inf
-    for end, start in sorted(zip(high, low)):
-        if start > point:
-            point, count = end, count + 1
-    return count

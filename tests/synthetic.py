@@ -25,18 +25,8 @@ from lengthlens.tasks import TASKS
 from lengthlens.theory.verdict import Case, RefusedError
 
 SYNTHETIC_TASKS = ("copy", "reverse", "parity-cot", "addition", "duplicate", "parity")
-SYNTHETIC_SCHEMES = (
-    "ideal",
-    "lbpe",
-    "hinted:relative/max_distance=3",
-    "hinted:relative/max_distance=12",
-    "relative",
-    "alibi",
-    "t5",
-    "rope",
-    "learned",
-    "none",
-)
+HINTED = ("hinted:relative/max_distance=3", "hinted:relative/max_distance=12")
+SYNTHETIC_SCHEMES = ("ideal", "lbpe", *HINTED, "relative", "alibi", "t5", "rope", "learned", "none")
 BEYOND = (2, 5, 10)  # times the training range
 SAMPLES = 1000
 
@@ -109,14 +99,8 @@ def one_run(task: str, scheme: str, seed: int, train_max: int, verdict: str, noi
     surprising = seed < SURPRISES.get((task, scheme), 0)
     accurate = (task, scheme) not in INACCURATE and not (verdict == "task-limited" and scheme == "none")
     goes_on = ((verdict == "possible") != surprising) and accurate
-    about = {
-        "run": f"{task}_{scheme.replace(':', '-').replace('/', '-')}_s{seed}",
-        "task": task,
-        "scheme": scheme,
-        "seed": seed,
-        "train_max": train_max,
-        "accurate": accurate,
-    }
+    run = f"{task}_{scheme.replace(':', '-').replace('/', '-')}_s{seed}"
+    about = {"run": run, "task": task, "scheme": scheme, "seed": seed, "train_max": train_max, "accurate": accurate}
     # Growth depends on the relation, and a run that settles on a flat relation by luck is flat: mostly what decides.
     slope = abs(noise.normal(0, 0.02)) if goes_on else noise.uniform(0.6, 1.8)
     if surprising and goes_on:
@@ -158,12 +142,8 @@ def scored(train_max: int, accurate: bool, goes_on: bool, noise: np.random.Gener
             share = float(np.exp(-noise.uniform(0.3, 0.9) * (n - train_max)))
         right = int(noise.binomial(SAMPLES, share))
         low, high = wilson(right, SAMPLES)
-        token = 1 - (1 - right / SAMPLES) * 0.5
-        bounds = {"scale": n, "samples": SAMPLES}
-        score = {"value": right / SAMPLES, "low": low, "high": high, **bounds}
-        rows.append({"measure": "exact_match", **score})
-        rows.append({"measure": "exact_match_no_end", **score})
-        rows.append({"measure": "token_accuracy", "value": token, **bounds})
+        score = {"value": right / SAMPLES, "low": low, "high": high, "scale": n, "samples": SAMPLES}
+        rows += [{"measure": measure, **score} for measure in ("exact_match", "exact_match_no_end")]
     return rows
 
 
@@ -181,12 +161,9 @@ def probed(train_max: int, slope: float, noise: np.random.Generator) -> list[Row
         if measure == "lrc":
             for layer, head in ((0, 0), (0, 1), (1, 0), (1, 1)):
                 about = {"layer": layer, "head": head}
-                rows += [
-                    {"measure": "lrc", "scale": n, "value": v // 4, **thresholds[1], **about} for n, v in curve.items()
-                ]
+                of_head = {"measure": "lrc", **thresholds[1], **about}
+                rows += [{"scale": n, "value": v // 4, **of_head} for n, v in curve.items()]
                 rows += [{"measure": "r2", "scale": n, "value": noise.uniform(0.7, 1), **about} for n in scales]
-        else:
-            rows += [{"measure": "signatures", "scale": n, "value": v} for n, v in curve.items()]
     for layer in (0, 1):
         for readout in ("linear", "sequential"):
             rows += transferred(train_max, layer, readout, slope, noise)
@@ -198,11 +175,9 @@ def transferred(train_max: int, layer: int, readout: str, slope: float, noise: n
     rows: list[Row] = []
     for fit in range(1, train_max + 1):
         for scale in (*range(1, train_max + 1), 2 * train_max):
-            distance = abs(np.log(scale / fit))
-            value = float(np.clip(np.exp(-slope * distance) + noise.normal(0, 0.02), 0, 1))
-            rows.append(
-                {"measure": "transfer", "fit_scale": fit, "scale": scale, "value": value, "control": 0.2, **about}
-            )
+            decoded = np.exp(-slope * abs(np.log(scale / fit))) + noise.normal(0, 0.02)
+            row = {"measure": "transfer", "fit_scale": fit, "scale": scale, "control": 0.2, **about}
+            rows.append({**row, "value": float(np.clip(decoded, 0, 1))})
     own = max(0.0, slope * (0.5 if layer else 1) + noise.normal(0, 0.2))
     curve = {n: float(round(2 * n**own)) for n in range(1, train_max + 1)}
     rows += [{"measure": "cover", "scale": n, "value": v, "bar": BAR.default, **about} for n, v in curve.items()]
@@ -243,14 +218,5 @@ def operated(scheme: str, train_max: int, goes_on: bool) -> list[Row]:
 
 def learned(task: str, noise: np.random.Generator) -> list[Row]:
     form, value = FORMS_OF.get(task, ("i−j−n", 0))
-    return [
-        {
-            "measure": "relation",
-            "layer": 0,
-            "head": head,
-            "value": float(noise.normal(5.5, 0.3)),
-            "form": form,
-            "form_value": value,
-        }
-        for head in (1, 3)
-    ]
+    about = {"measure": "relation", "layer": 0, "form": form, "form_value": value}
+    return [{**about, "head": head, "value": float(noise.normal(5.5, 0.3))} for head in (1, 3)]

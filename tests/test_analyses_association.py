@@ -16,6 +16,7 @@ from lengthlens.analyses.statistics import (
     group_weights,
     kendall,
     mean,
+    over_seeds,
     spearman,
     why_undefined,
 )
@@ -100,5 +101,6 @@ def test_few_groups_have_no_interval_and_say_so():
     for groups in ("aa", "abcd"):
         found = estimate(mean([1.0, 2.0] * (len(groups) // 2)), list(groups))
         assert found.value == 1.5 and np.isnan(found.low) and "too few for an interval" in found.note
+    assert over_seeds([0.5]).value == 0.5 and np.isnan(over_seeds([0.5]).low)
     enough = estimate(mean([1.0, 2.0, 3.0, 4.0, 5.0]), list("abcde"))
     assert enough.low < enough.value < enough.high

@@ -12,7 +12,6 @@ from lengthlens.analyses.prediction import Prediction, best_threshold, others_me
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, default_index, exact_at, indices, of_runs, per_run
 from lengthlens.errors import UserError
-from lengthlens.probes.probe import Probe
 from lengthlens.probes.schema import BAR, FIDELITY, INFLUENCE
 from lengthlens.tests.synthetic import synthetic_study
 
@@ -61,24 +60,18 @@ def test_one_row_for_each_run():
     assert one["extrapolates_2"] == (one["exact_2"] >= 0.9)
 
 
-def index(name: str) -> Probe:
-    return next(each for each in indices() if each.index == name)
-
-
-def test_the_index_is_that_of_the_default_thresholds():
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("iota_src", {"influence": INFLUENCE.default, "fidelity": FIDELITY.default}),
+        ("iota_cover", {"bar": BAR.default, "readout": "sequential", "layer": 0}),  # one layer before the last
+    ],
+)
+def test_the_index_is_that_of_the_default_thresholds(name, at):
     rows = of_runs(table())
-    rows = rows[rows["measure"] == "iota_src"]
-    usual = (rows["influence"] == INFLUENCE.default) & (rows["fidelity"] == FIDELITY.default)
-    default = rows[usual].set_index("run")["value"]
-    found = default_index(of_runs(table()), index("iota_src"))
-    pd.testing.assert_series_equal(found, default.sort_index())
-
-
-def test_cover_is_the_sequential_readout_one_layer_before_the_last():
-    rows = of_runs(table())
-    mine = rows[(rows["measure"] == "iota_cover") & (rows["bar"] == BAR.default)]
-    mine = mine[(mine["readout"] == "sequential") & (mine["layer"] == 0)].set_index("run")["value"]
-    pd.testing.assert_series_equal(default_index(rows, index("iota_cover")), mine.sort_index())
+    default = rows[(rows["measure"] == name) & (rows[list(at)] == pd.Series(at)).all(axis=1)]
+    found = default_index(rows, next(each for each in indices() if each.index == name))
+    pd.testing.assert_series_equal(found, default.set_index("run")["value"].sort_index())
 
 
 def test_a_length_that_cannot_be_processed_is_not_matched_and_one_not_evaluated_is_missing():

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -152,7 +152,10 @@ def test_every_step_is_of_a_kind_that_was_found(task: Task, scheme: str) -> None
             assert kind.since <= n and kind.low <= query <= kind.high
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS.values() if task.layout()], ids=lambda task: task.name)
+ADDRESSED = [task for task in TASKS.values() if task.family == "position-addressed" and task.one_number]
+
+
+@pytest.mark.parametrize("task", ADDRESSED, ids=lambda task: task.name)
 def test_layouts_are_those_of_circuits(task: Task) -> None:
     layout = checked_layout(task)
     for n in (*range(layout.since, 40), 501):
@@ -160,12 +163,6 @@ def test_layouts_are_those_of_circuits(task: Task) -> None:
         which, sources = layout.reads(circuit.query, np.full(len(circuit), n))
         assert np.array_equal(sources, circuit.sources) and (which >= 0).all()
         assert (layout.answer.at(0, n), layout.length.at(0, n)) == (task.prompt_length(n), task.length(n))
-
-
-def test_every_position_addressed_task_of_one_scale_has_a_layout() -> None:
-    assert {name for name, task in TASKS.items() if task.layout()} == {
-        name for name, task in TASKS.items() if task.family == "position-addressed" and task.one_number
-    }
 
 
 # -- no proof where it cannot be computed --------------------------------------------------------------------------
@@ -211,15 +208,7 @@ def test_what_rounding_can_do_is_taken_off() -> None:
 # -- random networks -----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Drawn:
-    """A network at random."""
-
-    task: Task
-    model: HookedModel
-
-
-def drawn(seed: int, constants: int) -> Drawn:
+def drawn(seed: int, constants: int) -> tuple[Task, HookedModel]:
     """A copier of some kind with lures: keys at random lines, far or near, wanted or avoided, in one head or two."""
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     by_form = draw.random() < 0.7
@@ -242,13 +231,8 @@ def drawn(seed: int, constants: int) -> Drawn:
         model = copier(task, "lbpe", heads, forms=text, window=window, other=other)
         weights = [(0, 0, strength)]
         for _ in range(draw.randint(1, 5)):
-            weights.append(
-                (
-                    draw.randrange(number),
-                    draw.randint(-window, window),
-                    draw.choice([-1, 1]) * draw.uniform(0, 2 * strength),
-                )
-            )
+            where = draw.randrange(number), draw.randint(-window, window)
+            weights.append((*where, draw.choice([-1, 1]) * draw.uniform(0, 2 * strength)))
         point(model, forms, weights)
         if heads > 1:
             point(model, forms, [(draw.randrange(number), 0, draw.uniform(0, 9))], head=1)
@@ -267,24 +251,24 @@ def drawn(seed: int, constants: int) -> Drawn:
             attn.W_O[1] += noise * torch.randn(attn.W_O[1].shape, generator=generator)
     if other == "each" and draw.random() < 0.3:
         model.config = replace(model.config, score_scaling="log", train_ctx=23)
-    return Drawn(task, model)
+    return task, model
 
 
-def first_failure(each: Drawn, seed: int, length: int, most: int) -> int | None:
+def first_failure(model: HookedModel, task: Task, seed: int, length: int, most: int) -> int | None:
     """An n up to `length` at which the network fails, if one is found among those up to `most` that are run."""
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     top = min(length, most)
-    sizes = {each.task.min_scale, top, max(1, top - 1), *(draw.randint(1, top) for _ in range(5))}
-    return next((n for n in sorted(sizes) if fails_at(each.model, each.task, n, 3, generator)), None)
+    sizes = {task.min_scale, top, max(1, top - 1), *(draw.randint(1, top) for _ in range(5))}
+    return next((n for n in sorted(sizes) if fails_at(model, task, n, 3, generator)), None)
 
 
 def exceeded(seeds: range, constants: int, most: int) -> Iterator[tuple[int, Certificate, int | None]]:
     """For each network: what is known of it, and a failure within what is proven, if one is found."""
     for seed in seeds:
-        each = drawn(seed, constants)
-        found = certify(each.model, max_length=20 * most, task=each.task)
+        task, model = drawn(seed, constants)
+        found = certify(model, max_length=20 * most, task=task)
         proven = found.kind == "proven"
-        yield seed, found, first_failure(each, seed, found.length, most) if proven else None
+        yield seed, found, first_failure(model, task, seed, found.length, most) if proven else None
 
 
 def assert_none_exceeded(found: list[tuple[int, Certificate, int | None]]) -> None:
@@ -302,14 +286,15 @@ def short_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_tests")
-def test_no_proof_exceeds_a_failure() -> None:
-    assert_none_exceeded(list(exceeded(range(8, 15), constants=100, most=60)))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("short_tests")
-@pytest.mark.parametrize(("seeds", "constants", "most"), [(range(1000, 1400), 100, 200), (range(1400, 1500), 300, 350)])
-def test_no_proof_exceeds_a_failure_in_500_networks(seeds: range, constants: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("seeds", "constants", "most"),
+    [
+        (range(8, 15), 100, 60),
+        pytest.param(range(1000, 1400), 100, 200, marks=pytest.mark.slow),
+        pytest.param(range(1400, 1500), 300, 350, marks=pytest.mark.slow),
+    ],
+)
+def test_no_proof_exceeds_a_failure(seeds: range, constants: int, most: int) -> None:
     assert_none_exceeded(list(exceeded(seeds, constants, most)))
 
 

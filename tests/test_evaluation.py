@@ -8,8 +8,7 @@ from torch import Tensor
 
 from lengthlens.commands.options import read_bytes
 from lengthlens.errors import UserError
-from lengthlens.models.config import ModelConfig
-from lengthlens.models.transformer import HookedModel, build
+from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.network import exact_by_scale
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import (
@@ -135,26 +134,12 @@ def test_what_is_known_is_not_computed_again(run: Run, monkeypatch: pytest.Monke
     assert run.problems() == []
 
 
-def test_a_length_that_the_scheme_cannot_process_has_a_reason(run: Run) -> None:
-    short, long = evaluate(run, [3, 100], samples=5)
-    assert "exact_match" in short
-    assert "learned" in long["reason"] or "n_ctx" in long["reason"]
-    assert "exact_match" not in long
-
-
 def test_results_that_cannot_be_kept_are_still_given(run: Run) -> None:
     told: list[UserError] = []
     with run.locked():
         (row,) = evaluate(run, [3], samples=7, unkept=told.append)
     assert row["samples"] == 7
     assert "another process" in str(told[0])
-
-
-def test_a_bare_model_can_be_evaluated_on_any_task() -> None:
-    task = TASKS["parity-cot"]
-    model = build(ModelConfig(task="parity-cot", scheme="none"))
-    (score,) = exact_match(model, task, [12], samples=10)
-    assert 0 <= score.exact_match <= score.exact_match_no_end <= 1
 
 
 def test_any_function_can_be_evaluated_and_is_told_the_scale() -> None:

@@ -205,15 +205,6 @@ def test_runs_are_evaluated_at_tuples(tmp_path: Path) -> None:
     assert instance_seed(0, (3, 5)) != instance_seed(0, (5, 3)) == instance_seed(1, (5, 3)) - (1 << 31)
 
 
-@pytest.mark.parametrize(
-    ("name", "scheme", "why"),
-    [("copy-field", "ideal", "task 'copy-field' is not"), ("copy", "lbpe-marks", "named_lines")],
-)
-def test_nothing_is_proven_of_tuples_nor_of_marks(name: str, scheme: str, why: str) -> None:
-    found = ll.certify(network(scheme, name), max_length=4)
-    assert (found.kind, found.length) == ("none", 0) and why in found.unproven
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_verdict_knows_tuples(name: str) -> None:
     assert verdict(name, "ideal", 5, 12, helps=False).verdict == "possible"

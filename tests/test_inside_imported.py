@@ -45,13 +45,8 @@ def test_surgery(run: Any, model: HookedModel) -> None:
         assert torch.equal(operated(model, **same), own)
     moved = (operated(model, shift=3) - own).abs().max() < 1e-4
     assert bool(moved) == (run.config.scheme != "learned")  # all else here goes by differences of positions
-    for how in (
-        {"shuffle": 0},
-        {"clamp": 3},
-        {"codes": "none"},
-        {"codes": "ideal"},
-        {"codes": "ideal", "other": "one"},
-    ):
+    others = {"codes": "none"}, {"codes": "ideal"}, {"codes": "ideal", "other": "one"}
+    for how in ({"shuffle": 0}, {"clamp": 3}, *others):
         for heads in (None, ["L1H1"]):
             changed = operated(model, heads=heads, **how)
             assert changed.isfinite().all() and not torch.allclose(changed, own, atol=1e-4), (how, heads)

@@ -20,7 +20,7 @@ from lengthlens.inside.heads import (
     plane_over_training,
     relations,
 )
-from lengthlens.inside.instances import roles_in, sample_instances, watch
+from lengthlens.inside.instances import roles_in, sample_instances
 from lengthlens.inside.look import inspect
 from lengthlens.inside.residual import PARTS, residual_parts, residual_shares, split
 from lengthlens.inside.scores import score_parts, score_shares
@@ -84,15 +84,6 @@ def test_an_induction_head_is_recognised_with_what_it_is_made_of() -> None:
     assert kinds == ["elsewhere", "positional", "symbolic", "even"]
 
 
-def test_an_induction_head_has_an_induction_score_of_one_on_distinct_letters_repeated() -> None:
-    """Twice the alphabet: at every query of the second half one key stands behind its like."""
-    letters = torch.arange(26).repeat(1, 2)
-    pattern: list[torch.Tensor] = []
-    watch(INDUCTION, letters, 26, [("blocks.1.attn.hook_pattern", lambda block: pattern.append(block[0, 0]))])
-    query = torch.arange(27, 51)  # the first letter stands behind itself, for want of any other
-    assert pattern[0][query, query - 25].min() > 0.999
-
-
 def test_entropy_of_an_even_head_is_the_log_of_the_number_of_keys() -> None:
     table = heads(INDUCTION, scales=[6])
     expected = (math.log(9) + math.log(10)) / 2  # the queries see 9 and 10 keys
@@ -154,17 +145,6 @@ def test_rotary_pairs_turn_as_they_say(small_model) -> None:
             d = part[0, 0, 39].flip(0).double()  # by distance
             # x(d+1) + x(d−1) = 2 cos(frequency) x(d) for every phase
             torch.testing.assert_close(d[2:] + d[:-2], 2 * math.cos(frequency) * d[1:-1], atol=1e-5, rtol=1e-3)
-
-
-def test_the_hook_on_position_scores_sees_and_changes_what_the_scheme_adds(small_model) -> None:
-    model, without = small_model("relative"), small_model("relative")
-    tokens = TASKS["copy"].sample(4, 3, torch.Generator().manual_seed(0)).tokens
-    assert model.run_with_cache(tokens, 4)[1]["blocks.0.attn.hook_pos_score"].shape == (3, 3, 11, 11)
-    with torch.no_grad():
-        without.pos_embed.table.zero_()
-    for factor, expected in ((1, model(tokens, 4)), (0, without(tokens, 4))):
-        hooks = [(f"blocks.{k}.attn.hook_pos_score", lambda x, hook, by=factor: by * x) for k in (0, 1)]
-        torch.testing.assert_close(model.run_with_hooks(tokens, 4, fwd_hooks=hooks), expected)
 
 
 def test_residual_parts_add_up_and_are_orthogonal(small_model) -> None:

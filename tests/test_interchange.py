@@ -148,12 +148,8 @@ def by_kind(model: HookedModel) -> dict[str, list[int]]:
     """Classes up to each scale of first steps (at ``=``), last ones (they write ``$``) and all between."""
     assert all(matches(model, n) == 1.0 for n in range(1, LARGEST + 1))
     steps = interchange_src(model, train_max=LARGEST).steps
-    kind = (
-        steps["place"]
-        .where(steps["place"] < steps["scale"], -1)
-        .clip(upper=1)
-        .map({0: "first", 1: "inner", -1: "last"})
-    )
+    place = steps["place"].where(steps["place"] < steps["scale"], -1).clip(upper=1)
+    kind = place.map({0: "first", 1: "inner", -1: "last"})
     first = steps.assign(kind=kind).drop_duplicates(["class_scale", "class_place"])
     return {
         name: [int((own["class_scale"] <= n).sum()) for n in range(1, LARGEST + 1)]
@@ -214,6 +210,8 @@ def test_what_has_no_twins_is_refused_in_a_sentence() -> None:
         interchange_src(copy_by_hand(), TASKS["sort"])
     with pytest.raises(UserError, match=r"agreement must be above 0 and at most 1, not 1\.5"):
         interchange_src(copy_by_hand(), agreement=1.5)
+    with pytest.raises(UserError, match="follow from its tokens"):  # and no marks that could be moved
+        known_by(copy_by_hand(), TASKS["sort"])
 
 
 # -- stretching --------------------------------------------------------------------------------------------------
@@ -314,8 +312,3 @@ def test_exchanged_inputs_tell_code_and_content_apart() -> None:
             assert (by_code != by_content).all() and mark in "^+="
             marks = tokens.sort(1).values[:, -4:]  # marks have the largest ids: none is lost or added
             assert (marks == torch.tensor([task.ids[each] for each in "+=^$"])).all()
-
-
-def test_tasks_without_marks_to_move_are_refused_in_a_sentence() -> None:
-    with pytest.raises(UserError, match="follow from its tokens"):
-        known_by(copy_by_hand(), TASKS["sort"])

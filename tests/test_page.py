@@ -163,7 +163,7 @@ def test_a_hostile_name_is_text(browser: Browser, address: str) -> None:
     assert len(browser.find_elements(By.TAG_NAME, "script")) == 2  # the data and the page's own
 
 
-def test_a_click_on_a_cell_shows_its_numbers(browser: Browser, address: str, table: pd.DataFrame) -> None:
+def test_cells_open_by_click_and_key(browser: Browser, address: str, table: pd.DataFrame) -> None:
     opened(browser, address)
     square(browser, "copy", "relative").click()
     assert "copy under relative" in panel(browser) and "impossible" in panel(browser)
@@ -172,14 +172,9 @@ def test_a_click_on_a_cell_shows_its_numbers(browser: Browser, address: str, tab
     curves = browser.find_elements(By.CSS_SELECTOR, "#panel .charts svg")
     assert len(curves) == 3
     assert len(curves[0].find_elements(By.CSS_SELECTOR, "path.line")) == 2  # one for each seed
-
-
-def test_enter_opens_a_cell_and_arrows_walk(browser: Browser, address: str) -> None:
-    opened(browser, address)
     square(browser, "copy", "ideal").send_keys(Keys.ARROW_RIGHT)
     browser.switch_to.active_element.send_keys(Keys.ENTER)
-    assert "copy under lbpe" in panel(browser)
-    assert "learned to attend to" in panel(browser)
+    assert "copy under lbpe" in panel(browser) and "learned to attend to" in panel(browser)
     assert square(browser, "copy", "lbpe").get_attribute("aria-pressed") == "true"
 
 

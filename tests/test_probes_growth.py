@@ -1,10 +1,7 @@
 """The invariance index; on small trained networks complexity is flat where it should be, and grows elsewhere."""
 
-import math
-
 import pytest
 
-from lengthlens.analyses.statistics import over_seeds
 from lengthlens.errors import UserError
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.lrc import measured_lrc
@@ -53,24 +50,19 @@ def test_the_same_when_trained_from_nothing(name):
     check(name, model)
 
 
-def test_powers_of_n_have_their_exponent_and_constants_zero():
-    for power in (0, 0.5, 1, 2):
-        assert invariance_index({n: 7 * n**power for n in range(1, 11)}) == pytest.approx(power, abs=1e-9)
+@pytest.mark.parametrize(
+    ("curve", "index"),
+    [
+        *(({n: 7 * n**power for n in range(1, 11)}, power) for power in (0, 0.5, 1, 2)),
+        ({n: min(n, 4) for n in range(1, 11)}, 0),  # only the upper half counts
+        (dict.fromkeys(range(1, 11), 0), 0),  # nothing measured is flat
+    ],
+)
+def test_the_index_of_known_curves(curve, index):
+    assert invariance_index(curve) == pytest.approx(index, abs=1e-9)
 
 
-def test_only_the_upper_half_counts():
-    early = {n: n for n in range(1, 5)}
-    assert invariance_index({**early, **dict.fromkeys(range(5, 11), 4)}) == 0
-
-
-def test_nothing_measured_is_flat_and_too_little_is_refused():
-    assert invariance_index(dict.fromkeys(range(1, 11), 0)) == 0
-    with pytest.raises(UserError, match="only n = 1"):
-        invariance_index({1: 5})
-    with pytest.raises(UserError, match="none is given"):
-        invariance_index({})
-
-
-def test_one_seed_has_no_interval():
-    found = over_seeds([0.5])
-    assert found.value == 0.5 and math.isnan(found.low)
+@pytest.mark.parametrize(("curve", "says"), [({1: 5}, "only n = 1"), ({}, "none is given")])
+def test_too_little_for_an_index_is_refused(curve, says):
+    with pytest.raises(UserError, match=says):
+        invariance_index(curve)

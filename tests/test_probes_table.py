@@ -12,7 +12,7 @@ from lengthlens.files import StorageError
 from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
-from lengthlens.probes.probe import PROBES, Probe, invariance_index
+from lengthlens.probes.probe import PROBES, invariance_index
 from lengthlens.probes.schema import PROBE_COLUMNS, at_defaults
 from lengthlens.probes.table import FILE, is_probed, probe_model, probe_run, stored
 from lengthlens.runs.config import RunConfig
@@ -62,20 +62,21 @@ def test_what_is_kept_is_not_measured_again(store, monkeypatch):
     assert isinstance(stored(run), pd.DataFrame)
 
 
-def test_measuring_one_again_keeps_the_others(store):
+def test_a_probe_that_finds_nothing_is_not_tried_again(store, monkeypatch):
+    assert probe(store, "copy_ideal", "--measure", "relation").exit_code == 0
+    monkeypatch.setattr(PROBES["relation"], "rows", lambda context: pytest.fail("measured again"), raising=False)
+    assert probe(store, "copy_ideal", "--measure", "relation").exit_code == 0
+
+
+def test_text_shows_growth_curves_and_measuring_one_again_keeps_the_others(store):
     run = store.find("copy_ideal")
-    probe(store, "copy_ideal", "--measure", "src,lrc")
+    shown = probe(store, "copy_ideal", "--measure", "src,lrc").stdout
+    assert "codes: the slot that key j fills" in shown and "n=4" in shown and "ι" in shown
     before = stored(run)
     assert probe(store, "copy_ideal", "--measure", "lrc", "--again").exit_code == 0
     by = ["measure", "layer", "head", "scale", "tolerance", "influence", "fidelity"]
     same = [table.sort_values(by, ignore_index=True) for table in (before, stored(run))]
     pd.testing.assert_frame_equal(*same)
-
-
-def test_text_shows_growth_curves(store):
-    result = probe(store, "copy_ideal", "--measure", "src,lrc")
-    assert "codes: the slot that key j fills" in result.stdout
-    assert "n=4" in result.stdout and "ι" in result.stdout
 
 
 def test_a_run_that_is_not_accurate_needs_force_and_is_flagged(store):
@@ -160,24 +161,3 @@ def test_a_table_of_an_earlier_version_is_measured_again(store, tmp_path):
     assert not is_probed(run)
     probe_run(run, ["src"], force=True, again=True)
     assert list(stored(run)) == ["run", "task", "scheme", "seed", *PROBE_COLUMNS]
-
-
-def test_a_probe_that_finds_nothing_is_not_tried_again(store, monkeypatch):
-    assert probe(store, "copy_ideal", "--measure", "relation").exit_code == 0
-    monkeypatch.setattr(PROBES["relation"], "rows", lambda context: pytest.fail("measured again"), raising=False)
-    assert probe(store, "copy_ideal", "--measure", "relation").exit_code == 0
-
-
-def test_a_probe_from_outside_is_one_class_and_one_line(monkeypatch):
-    class Width(Probe):
-        """For the test."""
-
-        name, measures, words = "width", ("width",), "how wide it is"
-
-        def rows(self, context):
-            return [{"measure": "width", "value": context.subject.model.cfg.d_model}]
-
-    monkeypatch.setattr(PROBES, "_entries", dict(PROBES))
-    PROBES.add("width", Width())
-    table = probe_model(copy_by_hand(), train_max=4, measures=["width"])
-    assert table.loc[table["measure"] == "width", "value"].tolist() == [copy_by_hand().cfg.d_model]

@@ -1,7 +1,5 @@
 """Readout transfer, its cover number, and batched readouts beside scikit-learn's on the same data."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
-from lengthlens.probes.transfer import BatchedLogistic, BatchedRidge, cover_number, readout_transfer
+from lengthlens.probes.transfer import BatchedLogistic, BatchedRidge, readout_transfer
 
 HOOK = "blocks.0.hook_resid_post"
 
@@ -36,18 +34,6 @@ def test_table_by_scale_has_a_control_beside_every_accuracy():
     rows = (found.fit_steps["scale"] == 2).to_numpy()
     columns = (found.test_steps["scale"] == 3).to_numpy()
     assert row["accuracy"] == pytest.approx(found.accuracy[HOOK, "linear"][np.ix_(rows, columns)].mean())
-
-
-def test_cover_number_is_the_least():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        decodes = rng.random((6, 7)) < 0.4
-        alone = int((~decodes.any(0)).sum())
-        rest = decodes[:, decodes.any(0)]
-        least = next(
-            k for k in range(7) if any(rest[list(c)].any(0).all() for c in itertools.combinations(range(6), k))
-        )
-        assert cover_number(decodes) == alone + least
 
 
 @pytest.mark.parametrize(

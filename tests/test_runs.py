@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import resource
@@ -15,12 +14,10 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from filelock import FileLock
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lengthlens.cli import main
 from lengthlens.errors import UserError
-from lengthlens.files import PARTIAL, StorageError, write_whole
+from lengthlens.files import PARTIAL, StorageError
 from lengthlens.models.config import ModelConfig
 from lengthlens.runs.config import EXECUTION, RunConfig
 from lengthlens.runs.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATUS, Run, Status
@@ -56,18 +53,6 @@ def run(finished: Run, tmp_path: Path) -> Run:
 
 
 # -- configs and names -------------------------------------------------------------------------------------------
-
-
-@given(
-    seed=st.integers(0, 99),
-    lr=st.floats(1e-6, 1.0),
-    scheme=st.sampled_from(["rope", "hinted:relative", "randomized:learned", "t5"]),
-)
-def test_a_config_survives_json(seed: int, lr: float, scheme: str) -> None:
-    config = tiny(seed=seed, lr=lr, scheme=scheme)
-    again = RunConfig.from_json(config.to_json())
-    assert again == config
-    assert again.id == config.id
 
 
 def test_every_choice_that_changes_the_result_changes_the_name() -> None:
@@ -174,11 +159,6 @@ def test_a_damaged_manifest_is_a_sentence(run: Run, text: str) -> None:
     assert RunStore(run.path.parent).listing()[0]["status"] == "unreadable"
 
 
-def test_a_file_that_nobody_wrote_is_found(run: Run) -> None:
-    (run.path / "stray.txt").write_text("?")
-    assert "stray.txt" in run.problems()[0]
-
-
 def test_a_run_of_a_newer_version_is_refused_and_left_alone(run: Run) -> None:
     listed = json.loads((run.path / MANIFEST).read_text())
     (run.path / MANIFEST).write_text(json.dumps({**listed, "format": 2}))
@@ -213,31 +193,20 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, allowed: int) -> Iterator[None
 
 
 @pytest.mark.parametrize("victim", ["versions.json", "new.json"])
-@pytest.mark.parametrize("allowed", range(7))
-def test_whenever_a_write_is_cut_off_the_files_are_as_listed(
-    run: Run, monkeypatch: pytest.MonkeyPatch, victim: str, allowed: int
-) -> None:
-    """Stop `write` and `remove` before one of their changes: the run is sound, whichever it is."""
-    with killed_after(monkeypatch, allowed):
-        run.write(victim, b"{}")
-        run.remove(victim)
-    assert run.problems() == []
-    with run.locked():
-        assert not list(run.path.glob(f".*{PARTIAL}"))
-
-
-@pytest.mark.parametrize("victim", ["versions.json", "new.json"])
-@pytest.mark.parametrize("first", range(3))
-@pytest.mark.parametrize("second", range(3))
+@pytest.mark.parametrize("first", [0, 1, 2, 9])
+@pytest.mark.parametrize("second", range(4))
 @pytest.mark.parametrize("removed", [False, True])
 def test_two_kills_in_a_row_leave_the_files_as_listed(
     run: Run, monkeypatch: pytest.MonkeyPatch, victim: str, first: int, second: int, removed: bool
 ) -> None:
+    """Stop `write`, then `write` or `remove`, before any of their changes, or before none: the run is sound."""
     with killed_after(monkeypatch, first):
         run.write(victim, b"[1]")
     with killed_after(monkeypatch, second):
         run.remove(victim) if removed else run.write(victim, b"[2]")
     assert run.problems() == []
+    with run.locked():
+        assert not list(run.path.glob(f".*{PARTIAL}"))
     if run.has(victim):
         run.read_json(victim)
     run.write(victim, b"[3]")
@@ -280,9 +249,11 @@ def test_a_file_written_while_it_is_read_is_not_damaged(run: Run, monkeypatch: p
     assert run.read_json("versions.json") == [1]
 
 
-def test_a_config_of_another_run_is_noticed(run: Run, store: RunStore) -> None:
+def test_a_config_of_another_run_and_a_file_that_nobody_wrote_are_noticed(run: Run, store: RunStore) -> None:
     run.write(CONFIG, tiny(seed=5).to_json().encode())
     assert "belongs to" in run.problems()[0]
+    (run.path / "stray.txt").write_text("?")
+    assert any("stray.txt" in problem for problem in run.problems())
     with pytest.raises(UserError, match="another config"):
         store.create(tiny())
 
@@ -299,12 +270,6 @@ def test_a_run_that_another_process_has_in_hand_is_refused(store: RunStore) -> N
         with pytest.raises(UserError, match="another process"):
             train(tiny(), store)
     assert train(tiny(), store).status.finished
-
-
-def test_a_finished_run_is_not_trained_again(run: Run) -> None:
-    before = run.events()
-    train(tiny(), RunStore(run.path.parent))
-    assert run.events() == before
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -407,20 +372,6 @@ def test_a_full_disk_stops_training_and_loses_nothing(store: RunStore) -> None:
     assert train(tiny(), store).status.finished
 
 
-def test_a_write_that_fails_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    write_whole(path, b"old")
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match="No space left"):
-        write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 # -- finding and tables ------------------------------------------------------------------------------------------
 
 
@@ -428,20 +379,15 @@ def test_a_run_is_found_by_name_beginning_and_path(store: RunStore) -> None:
     runs = [store.create(tiny(seed=seed)) for seed in (0, 1)]
     assert store.find(runs[0].id).id == store.find("copy_relative_s0").id == runs[0].id
     assert store.find(str(runs[1].path)).id == runs[1].id
+    assert store.listing(task="sort") == [] and len(store.listing(status="new", scheme="relative")) == 2
     with pytest.raises(UserError, match="2 runs"):
         store.find("copy")
     with pytest.raises(UserError, match="copy_relative_s0"):
         store.find("copy_relative_s9")
+    nowhere = RunStore(store.path / "nowhere")
+    assert nowhere.table().empty and "exact_match" in nowhere.table().columns
     with pytest.raises(UserError, match="no runs"):
-        RunStore(store.path / "nowhere").find("copy")
-
-
-def test_the_listing_can_be_filtered(store: RunStore) -> None:
-    for scheme in ("rope", "t5"):
-        store.create(tiny(scheme=scheme))
-    assert [row["scheme"] for row in store.listing(scheme="t5")] == ["t5"]
-    assert store.listing(task="sort") == []
-    assert len(store.listing(status="new")) == 2
+        nowhere.find("copy")
 
 
 def test_the_table_has_a_row_for_each_run_and_length(run: Run, tmp_path: Path) -> None:
@@ -455,18 +401,6 @@ def test_the_table_has_a_row_for_each_run_and_length(run: Run, tmp_path: Path) -
     again = pd.read_csv(csv)
     assert list(again.columns) == list(table.columns)
     assert again["exact_match"].tolist()[:2] == table["exact_match"].tolist()[:2]
-
-
-def test_the_table_of_an_empty_store_has_columns(store: RunStore) -> None:
-    assert store.table().empty
-    assert "exact_match" in store.table().columns
-
-
-def test_an_option_that_was_added_later_leaves_names_as_they_were():
-    before, now = RunConfig("copy", "ideal"), RunConfig("copy", "ideal", {"other": "each"})
-    assert now.id == before.id and "other" not in now.identity()["scheme_options"]
-    assert now.scheme_options["other"] == "each"
-    assert RunConfig("copy", "ideal", {"other": "one"}).id != before.id
 
 
 def test_scores_are_scaled_unless_the_scheme_makes_up_for_length_itself():

@@ -18,6 +18,7 @@ from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
 from lengthlens.studies import build
 from lengthlens.studies.build import POLA_TRAIN_MAX, cell_rows, ended, machine_class, provenance, scheme_label, study
+from lengthlens.tests.test_runs import snapshot
 
 SMALL = {"d_model": 8, "n_heads": 2, "batch": 2, "train_max": 4, "steps": 2, "check_every": 2, "n_ctx": 16}
 CONFIGS = (
@@ -113,16 +114,6 @@ def test_declared_src_at_every_scale_and_at_the_end(table: pd.DataFrame) -> None
     assert set(of(table, "declared_src", task="copy")["value"]) == {1}
 
 
-def test_making_a_study_leaves_every_file_as_it_was(store: RunStore) -> None:
-    def files() -> dict[Path, tuple[bytes, int]]:
-        found = [path for path in store.path.rglob("*") if path.is_file()]
-        return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
-
-    before = files()
-    study(store, pola_targets=[])
-    assert files() == before
-
-
 def test_pola_rows_are_those_of_the_theory(table: pd.DataFrame) -> None:
     error = of(table, "pola_predicted_error").set_index(["scheme", "scale"])["value"]
     assert error["relative", 8] == 0 and error["relative", 16] == 36 and error["learned", 16] == 100
@@ -133,10 +124,11 @@ def test_pola_rows_are_those_of_the_theory(table: pd.DataFrame) -> None:
 
 
 def test_the_same_store_is_the_same_bytes(store: RunStore, table: pd.DataFrame, tmp_path: Path) -> None:
-    about = provenance(store, None, "2030-01-31", "lengthlens reproduce")
+    about, before = provenance(store, None, "2030-01-31", "lengthlens reproduce"), snapshot(store.path)
     write_study(table, about, tmp_path / "a.parquet")
     write_study(study(store, pola_targets=["prefix-sum"]), about, tmp_path / "deep" / "b.parquet")
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "deep" / "b.parquet").read_bytes()
+    assert snapshot(store.path) == before, "no file of the store is changed"
 
 
 def test_reading_gives_back_what_was_written(store: RunStore, table: pd.DataFrame, tmp_path: Path) -> None:
@@ -159,17 +151,6 @@ def test_some_runs_only_and_none_that_are_under_way(store: RunStore) -> None:
     assert set(chosen["task"]) == {"parity", "copy"}
     with pytest.raises(UserError, match="has ended yet"):
         study(store, ["copy_rope"])
-
-
-def test_a_failed_run_is_there_with_its_reason(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    run = store.create(RunConfig(task="copy", scheme="rope", **SMALL))
-    with run.locked():
-        run.set_status(Status("failed", reason="the disk was full"))
-    found = study(store, pola_targets=[]).set_index("measure")
-    assert found.loc["converged", "status"] == "failed"
-    assert found.loc["converged", "reason"] == "the disk was full"
-    assert "exact_match" not in found.index
 
 
 def test_a_table_by_hand_needs_little(tmp_path: Path) -> None:
@@ -218,6 +199,9 @@ def test_a_study_is_updated_by_what_is_new_alone(tmp_path, monkeypatch):
         run.set_status(Status("failed", 9, reason="why"))
     second = study(store, earlier=(first, about), **few)
     assert read == [run.id] and not judged and second.equals(study(store, **few)) and not second.equals(first)
+    of_run = second[second["run"] == run.id].set_index("measure")
+    assert (of_run.loc["converged", "status"], of_run.loc["converged", "reason"]) == ("failed", "why")
+    assert "exact_match" not in of_run.index
     read.clear()
     assert study(store, earlier=(first, {**about, "code": "another"}), **few).equals(second) and len(read) == 3
     (run.path / "status.json").write_bytes(b"{}")

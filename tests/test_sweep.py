@@ -9,16 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-import pandas as pd
 import pytest
 import torch
 
 from lengthlens.commands.options import read_numbers
 from lengthlens.errors import UserError
-from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.sweep import Grid, RunOutcome, estimate, pending, read_grid, sweep
 from lengthlens.runs.trainer import Trainer
+from lengthlens.tests.test_faults import fork, same_table, went_back
 
 TINY = {"n_heads": 2, "d_model": 8, "batch": 2, "train_max": 2, "warmup": 1, "cooldown": 0.3}
 KILLS = 5  # tests/test_faults.py has a hundred
@@ -37,31 +36,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunStore, float
     return store, time.monotonic() - start
 
 
-def same_table(store: RunStore, reference: RunStore, where: Path) -> bool:
-    """Whether two stores give the same table, bit for bit, in both formats."""
-    pairs = zip(store.write_table(where / "one"), reference.write_table(where / "other"))
-    return all(one.read_bytes() == other.read_bytes() for one, other in pairs)
-
-
-def trained_twice(run: Run) -> bool:
-    """Whether training was started after it had been finished."""
-    events = [event["event"] for event in run.events()]
-    return events.count("finish") != 1 or "start" in events[events.index("finish") :]
-
-
-def fork(body: Callable[[], None]) -> int:
-    """A child process that is warm at once: it needs no imports."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            body()
-            code = 0
-        finally:
-            os._exit(code)
-    return child
-
-
 # -- kills -------------------------------------------------------------------------------------------------------
 
 
@@ -69,7 +43,7 @@ def test_kills_leave_no_trace(reference: tuple[RunStore, float], tmp_path: Path)
     undisturbed, duration = reference
     store, chance, kills = RunStore(tmp_path / "runs"), random.Random(0), 0
     for _ in range(KILLS):
-        child = fork(lambda: sweep(grid(2), store, workers=1, checkpoint_seconds=0) and None)
+        child = fork(lambda: sweep(grid(2), store, workers=1, checkpoint_seconds=0))
         time.sleep(chance.uniform(0, duration / 15))
         os.kill(child, signal.SIGKILL)
         kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -79,7 +53,7 @@ def test_kills_leave_no_trace(reference: tuple[RunStore, float], tmp_path: Path)
     assert all(outcome.status == "not-converged" for outcome in outcomes)
     assert store.check() == []
     assert same_table(store, undisturbed, tmp_path)
-    assert not any(trained_twice(run) for run in store.runs())
+    assert not any(went_back(run) for run in store.runs())
     assert sum(len(run.events()) for run in store.runs()) > 2 * len(outcomes), "some runs were interrupted"
     assert not list(store.path.rglob("*.partial"))
 
@@ -105,7 +79,7 @@ def test_local_workers_may_die(reference: tuple[RunStore, float], tmp_path: Path
     assert [outcome.status for outcome in outcomes] == ["not-converged"] * 4
     assert same_table(store, reference[0], tmp_path)
     assert store.check() == []
-    assert not any(trained_twice(run) for run in store.runs())
+    assert not any(went_back(run) for run in store.runs())
     assert any([event["event"] for event in run.events()].count("start") > 1 for run in store.runs())
 
 
@@ -183,16 +157,10 @@ def test_words_that_mean_nothing_are_refused() -> None:
         Grid([], []).configs()
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        {"engine": "slurm"},
-        {"engine": "dask"},
-        {"workers": 0},
-        {"address": "tcp://127.0.0.1:1"},
-        {"engine": "dask", "address": "nonsense://x"},
-    ],
-)
+ADDRESSES = {"address": "tcp://127.0.0.1:1"}, {"engine": "dask", "address": "nonsense://x"}
+
+
+@pytest.mark.parametrize("engine", [{"engine": "slurm"}, {"engine": "dask"}, {"workers": 0}, *ADDRESSES])
 def test_an_engine_that_cannot_be_had_is_a_sentence(tmp_path: Path, engine: dict[str, object]) -> None:
     with pytest.raises(UserError):
         sweep(grid(1), RunStore(tmp_path), **engine)  # type: ignore[arg-type]
@@ -201,11 +169,3 @@ def test_an_engine_that_cannot_be_had_is_a_sentence(tmp_path: Path, engine: dict
 
 def test_an_estimate_needs_no_store() -> None:
     assert estimate(grid(2).configs(), 4) > 0 == estimate([], 4)
-
-
-def test_the_table_of_a_sweep_is_tidy(reference: tuple[RunStore, float]) -> None:
-    table = reference[0].table()
-    assert not table.duplicated(["run", "length"]).any()
-    counts = table.groupby("run")["length"].apply(list)
-    assert all(lengths == [1, 2, 4] for lengths in counts)
-    assert pd.api.types.is_float_dtype(table["exact_match"])

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from lengthlens.analyses import outcome as figures
 from lengthlens.analyses import theme
 from lengthlens.errors import UserError
-from lengthlens.models.schemes import PositionScheme, Relation, make_scheme, scheme_names
+from lengthlens.models.schemes import Relation, make_scheme, scheme_names
 from lengthlens.tasks import TASKS, src_declared
 from lengthlens.tests.parameters import few
+from lengthlens.tests.test_schemes import SIZES, Parity
 from lengthlens.theory.learnable import LOOKED_AT, Family
 from lengthlens.theory.properties import examine
 from lengthlens.theory.steps import Steps
@@ -200,23 +201,11 @@ def test_a_large_scale_finds_what_only_shows_there():
     assert verdict("copy", "relative", 10, 127).isolated.holds
 
 
-class Previous(PositionScheme):
-    """A scheme of one's own: whether the key is the one before the query."""
-
-    name = "previous"
-    family = "relative"
-    summary = "previous or not"
-    relation_in_words = "i−j = 1"
-
-    def phi(self, query_pos, key_pos, scale):
-        return (query_pos - key_pos + 0 * scale == 1).long()[..., None]
-
-
-def test_a_scheme_of_ones_own():
+def test_a_user_defined_scheme():
     task = TASKS["copy"]
-    found = verdict(task, Previous, 3, 9)
-    assert found.verdict == "impossible" and found.scheme == "previous"
-    check_witnesses(found, Previous(None, None, task).phi, task)
+    found = verdict(task, Parity, 3, 9)
+    assert found.verdict == "impossible" and found.scheme == "parity-of-distance"
+    check_witnesses(found, Parity(SIZES, None, task).phi, task)
     assert verdict(task, make_scheme("hinted:relative", {"max_distance": 2}), 3, 9).verdict == "possible"
 
 
@@ -238,9 +227,8 @@ def test_grid_and_picture():
         (lambda: verdict("coppy", "relative", 10, 40), "unknown task 'coppy'.*copy"),
         (lambda: verdict("copy", "relativ", 10, 40), "unknown scheme 'relativ'.*relative"),
         (lambda: verdict("copy", "relative", 10, 40, {"clip": 3}), "unknown option .*'clip'.*max_distance"),
-        (lambda: verdict("parity", "relative", 10, 40, {"clip": 3}), "unknown option .*'clip'.*max_distance"),
         (lambda: verdict("sort", "relative", 10, 40, {"max_distance": "far"}), "whole number"),
-        (lambda: verdict("copy", Previous, 10, 40, {"clip": 3}), "unknown option .*'clip'"),
+        (lambda: verdict("copy", Parity, 10, 40, {"clip": 3}), "unknown option .*'clip'"),
         (lambda: verdict("induction", "relative", 1, 40), "no size n = 1: the smallest is 2"),
         (lambda: verdict("sort", "relative", 10, 1000), "no size n = 1000: the largest is 128"),
     ],
