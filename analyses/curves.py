@@ -84,13 +84,13 @@ def cell_table(study: Study) -> pd.DataFrame:
 
 
 def multiples(
-    means: pd.DataFrame, line: Callable[..., None], canvas: Canvas, x: str, y: str, legend: Sequence[Artist],
-    alpha: float, least: float = -math.inf, top: str = "",
+    means: pd.DataFrame, canvas: Canvas, x: str, y: str, legend: Sequence[Artist], alpha: float,
+    least: float = -math.inf, top: str = "", marks: Callable[..., None] | None = None,
 ) -> dict[str, Axes]:  # fmt: skip
     """Small multiples of rows as `mean_curves` has them: the axes of each task.
 
-    `line` draws one scheme, on bands of strength `alpha`. Lines that coincide lie on each other, label `top` above all.
-    What is below `least` is drawn there. `x` and `y` say what the axes are.
+    A line for each scheme, on bands of strength `alpha`, and on it what `marks` draws. Lines that coincide lie on each
+    other, label `top` above all. What is below `least` is drawn there. `x` and `y` say what the axes are.
     """
     names, parts = theme.tasks_in_order(means["row"]), dict(list(means.groupby(["row", "label"])))
     known = [name for name in ("scale", "mean", "low", "high", "train_max", "aside") if name in means]
@@ -111,7 +111,9 @@ def multiples(
                 curve = {
                     name: each.to_numpy(float, na_value=np.nan) for name, each in parts[task, label][known].items()
                 }
-                line(axes, curve | {"mean": curve["mean"].clip(min=least)}, look)
+                axes.add_line(Line2D(curve["scale"], curve["mean"].clip(min=least), **look | {"marker": "none"}))
+                if marks is not None:
+                    marks(axes, curve, look)
                 ends = np.concatenate([curve["low"], curve["high"][::-1]]).clip(min=least)
                 bands.append(np.column_stack([np.concatenate([curve["scale"], curve["scale"][::-1]]), ends]))
                 colours.append(look["color"])
@@ -130,7 +132,7 @@ def exact_multiples(
     within = [TRAINED] if len(trained) and means["scale"].min() < trained.min() else []  # else it is not in the picture
     legend = [*theme.handles(means["label"]), *within, *bands, *extra]
     curves = side_by_side(means)
-    axes_of = multiples(curves, _exact_line, canvas, "input size n", "exact match", legend, alpha=0.15, top=top)
+    axes_of = multiples(curves, canvas, "input size n", "exact match", legend, alpha=0.15, top=top, marks=_exact_marks)
     for task, axes in axes_of.items():
         trained = means.loc[means["row"] == task, "train_max"].dropna()
         known = int(trained.min()) if len(trained) and within else None  # shaded: where all runs were trained
@@ -148,9 +150,8 @@ def side_by_side(means: pd.DataFrame) -> pd.DataFrame:
     return means.assign(aside=aside.reindex(means.index))
 
 
-def _exact_line(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
-    """One scheme. Marks are beyond the training range only, those of schemes at one place side by side."""
-    axes.add_line(Line2D(curve["scale"], curve["mean"], **look | {"marker": "none"}))
+def _exact_marks(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
+    """Those of one scheme, beyond the training range only; those of schemes at one place stand side by side."""
     figure, beyond = cast(Figure, axes.get_figure(root=True)), ~(curve["scale"] <= curve["train_max"])
     for aside in np.unique(curve["aside"][beyond]):
         part = beyond & (curve["aside"] == aside)
@@ -211,7 +212,7 @@ class Growth(Finding):
         legend += [Line2D([], [], **DECLARED, label="declared by the task")] if len(circuits) else []
         legend += [Patch(color=BAND, label="lowest to highest seed")] if (means["high"] > means["low"]).any() else []
         words = "input sizes up to n", str(self.probe.growth)
-        axes_of = multiples(means, _growth_line, canvas, *words, legend, alpha=0.1, least=1.0)
+        axes_of = multiples(means, canvas, *words, legend, alpha=0.1, least=1.0)
         for task, axes in axes_of.items():
             own = circuits[circuits["row"] == task]
             if len(own):
@@ -230,10 +231,6 @@ def declared_curves(study: Study, probe: Probe) -> pd.DataFrame:
     rows = study.table[study.table["measure"] == declared(probe)]
     rows = rows[(rows["scale"] <= rows["train_max"]).fillna(False)]
     return rows[["row", "scale", "value"]].drop_duplicates(["row", "scale"]).sort_values(["row", "scale"])
-
-
-def _growth_line(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
-    axes.add_line(Line2D(curve["scale"], curve["mean"], **look | {"marker": "none"}))
 
 
 def _log_axes(axes: Axes, means: pd.DataFrame, bottom: float) -> None:

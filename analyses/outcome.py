@@ -15,7 +15,7 @@ from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, MissingError, indices, records
 from lengthlens.analyses.tables import Table, of_frame, spread
 
-VERDICTS = ("possible", "impossible", "task-limited", "open", "refused")
+VERDICTS = list(theme.VERDICTS)
 OUTCOMES = ("extrapolates", "does not extrapolate", "not accurate in range", "not evaluated")
 
 # What contradicts a verdict. "Possible" promises no more than that positions do not stand in the way, so a run that
@@ -25,7 +25,6 @@ CONTRADICTIONS |= {(verdict, "extrapolates") for verdict in ("impossible", "task
 
 # The picture of all verdicts.
 FAMILIES = ("position-addressed", "growing", "content-addressed")
-KINDS = list(theme.VERDICTS)
 CELL_HEIGHT, CELL_WIDTH = 0.155, 0.27  # inches
 
 
@@ -91,7 +90,9 @@ def outcome(study: Study) -> Outcome:
     runs = study.runs.copy()
     if not (runs["verdict"] != "").any():
         raise MissingError("the table has no verdicts: `lengthlens reproduce` adds them, from `lengthlens verdict`")
-    runs["outcome"] = list(map(_outcome, runs["accurate"], runs["extrapolates_2"]))
+    far = runs["extrapolates_2"]
+    cases = [~runs["accurate"], far.isna(), far.fillna(False).astype(bool)]
+    runs["outcome"] = np.select(cases, [OUTCOMES[2], OUTCOMES[3], OUTCOMES[0]], OUTCOMES[1])
     counted = pd.crosstab(runs["verdict"], runs["outcome"])
     shown = [name for name in VERDICTS if name in counted.index]
     others = [name for name in OUTCOMES[3:] if name in counted.columns]
@@ -99,14 +100,6 @@ def outcome(study: Study) -> Outcome:
     sided = runs[runs["verdict"].isin(VERDICTS[:3]) & runs["outcome"].isin(OUTCOMES[:2])]
     agree = (sided["verdict"] == "possible") == (sided["outcome"] == "extrapolates")
     return Outcome(confusion, disagreements(runs), int(agree.sum()), len(sided))
-
-
-def _outcome(accurate: bool, extrapolates: bool | None) -> str:
-    if not accurate:
-        return "not accurate in range"
-    if pd.isna(extrapolates):
-        return "not evaluated"
-    return "extrapolates" if extrapolates else "does not extrapolate"
 
 
 def disagreements(runs: pd.DataFrame) -> pd.DataFrame:
@@ -140,9 +133,13 @@ def plot_verdicts(canvas: Canvas, table: pd.DataFrame) -> None:
     axes = canvas.panel(1.75 + CELL_WIDTH * len(tasks), 1.1 + CELL_HEIGHT * len(schemes), legend=legend)
     verdicts = dict(zip(zip(table["scheme"], table["task"]), records(table)))
     cells = [[verdicts.get((scheme, task)) for task in tasks] for scheme in schemes]
-    fill = [[np.nan if cell is None else KINDS.index(cell["verdict"]) for cell in row] for row in cells]
-    text = [["" if cell is None else _sign(cell) for cell in row] for row in cells]
-    look: dict[str, Any] = {"cmap": [colour for colour, _ in theme.VERDICTS.values()], "vmin": 0, "vmax": len(KINDS)}
+    fill = [[np.nan if cell is None else VERDICTS.index(cell["verdict"]) for cell in row] for row in cells]
+    signs = {name: sign for name, (_, sign) in theme.VERDICTS.items()}
+    text = [
+        ["" if c is None else (signs[c["verdict"]] or c["failing"]) + "*" * bool(c["other_option"]) for c in row]
+        for row in cells
+    ]
+    look: dict[str, Any] = {"cmap": [colour for colour, _ in theme.VERDICTS.values()], "vmin": 0, "vmax": len(VERDICTS)}
     look |= {"cbar": False, "linewidths": 0.8, "fmt": "", "annot": np.array(text), "annot_kws": {"fontsize": 5}}
     seaborn.heatmap(np.array(fill), ax=axes, xticklabels=False, yticklabels=schemes, **look)
     axes.set_xticks(np.arange(len(tasks)) + 0.5, tasks, rotation=50, ha="left", rotation_mode="anchor")
@@ -156,11 +153,6 @@ def plot_verdicts(canvas: Canvas, table: pd.DataFrame) -> None:
         axes.axhline(at, color="black", linewidth=0.5)
     first = table.iloc[0]
     axes.set_xlabel(f"trained up to n={first.train_max}, judged up to n={first.test_max}", labelpad=6)
-
-
-def _sign(cell: dict[str, Any]) -> str:
-    sign = cell["failing"] if cell["verdict"] == "impossible" else theme.VERDICTS[cell["verdict"]][1]
-    return f"{sign}{'*' * bool(cell['other_option'])}"
 
 
 def _borders(groups: list[str]) -> list[int]:

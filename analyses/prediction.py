@@ -299,7 +299,12 @@ class Prediction:
             yield {"predictor": name, "what": "AUC among the same verdict", **stated(judged, same, "value", one)}
             alone_task = "one task only, so none can be left out" if judged["task"].nunique() < 2 else ""
             why = why_undefined(judged["positive"]) or alone_task
-            gains = [statistics.mean(np.full(len(judged), np.nan))] * 2 if why else _gains(judged, name)
+            gains = [statistics.mean(np.full(len(judged), np.nan))] * 2
+            if not why:
+                yes = judged["positive"]
+                alone, both = (out_of_task(judged, ["score_verdict", *more]) for more in ([], [f"score_{name}"]))
+                losses = [-np.log(np.where(yes, chance, 1 - chance)) for chance in (alone, both)]
+                gains = [statistics.difference(auc(both, yes), auc(alone, yes)), statistics.mean(losses[0] - losses[1])]
             for what, gain in zip(("gain in AUC over the verdict", "gain in log loss over the verdict"), gains):
                 yield {"predictor": name, "what": what, **stated(judged, gain, "value", why)}
 
@@ -370,14 +375,6 @@ def best_threshold(score: NDArray[np.float64], positive: NDArray[np.bool_]) -> f
     marks = np.mean(shares, axis=0)
     best = np.flatnonzero(marks >= marks.max() - 1e-12)
     return float(between[best[(len(best) - 1) // 2]])
-
-
-def _gains(judged: Frame, name: str) -> list[Statistic]:
-    """Gain in AUC and in log loss (−log of the chance of what happened) of verdict and ι over the verdict alone."""
-    positive = judged["positive"]
-    alone, both = (out_of_task(judged, ["score_verdict", *more]) for more in ([], [f"score_{name}"]))
-    losses = [-np.log(np.where(positive, chance, 1 - chance)) for chance in (alone, both)]
-    return [statistics.difference(auc(both, positive), auc(alone, positive)), statistics.mean(losses[0] - losses[1])]
 
 
 def out_of_task(judged: Frame, features: list[str]) -> NDArray[np.float64]:

@@ -148,12 +148,9 @@ def colours(labels: Iterable[str]) -> dict[str, str]:
     """
     groups = list(dict.fromkeys(map(group, schemes_in_order(labels))))
     taken = iter(itertools.cycle(OWN_COLOURS))
-    return {each: FAMILY_COLOURS.get(each) or _named_colour(each) or next(taken) for each in groups}
-
-
-def _named_colour(scheme: str) -> str | None:
-    result = getattr(SCHEMES[scheme], "colour", None) if scheme in SCHEMES else None
-    return result if isinstance(result, str) and is_color_like(result) else None
+    wishes = {each: getattr(SCHEMES[each], "colour", None) for each in groups if each in SCHEMES}
+    named = {each: wish for each, wish in wishes.items() if isinstance(wish, str) and is_color_like(wish)}
+    return {each: FAMILY_COLOURS.get(each) or named.get(each) or next(taken) for each in groups}
 
 
 def line(scheme: str) -> dict[str, Any]:

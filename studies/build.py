@@ -154,14 +154,10 @@ def matching(runs: Iterable[Run], where: Mapping[str, Sequence[Any]], left_out: 
         if name not in known:
             raise unknown("field of a run's config", name, known)
     for run, config in each_sound(runs, lambda run: run.config, left_out):
-        if all(_has(config, name, values) for name, values in where.items()):
+        schemes = [config.scheme, config.spec.label, scheme_label(config)]
+        has = {name: schemes if name == "scheme" else [getattr(config, name)] for name in where}
+        if all(any(value in has[name] for value in values) for name, values in where.items()):
             yield run
-
-
-def _has(config: RunConfig, name: str, values: Sequence[Any]) -> bool:
-    if name == "scheme":
-        return any(value in (config.scheme, config.spec.label, scheme_label(config)) for value in values)
-    return getattr(config, name) in values
 
 
 def scheme_label(config: RunConfig) -> str:
@@ -200,14 +196,6 @@ def run_rows(run: Run) -> pd.DataFrame:
     from lengthlens.probes.table import stored
 
     config, scores, probed = run.config, best_rows(run.evaluation()), stored(run)
-    tables = [pd.DataFrame([*training_rows(run), *score_rows(scores)])]
-    if probed is not None:
-        tables.append(probed.replace({"measure": {"exact_match": "probe_exact_match"}}))
-    about = {"run": run.id, **cell_of(config), "seed": config.seed, "accurate": is_accurate(config, scores)}
-    return pd.concat([as_study(table.assign(**about)) for table in tables], ignore_index=True)
-
-
-def training_rows(run: Run) -> list[Row]:
     status, looks = run.status(), run.metrics()
     last = looks[-1] if looks else {}
     values = {
@@ -217,17 +205,17 @@ def training_rows(run: Run) -> list[Row]:
     }  # fmt: skip
     rows: list[Row] = [{"measure": name, "value": value} for name, value in values.items()]
     rows[-1] |= {"status": status.status, "reason": status.reason}
-    return rows
-
-
-def score_rows(scores: Sequence[Row]) -> list[Row]:
-    """Exact match and its kin at each length."""
-    return [
+    rows += [
         {"measure": name, "scale": row["length"], "samples": row["samples"], "reason": row.get("reason")}
         | {"value": row.get(name), "low": row.get(f"{name}_low"), "high": row.get(f"{name}_high")}
         for name in SCORES
         for row in scores
     ]
+    tables = [pd.DataFrame(rows)]
+    if probed is not None:
+        tables.append(probed.replace({"measure": {"exact_match": "probe_exact_match"}}))
+    about = {"run": run.id, **cell_of(config), "seed": config.seed, "accurate": is_accurate(config, scores)}
+    return pd.concat([as_study(table.assign(**about)) for table in tables], ignore_index=True)
 
 
 def surgery_study(

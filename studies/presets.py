@@ -78,13 +78,13 @@ class Preset:
     def plans(self) -> list[Planned]:
         """Every run, with what it is evaluated at; those that may take longest first, so that none is left alone."""
         plans = [plan for grid in self.grids for plan in whole_grid(grid).planned()]
-        counted = [replace(plan, samples=self._samples(plan), share_after_none_right=FEWER) for plan in plans]
+        counted = []
+        for plan in plans:
+            usual = next(iter(plan.samples.values()), SAMPLES)
+            lengths = {**plan.samples, **dict.fromkeys(self.more_lengths.get(plan.config.task, ()), usual)}
+            samples = {n: self.instances.get(n, number) for n, number in lengths.items()}
+            counted.append(replace(plan, samples=samples, share_after_none_right=FEWER))
         return sorted(counted, key=lambda plan: -plan.config.steps)
-
-    def _samples(self, plan: Planned) -> dict[int, int]:
-        usual = next(iter(plan.samples.values()), SAMPLES)
-        lengths = {**plan.samples, **dict.fromkeys(self.more_lengths.get(plan.config.task, ()), usual)}
-        return {n: self.instances.get(n, number) for n, number in lengths.items()}
 
     def loaded(self) -> "Preset":
         """The same, once its plug-ins are loaded."""

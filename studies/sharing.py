@@ -144,7 +144,13 @@ def fetch(source: str | Path, store: RunStore | None = None, *, into: str | Path
     data = {name: _listed(folder, name, listed) for name, listed in listing["files"].items()}
     kind, name = cast(Kind, listing["kind"]), listing["name"]
     if kind == "study":
-        return _take_study(folder, name, data, into)
+        if STUDY not in data:
+            raise UserError(f"'{folder}' is no study: it lists no {STUDY}")
+        table, about = read_study(folder / STUDY)
+        if into is not None:
+            make_directory(Path(into).parent)
+            write_whole(Path(into), data[STUDY])
+        return Fetched("study", name, table=table, provenance=about)
     if store is None:
         raise UserError(f"'{source}' holds a {kind}: name a store for its run")
     run = _take_run(name, data, store, str(source))
@@ -234,16 +240,6 @@ def of_study(path: Path) -> Export:
             write_study(table, about, Path(place) / STUDY)
             data = (Path(place) / STUDY).read_bytes()
     return Export("study", path.stem, {STUDY: data}, study_card(path.stem, table, about))
-
-
-def _take_study(folder: Path, name: str, data: Mapping[str, bytes], into: str | Path | None) -> Fetched:
-    if STUDY not in data:
-        raise UserError(f"'{folder}' is no study: it lists no {STUDY}")
-    table, about = read_study(folder / STUDY)
-    if into is not None:
-        make_directory(Path(into).parent)
-        write_whole(Path(into), data[STUDY])
-    return Fetched("study", name, table=table, provenance=about)
 
 
 # -- cards -----------------------------------------------------------------------------------------------------------
