@@ -104,26 +104,6 @@ def test_a_sweep_with_a_failure_says_why_and_exits_with_one(tmp_path: Path) -> N
     assert "content-addressed" in result.stdout and "1 failed" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        (("train", "--task", "coppy", "--scheme", "rope"), "copy"),
-        (("train", "--task", "copy", "--scheme", "rope", "--set", "step=3"), "steps"),
-        (("train", "--task", "copy", "--scheme", "rope", "--set", "steps"), "FIELD=VALUE"),
-        (("train", "--task", "copy", "--scheme", "rope", "--scheme-option", "bas=1"), "base"),
-        (("evaluate", "nothing", "--store", "nowhere"), "no runs in 'nowhere'"),
-        (("sweep", "--tasks", "copy"), "at least one"),
-        (("sweep", "--tasks", "copy", "--schemes", "rope", "--engine", "ray"), "local, dask"),
-        (("runs", "sho"), "show"),
-    ],
-)
-def test_bad_requests_are_one_line_and_exit_with_two(words: tuple[str, ...], names: str) -> None:
-    result = run(*words)
-    assert result.exit_code == 2
-    assert names in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
 def test_a_terminated_run_says_how_to_continue(tmp_path: Path) -> None:
     """The signal of a batch system: the run is interrupted, not broken, and the same command goes on."""
     words = ["train", "--task", "copy", "--scheme", "rope", "--steps", "100000", *QUICK, "--store", str(tmp_path)]

@@ -42,6 +42,7 @@ def test_names_of_runs_are_a_contract() -> None:
             if f"{key} {scheme}" in ids:  # a scheme that is newer has no stored runs
                 then = NINE if scheme == "lbpe" else scheme  # its defaults were others
                 assert RunConfig(key, then, seed=3, steps=77).id == ids[f"{key} {scheme}"]
+    assert RunConfig("copy", "lbpe").id == "copy_lbpe_s0_24421b8e", "wide, and the others as one mean, by default"
     pooled = RunConfig("copy", "lbpe", {"forms": "nine", "other": "one"}, score_scaling="none")
     assert pooled.id == ids["copy lbpe one"]
     sizes = {"n_layers": 4, "n_heads": 2, "d_model": 128, "d_mlp": 99, "n_ctx": 512, "initializer_range": 0.03}

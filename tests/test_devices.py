@@ -24,7 +24,7 @@ from lengthlens.runs.sweep import Grid
 from lengthlens.runs.trainer import Trainer, answer_loss
 from lengthlens.runs.training import decode_checkpoint, encode_checkpoint
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import small
+from lengthlens.tests.parameters import few, small
 from lengthlens.tests.pretended import Gpus, prepare, pretended_gpus
 
 if not prepare.cache_info().currsize and not torch.cuda.is_available():
@@ -32,12 +32,10 @@ if not prepare.cache_info().currsize and not torch.cuda.is_available():
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 pretends = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU none is pretended")
-FEW = ["lbpe", "coupled"]
-MOST = [name for name in scheme_names() if name not in FEW]
 # Kernels of a step, where they are more than 250: these compute with each layer's parameters one after the other.
 MORE = {"fire": 270, "randomized:fire": 270, "hinted:xl": 260, "hinted:kerple-log": 270}
 MORE |= {"rpe-square": 290, "hinted:kerple-power": 290, "hinted:fire": 390}
-EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in MOST)]
+EVERY = few(scheme_names(), "lbpe", "coupled")
 
 
 @pytest.fixture
@@ -111,7 +109,7 @@ def test_generation_waits_for_nothing(scheme: str, gpus: Gpus) -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("scheme", ["lbpe", pytest.param("shifted:learned", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scheme", few(["lbpe", "shifted:learned"], "lbpe"))
 def test_training_resumes_on_a_gpu_bit_by_bit(scheme: str, cuda: torch.device) -> None:
     with arithmetic(deterministic=True, tf32=False):
         whole = Trainer(small(scheme, device="cuda"))

@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
+import lengthlens as ll
+
 pytestmark = pytest.mark.slow  # a wheel, and processes that import everything and train
 ROOT = Path(__file__).resolve().parent.parent
 CODE = "from lengthlens.cli import main; main()"
 
 
-def place(installed: Path, here: Path) -> dict[str, str]:
+def place(installed: Path | str, here: Path) -> dict[str, str]:
     own = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(here / "cache")}
     return {**os.environ, **own}
 
 
-def run(installed: Path, here: Path, *words: str) -> str:
+def run(installed: Path | str, here: Path, *words: str) -> str:
     done = subprocess.run(
         [sys.executable, *words], cwd=here, env=place(installed, here), capture_output=True, text=True, timeout=3000
     )
@@ -52,17 +54,17 @@ def test_listings_need_no_torch_once_they_are_warm(installed: Path, tmp_path: Pa
         assert run(installed, tmp_path, "-c", blocked, kind) == first != ""
 
 
-# -- a study, by two workers and on a cluster ----------------------------------------------------------------------
-
-
-def test_an_own_study_up_to_page_and_figures(installed: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples/own_study", tmp_path / "own_study")
-    words = ["reproduce", "own_study/study.toml", "--workers", "2", "--quiet", "--json"]
-    made = json.loads(run(installed, tmp_path, "-c", CODE, *words))
-    assert [each["status"] for each in made["runs"]] == ["converged"] * 2
-    drawn = {path.name for path in (tmp_path / "out/figures").iterdir()}
-    assert {"extrapolation.png", "growth-src.pdf", "outcome.png", "tables"} <= drawn
-    assert "Does a clip decide whether copying extrapolates?" in (tmp_path / "out/index.html").read_text()
+def test_an_imported_checkpoint(installed: Path, tmp_path: Path) -> None:
+    """Accurate where it was trained, and wrong beyond."""
+    shutil.copy(ROOT / "examples/imported_checkpoint.py", tmp_path)
+    text = run(installed, tmp_path, "imported_checkpoint.py", "out")
+    assert ll.verdict("parity-cot", "rope", 4, 20).verdict in text and "exact match 1.000 up to n = 4" in text
+    (made,) = ll.RunStore(tmp_path / "out/runs").runs()
+    scores = {row["length"]: row["exact_match"] for row in made.evaluation()}
+    assert min(scores[n] for n in (1, 2, 3, 4)) > 0.99 and scores[20] < 0.1
+    assert (tmp_path / "out/figures/extrapolation.png").stat().st_size > 1000
+    listed = json.loads((tmp_path / "out/to-share/lengthlens.json").read_bytes())
+    assert listed["kind"] == "run" and listed["name"] == made.id
 
 
 PACKAGE = """
@@ -99,7 +101,8 @@ def cluster(here: Path, environment: dict[str, str]) -> Iterator[str]:
 
 
 def test_an_own_study_through_dask_with_plugins_of_every_kind(installed: Path, tmp_path: Path) -> None:
-    """A file, a module beside the user, and an entry point of an installed package; then the example itself."""
+    """A file, a module beside the user, and an entry point of an installed package; then the example itself, up to its
+    page and figures."""
     pytest.importorskip("distributed")
     (tmp_path / "from_file.py").write_text(PACKAGE.format(name="by-file"))
     (tmp_path / "from_module.py").write_text(PACKAGE.format(name="by-module"))
@@ -108,24 +111,18 @@ def test_an_own_study_through_dask_with_plugins_of_every_kind(installed: Path, t
     (packages / "theirs.py").write_text(PACKAGE.format(name="by-entry"))
     (packages / "theirs-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (packages / "theirs-1.0.dist-info/entry_points.txt").write_text("[lengthlens.plugins]\nmine = theirs\n")
-    environment = place(Path(f"{installed}{os.pathsep}{packages}"), tmp_path)
+    paths = f"{installed}{os.pathsep}{packages}"
     shutil.copytree(ROOT / "examples/own_study", tmp_path / "own_study")
     small = ["steps=2", "batch=2", "train_max=2", "d_model=8", "n_heads=2"]
     tasks = ["--tasks", "by-file,by-module,by-entry", "--schemes", "rope", *(f"--set={each}" for each in small)]
     plugins = ["--plugin", "from_file.py", "--plugin", "from_module"]
-    with cluster(tmp_path, environment) as address:
+    with cluster(tmp_path, place(paths, tmp_path)) as address:
         dask = ["--engine", "dask", "--address", address, "--json", "--quiet"]
         calls = [["sweep", *plugins, *tasks, *dask], ["reproduce", "own_study/study.toml", *dask]]
-        done = [
-            subprocess.run(
-                [sys.executable, "-c", CODE, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
-            )
-            for words in calls
-        ]
-    assert [each.returncode for each in done] == [0, 0], [each.stderr[-2000:] for each in done]
-    swept = json.loads(done[0].stdout)
-    assert {each["run"].split("_")[0]: each["status"] for each in swept} == dict.fromkeys(
-        ("by-file", "by-module", "by-entry"), "not-converged"
-    )
-    assert [each["status"] for each in json.loads(done[1].stdout)["runs"]] == ["converged"] * 2
-    assert (tmp_path / "out/index.html").exists()
+        swept, made = (json.loads(run(paths, tmp_path, "-c", CODE, *words)) for words in calls)
+    assert {each["run"].split("_")[0] for each in swept} == {"by-file", "by-module", "by-entry"}
+    assert {each["status"] for each in swept} == {"not-converged"}
+    assert [each["status"] for each in made["runs"]] == ["converged"] * 2
+    drawn = {path.name for path in (tmp_path / "out/figures").iterdir()}
+    assert {"extrapolation.png", "growth-src.pdf", "outcome.png", "tables"} <= drawn
+    assert "Does a clip decide whether copying extrapolates?" in (tmp_path / "out/index.html").read_text()

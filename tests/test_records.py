@@ -1,8 +1,6 @@
 """The plug-in of the records: statistics over seeds by hand, choice of scaling, goals, texts, figure, preset."""
 
 import doctest
-import hashlib
-import json
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -12,16 +10,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from lengthlens.analyses import theme
 from lengthlens.analyses.findings import FINDINGS
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, read_study
 from lengthlens.plugins.registry import forget, load_plugin
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.sweep import Planned
-from lengthlens.studies.presets import PRESETS, Preset, grid, preset_of, read_preset
-from lengthlens.studies.reproduce import reproduce
+from lengthlens.studies.presets import PRESETS, preset_of, read_preset
 from lengthlens.tasks import TASKS
+from lengthlens.tests.test_own_studies import assert_as_before
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES, EXAMPLES = ROOT / "figures", ROOT / "examples/learned_relations"
@@ -84,9 +81,6 @@ def scaled(scheme: str = GOAL_SCHEME) -> str:
     return f"{scheme}/score_scaling=log"
 
 
-# -- the preset --------------------------------------------------------------------------------------------------
-
-
 def test_ten_seeds_are_the_runs_that_were_promised() -> None:
     plans = read_preset(EXAMPLES / "seeds.toml").plans()
     assert len(plans) == 80
@@ -114,28 +108,6 @@ def test_a_run_without_any_right_is_given_fewer_instances_and_none_twice() -> No
     assert plan.next_evaluation([row(20, 100, None, reason="refused")]) == (50, 3)
 
 
-@pytest.mark.slow
-def test_from_nothing_to_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = {"steps": 2, "train_max": 2, "batch": 2, "d_model": 8, "n_heads": 2, "check_every": 2}
-    grids = tuple(grid("copy", "lbpe ideal", 2, (4, 200), 8, score_scaling=s, **tiny) for s in ("log", "none"))
-    small = Preset("a small one", grids, (), instances={200: 6}, probes=(), figures=PRESETS["records"].figures)
-    monkeypatch.setattr("lengthlens.studies.presets.PRESETS", {"small": small})
-    monkeypatch.setattr("lengthlens.analyses.page.embedded", lambda figure: "data:,")
-    done = reproduce("small", tmp_path, workers=1)
-    assert len(done.runs) == 8 and done.probed == [] and done.made
-    study, about = read_study(done.study)
-    scores = study[study["measure"] == "exact_match"]
-    assert set(scores.loc[scores["scale"] == 4, "samples"]) == {8}
-    assert set(scores.loc[scores["scale"] == 200, "samples"]) <= {6, 1}, "a tenth once none was right"
-    assert len(about["configs"]) == 8
-    assert (done.figures / "records.png").exists()
-    assert "| copy | lbpe |" in (done.figures / "tables" / "records.md").read_text()
-    assert not reproduce("small", tmp_path, workers=1).made
-
-
-# -- statistics --------------------------------------------------------------------------------------------------
-
-
 def test_statistics_by_hand() -> None:
     scores = {20: [1.0, 0.98, 0.995], 100: [0.5, 0.1, None], 1000: [0.4, "diverged", "refused"]}
     found = analysis.statistics(analysis.outcomes(table(rows(scores))))
@@ -144,13 +116,6 @@ def test_statistics_by_hand() -> None:
     assert (at[20]["low"], at[20]["high"]) == (0.98, 0.98), "the interval is that of the worst seed"
     assert (at[100]["median"], at[100]["worst"], at[100]["seeds"]) == (0.3, 0.1, 2), "a missing seed does not count"
     assert (at[1000]["median"], at[1000]["worst"], at[1000]["seeds"]) == (0.0, 0.0, 3), "a failed seed counts as 0"
-
-
-def test_training_is_counted_once_a_run() -> None:
-    found = analysis.outcomes(table(rows({20: [1.0] * 3, 100: [1.0] * 3})))
-    (row,) = analysis.training(found).to_dict("records")
-    assert (row["in_range_median"], row["in_range_worst"]) == (0.99, 0.98)
-    assert (row["steps"], row["seconds"], row["trained"], row["accurate"]) == (200, 20.0, 3, 3)
 
 
 def test_a_run_that_failed_counts_as_planned_and_not_as_trained() -> None:
@@ -206,24 +171,6 @@ def test_goals_want_every_seed() -> None:
     assert set(analysis.goals(analysis.best(example()))["scheme"]) == {GOAL_SCHEME}, "no goal for others"
 
 
-def test_order_is_that_of_the_record() -> None:
-    schemes = (
-        "none",
-        "hinted:relative/max_distance=12",
-        "hinted:relative/max_distance=3",
-        "lbpe/forms=nine/other=each",
-        "ideal",
-        GOAL_SCHEME,
-    )
-    groups = [rows({100: [1.0]}, task=t, scheme=s) for s in schemes for t in ("addition", "copy")]
-    found = analysis.best(table(*groups))
-    assert list(found["task"].unique()) == ["copy", "addition"]
-    assert list(found["scheme"].unique())[:2] == [GOAL_SCHEME, "ideal"] and list(found["scheme"])[-1] == "none"
-
-
-# -- texts and figure --------------------------------------------------------------------------------------------
-
-
 def example() -> Study:
     return table(
         rows({20: [1.0] * 3, 1000: [1.0, 0.97, 1.0]}, train_max=10),
@@ -244,22 +191,6 @@ def test_cells_say_what_is_missing_refused_or_not_accurate() -> None:
     assert "accurate 0/3" in cells["rope"]["in range"] and cells["rope"]["n = 20"] == "0.000"
 
 
-def test_tables_carry_goals_samples_and_published_figures_apart() -> None:
-    found = analysis.tables(analysis.best(example()))
-    assert "copy not reached (2 of 3 seeds)" in found["records-goals"].caption
-    assert "200 at n = 20, 200 at n = 1000" in found["records"].caption
-    assert (
-        "read off the prompt" in found["records"].caption
-        and "checkpoint or stopping time was selected" in found["records"].caption
-    )
-    assert "not run by us" in found["records-published"].caption
-    beside = found["records-published"].markdown()
-    assert (
-        "2405.17399" in beside and "| copy | the scale n | 10 | 1000 | 0.970 (3 seeds, 200 instances each) |" in beside
-    )
-    assert r"\toprule" in found["records"].latex()
-
-
 def test_the_figure_has_a_panel_a_task_and_a_star_a_goal() -> None:
     shift = table(rows({1000: [1.0]}, task="shift", train_max=10))
     both = Study(pd.concat([example().table, shift.table]))
@@ -271,24 +202,13 @@ def test_the_figure_has_a_panel_a_task_and_a_star_a_goal() -> None:
     assert [line.get_markerfacecolor() for line in stars] == ["white"], "a goal that is not reached"
 
 
-@pytest.mark.parametrize("width", [None, 3.3])
-def test_the_figure_fits_a_page_and_a_column(width: float | None) -> None:
-    figure = example().drawing(FINDINGS["records"], width=width).figure
-    figure.draw_without_rendering()
-    wide, box = width or theme.PAGE, figure.get_tightbbox()
-    assert figure.get_figwidth() <= wide + 1e-9 and box.x0 > -0.01 and box.x1 < wide + 0.01
-
-
-def test_the_committed_records() -> None:
-    """Eight tasks at a hundred times the training length, ten seeds, and at a thousand times, three seeds."""
-    chosen = analysis.best(Study(*read_study(FIGURES / "records/study.parquet")))
-    assert set(analysis.goals(chosen)["state"]) == {"reached"} and len(analysis.goals(chosen)) == 16
-
-
 @pytest.mark.parametrize("name", ["records", "drawn", "unforeseen"])
 @pytest.mark.usefixtures("drawn_tasks")
 def test_committed_tables_are_what_the_plugin_makes(name: str) -> None:
-    for table, made in analysis.tables(analysis.best(Study(*read_study(FIGURES / name / "study.parquet")))).items():
+    """And every goal is reached: eight tasks at a hundred times the training length, and at a thousand times."""
+    chosen = analysis.best(Study(*read_study(FIGURES / name / "study.parquet")))
+    assert name != "records" or analysis.goals(chosen)["state"].tolist() == ["reached"] * 16
+    for table, made in analysis.tables(chosen).items():
         kept = FIGURES / name / "tables" / f"{table}.md"
         assert not kept.exists() or kept.read_text() == made.markdown(), table
         assert kept.exists() or name != "records", table
@@ -298,12 +218,7 @@ def test_a_preset_whose_figures_are_in_a_plugin_is_still_found_by_its_name() -> 
     """Its runs are those that they were when the finding was part of the package."""
     FINDINGS.remove("records")
     forget([PLUGIN])
-    kept, preset = json.loads((ROOT / "tests/fixtures/plans.json").read_text())["records"], PRESETS["records"]
+    preset = PRESETS["records"]
     assert "records" not in FINDINGS
-    assert preset_of("records") is preset and "records" in FINDINGS and preset.checked() is preset
-    plans = [
-        [plan.config.id, {str(n): number for n, number in plan.samples.items()}, plan.share_after_none_right]
-        for plan in preset.plans()
-    ]
-    assert len(plans) == kept["runs"] and list(preset.figures) == kept["figures"]
-    assert hashlib.sha256(json.dumps(plans, sort_keys=True).encode()).hexdigest() == kept["sha256"]
+    assert preset_of("records") is preset and "records" in FINDINGS
+    assert_as_before("records")

@@ -23,6 +23,7 @@ from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks.copying import Copy
 from lengthlens.tests.parameters import few
+from lengthlens.tests.test_runs import killed_after
 
 Small = Callable[..., HookedModel]
 Mixed = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -31,23 +32,14 @@ LENGTHS = (1, 2, 22, 100)
 
 @pytest.mark.parametrize("name", few(scheme_names(), "none", "rope", "lbpe", "hinted:relative"))
 def test_bitwise_equal_logits(name: str, small_model: Small, mixed_batch: Mixed, tmp_path: Path) -> None:
-    model = small_model(name)
+    model = small_model(name).to(torch.bfloat16 if name == "rope" else torch.float32)
     model.save_pretrained(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
     loaded = HookedModel.from_pretrained(tmp_path).eval()
-    assert loaded.config == model.config
+    assert loaded.config == model.config and loaded.cfg.dtype == model.W_U.dtype
     for length in LENGTHS:
         tokens, scale = mixed_batch(length)
         assert torch.equal(loaded(tokens, scale), model(tokens, scale))
-
-
-def test_bfloat16_weights_stay(small_model: Small, mixed_batch: Mixed, tmp_path: Path) -> None:
-    model = small_model("alibi").to(torch.bfloat16)
-    model.save_pretrained(tmp_path)
-    loaded = HookedModel.from_pretrained(str(tmp_path)).eval()
-    assert loaded.cfg.dtype == torch.bfloat16
-    tokens, _ = mixed_batch(22)
-    assert torch.equal(loaded(tokens), model(tokens))
 
 
 def test_a_task_of_ones_own(tmp_path: Path) -> None:
@@ -60,9 +52,6 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
         HookedModel.from_pretrained(tmp_path)
     with pytest.raises(UserError, match="the config is of task 'echo', and task 'copy' was given"):
         HookedModel.from_pretrained(tmp_path, Copy())
-
-
-# -- damage ----------------------------------------------------------------------------------------------------------
 
 
 class Spy:
@@ -92,13 +81,11 @@ def stored_config(folder: Path) -> dict[str, object]:
 
 
 def other_bytes(folder: Path, chance: random.Random) -> None:
-    """A file that is cut off, has a bit flipped, or goes on."""
+    """A file that has a bit flipped, and may be cut off."""
     path = folder / chance.choice([CONFIG, WEIGHTS])
-    data, kind = bytearray(path.read_bytes()), chance.choices(["cut", "flip", "more"], [4, 5, 1])
-    if kind == ["flip"]:
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    rest = chance.randbytes(chance.randrange(1, 99)) if kind == ["more"] else b""
-    path.write_bytes(data[: chance.randrange(len(data)) if kind == ["cut"] else None] + rest)
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data[: chance.choice([len(data), chance.randrange(len(data))])])
 
 
 def wrong_shapes(folder: Path, chance: random.Random) -> None:
@@ -128,14 +115,6 @@ def hostile_header(folder: Path, chance: random.Random) -> None:
     sealed(folder, stored_config(folder), huge if chance.randrange(4) == 0 else size + chance.randbytes(99))
 
 
-def other_text(folder: Path, chance: random.Random) -> None:
-    """Another task with the same vocabulary, so that only the checksum tells; another version; another model."""
-    text = (folder / CONFIG).read_text()
-    task = text.replace('"task": "copy"', f'"task": "{chance.choice(["reverse", "sort"])}"')
-    version = text.replace('"version": 1', f'"version": {chance.choice([0, 2, "null", "[1]"])}')
-    (folder / CONFIG).write_text(chance.choice([task, version, (folder.parent / "other" / CONFIG).read_text()]))
-
-
 def pickle_in_disguise(folder: Path, chance: random.Random) -> None:
     trace = folder.parent / "trace"
     if chance.randrange(2):
@@ -149,36 +128,13 @@ def pickle_in_disguise(folder: Path, chance: random.Random) -> None:
         (folder / chance.choice([CONFIG, WEIGHTS])).write_bytes(data)
 
 
-def foreign(folder: Path, chance: random.Random) -> None:
-    texts = ["", "{}", "[]", "null", "1" * 5000, "[" * 10**5, '{"format": 1}', '{"model_type": "gpt2"}', "\x00"]
-    (folder / CONFIG).write_text(chance.choice([*texts, "é" * 99]))
-
-
-def missing(folder: Path, chance: random.Random) -> None:
-    path = folder / chance.choice([CONFIG, WEIGHTS])
-    path.unlink()
-    if chance.randrange(2):
-        path.mkdir()
-
-
-DAMAGE = {
-    other_bytes: 740,
-    wrong_shapes: 100,
-    wrong_config: 120,
-    hostile_header: 40,
-    other_text: 20,
-    pickle_in_disguise: 40,
-    foreign: 30,
-    missing: 10,
-}
-assert sum(DAMAGE.values()) >= 1000
+DAMAGE = {other_bytes: 740, wrong_shapes: 100, wrong_config: 120, hostile_header: 40, pickle_in_disguise: 40}
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, small_model: Small) -> Path:
     folder = tmp_path_factory.mktemp("saved")
     small_model("relative", n_layers=1).save_pretrained(folder / "good")
-    small_model("relative", n_layers=1, seed=1).save_pretrained(folder / "other")
     return folder
 
 
@@ -203,9 +159,6 @@ def test_the_checksum_is_over_config_and_weights(saved: Path) -> None:
     assert header["sha256"] == hashlib.sha256(config.to_json().encode() + b"\0" + weights).hexdigest()
 
 
-# -- saving, and the Hub ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("stopped", range(6))
 def test_saving_over_a_model_leaves_one_or_the_other(
     stopped: int, small_model: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -215,20 +168,8 @@ def test_saving_over_a_model_leaves_one_or_the_other(
     with torch.no_grad():
         new.embed.W_E += 1
     old.save_pretrained(str(tmp_path))
-    renamed, left = Path.replace, [stopped]
-
-    def replace(self: Path, target: Path) -> Path:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return renamed(self, target)
-
-    with monkeypatch.context() as context:
-        context.setattr(Path, "replace", replace)
-        try:
-            new.save_pretrained(str(tmp_path))
-        except KeyboardInterrupt:
-            assert stopped < 3
+    with killed_after(monkeypatch, stopped):
+        new.save_pretrained(str(tmp_path))
     left_there = HookedModel.from_pretrained(tmp_path)
     # config.next.json, then the weights, then config.json: from the second on it is the new one
     wanted = old if stopped < 2 else new
@@ -251,27 +192,3 @@ def test_a_local_path_never_touches_the_network(saved: Path, tmp_path: Path, mon
         with pytest.raises(UserError, match="is not a directory with a saved model"):
             HookedModel.from_pretrained(path)
     assert not is_local("owner/name")
-
-
-def test_hub_round_trip(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a stand-in for the Hub: what is uploaded is what is downloaded."""
-    import huggingface_hub
-
-    def upload_folder(repo_id: str, folder_path: str, repo_type: str) -> str:
-        shutil.copytree(folder_path, tmp_path / "hub")
-        return "https://hub/owner/name/commit"
-
-    hub = mock.Mock(upload_folder=upload_folder)
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda token: hub)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda repo, allow_patterns: str(tmp_path / "hub"))
-    monkeypatch.chdir(tmp_path)
-    model = HookedModel.from_pretrained(saved / "good").eval()
-    assert model.push_to_hub("owner/name", private=True) == "https://hub/owner/name/commit"
-    hub.create_repo.assert_called_once_with("owner/name", private=True, repo_type="model", exist_ok=True)
-    fetched = HookedModel.from_pretrained("owner/name").eval()
-    assert torch.equal(fetched("^ 1 2 ="), model("^ 1 2 ="))
-
-    offline = mock.Mock(side_effect=OSError("no route to host"))
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    with pytest.raises(UserError, match="neither a local directory nor a model on the Hub: no route"):
-        HookedModel.from_pretrained("owner/name")

@@ -22,8 +22,7 @@ from lengthlens.tests.parameters import NINE, few
 TINY = {"train_max": 4, "batch": 4, "d_model": 16, "n_heads": 2, "check_every": 3, "steps": 7, "device": "cpu"}
 # Moved by rounding alone: nothing that all keys have in common changes a softmax. In W_R, rows of slow sinusoids.
 NOISE = ("b_K", "inner.b_in", "anchored.b_in", "pos_embed.b_in", "W_R")
-FEW = [NINE, "lbpe", "randomized:learned"]
-EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in scheme_names() if name not in FEW)]
+EVERY = few([NINE, *scheme_names()], NINE, "lbpe", "randomized:learned")
 
 
 def configs(scheme: str, count: int, **changes: Any) -> list[ll.RunConfig]:
@@ -74,7 +73,7 @@ def without_constants(graph: torch.fx.GraphModule, inputs: Any) -> Any:
     return graph
 
 
-@pytest.mark.parametrize("scheme", ["none", *(pytest.param(n, marks=pytest.mark.slow) for n in scheme_names()[1:])])
+@pytest.mark.parametrize("scheme", few(scheme_names(), "none"))
 def test_a_step_compiles_as_one_graph_without_a_break(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By dynamo, which under `fullgraph` refuses to leave anything out. It gives what a plain step gives.
 

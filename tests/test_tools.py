@@ -55,6 +55,8 @@ def test_logit_attribution_sums_to_the_logit_on_a_folded_copy(name: str, small_m
         with pytest.raises(UserError, match="after the norm"):
             model.folded()
         model = small_model(name, normalization_type="LNPre")
+        with pytest.raises(UserError, match="has no weights to fold"):
+            model.folded()
         logits, cache = model.run_with_cache(LINE)
     else:
         model = model.folded()
@@ -63,16 +65,6 @@ def test_logit_attribution_sums_to_the_logit_on_a_folded_copy(name: str, small_m
     shares = cache.logit_attrs(cache.get_full_resid_decomposition(), "7")
     expected = logits[..., model.to_single_token("7")] - model.b_U[model.to_single_token("7")]
     torch.testing.assert_close(shares.sum(0), expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["LN", "LNPre", "RMS", "RMSPre", None])
-def test_folding_keeps_the_logits(kind: str | None, small_model: Small) -> None:
-    model = small_model("rope", normalization_type=kind)
-    if kind in ("LN", "RMS"):
-        torch.testing.assert_close(model.folded()(LINE), model(LINE), atol=1e-5, rtol=1e-5)
-    else:
-        with pytest.raises(UserError, match="has no weights to fold"):
-            model.folded()
 
 
 @SOME
@@ -210,9 +202,12 @@ def test_no_bridge_without_an_equivalent(changes: dict[str, str], reason: str, s
 
 
 IMPORTED = """
-import sys, {modules}
+import importlib, sys, {modules}
 package = sys.modules.get("transformer_lens") or __import__("transformer_lens")
-print(type(package), sorted(package.__dict__), type(package.__spec__.loader))
+before = dict(vars(package))
+print(type(package), sorted(before), type(package.__spec__.loader))
+importlib.reload(package)  # makes again what it defines, and finds what is imported as it was
+assert all(vars(package)[name] is value for name, value in before.items() if isinstance(value, type))
 """
 
 

@@ -45,9 +45,6 @@ def place(scheme: LearnedRelation, form: Form, value: int) -> int:
     return scheme.forms.index(form) * (2 * scheme.options.window + 1) + value + scheme.options.window
 
 
-# -- the family ------------------------------------------------------------------------------------------------------
-
-
 def test_the_family_is_every_small_form_once() -> None:
     """Two forms mark the same keys only if one is a multiple of the other."""
     factors = np.array(wide_forms())[:, :3]
@@ -76,17 +73,6 @@ def test_scores_are_the_sum_over_all_pairs_that_are_alive() -> None:
     torch.testing.assert_close(found[0].detach(), by_hand)
 
 
-def test_what_is_not_alive_costs_nothing() -> None:
-    scheme = wide()
-    scheme.alive.fill_(False)
-    scheme.alive[0, 0, 3, 2] = True
-    positions = scheme.positions(torch.zeros(1, 12, dtype=torch.long), torch.tensor([4]))
-    empty = torch.zeros(1, 12, 2, 4)
-    scheme.score(0, positions, slice(0, 12), empty, empty)
-    key, exists = next(made for at, made in positions.made.items() if at[:2] == (0, 12))
-    assert key.shape == exists.shape == (1, 1, 12, 1)
-
-
 def test_named_keys_are_those_of_the_scores_and_lines_are_only_of_whole_forms() -> None:
     scheme = wide()
     scheme.alive.fill_(False)
@@ -99,16 +85,6 @@ def test_named_keys_are_those_of_the_scores_and_lines_are_only_of_whole_forms() 
     scheme.alive.flatten(2)[0, 0, place(scheme, half, 0)] = False
     (line,) = scheme.named_lines(layout) or []
     assert line.at(9, 4) == key_with(back, 1, 9, 4)
-
-
-def test_ids_of_earlier_runs_are_what_they_were() -> None:
-    config = RunConfig("copy", "lbpe", {"forms": "nine", "other": "one"}, score_scaling="none")
-    assert config.id == "copy_lbpe_s0_1ce42627"
-    assert RunConfig("copy", "lbpe").id == "copy_lbpe_s0_24421b8e", "wide, and the others as one mean, by default"
-    assert RunConfig("copy", "lbpe", {"forms": "nine", "other": "each"}).id == "copy_lbpe_s0_5d9a000d", "of the study"
-
-
-# -- thinned out in training -----------------------------------------------------------------------------------------
 
 
 def test_condensing_keeps_what_is_needed_and_nothing_else() -> None:
@@ -155,9 +131,6 @@ def test_training_condenses_once_where_the_rate_begins_to_fall_and_resumes_as_if
         other.advance()
     for one, two in zip(whole.model.state_dict().values(), other.model.state_dict().values()):
         assert torch.equal(one, two)
-
-
-# -- the tasks -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
