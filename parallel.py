@@ -24,7 +24,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.devices import gpus_for, take_gpu
-from lengthlens.plugins.registry import WorkerPlugins, load_in_worker, plugins_for_workers
+from lengthlens.plugins.registry import WorkerPlugins, as_sentences, load_in_worker, plugins_for_workers
 from lengthlens.values import optional, whole
 
 ENGINES = ("local", "dask")
@@ -135,8 +135,15 @@ def _processes(workers: int, fork: bool, places: str | None) -> Iterator[Executo
     pool = ProcessPoolExecutor(workers, context=how, env=ONE_THREAD, **first)
     try:
         yield pool
-    finally:
-        pool.shutdown(wait=True, kill_workers=True)
+    except BaseException:  # Ctrl-C, or whoever listened has stopped
+        # The pool's own way of killing loses count of what it has cancelled, and then leaves workers at work.
+        workers_here = list(pool._processes.values())
+        for end in ("kill", "join"):
+            for worker in workers_here:
+                getattr(worker, end)()
+        pool.shutdown(wait=False)
+        raise
+    pool.shutdown(wait=True, kill_workers=True)
 
 
 @contextmanager
@@ -180,6 +187,7 @@ def _begin(parent: int, places: str | None) -> None:
             take_gpu(len(locks) - 1)
             break
     threading.Thread(target=_end_with, args=(parent, locks), daemon=True, name="end-with-parent").start()
+    sys.stdout = sys.stderr  # what a plug-in prints; results go to the parent
     torch.set_num_threads(1)  # the other workers have theirs
     gc.freeze()  # what is imported stays, and need not be looked through again and again
 
@@ -196,4 +204,5 @@ def _call(function: Callable[[Item], Result], plugins: WorkerPlugins, item: Item
         load_in_worker(plugins)
     except Exception as error:  # one sentence, since what is raised here and is none is taken for a lost cluster
         raise UserError(f"a worker cannot load the plug-ins of this process: {error}") from None
-    return function(item)
+    with as_sentences():
+        return function(item)

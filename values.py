@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,9 @@ MOST_TEXT = 4096  # characters of a text: the longest path of the system
 MOST_ITEMS = 100_000  # of a list or a range
 MOST_DEPTH = 32  # of lists in lists; what this project writes has five levels
 MOST_BYTES = 1 << 26  # of a text that is parsed; ours take kilobytes
+# What makes a terminal do more than show: control characters but for new lines, tabs and the few styles that we
+# write; separators of lines; and what turns the direction of a text.
+CONTROL = re.compile("(?!\x1b\\[[014]m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 MOST_CELLS = 50_000_000  # of a table; the largest study here has two millions
 
 Parsed = TypeVar("Parsed")

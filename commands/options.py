@@ -150,6 +150,12 @@ def plugin_option() -> click.Option:
     )
 
 
+def debug_option() -> click.Option:
+    """A new ``--debug``, which `Group.main` looks for."""
+    words = "Where a plug-in fails, show the whole traceback instead of a sentence."
+    return click.Option(["--debug"], is_flag=True, expose_value=False, help=words)
+
+
 def read_where(text: str) -> dict[str, list[Any]]:
     """Fields with the values that are allowed for them.
 

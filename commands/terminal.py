@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.options import plugin_option
+from lengthlens.commands.options import debug_option, plugin_option
 from lengthlens.errors import UserError, unknown
-from lengthlens.values import text
+from lengthlens.plugins.registry import in_a_sentence, runs_users_code
+from lengthlens.values import CONTROL, text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,15 +29,18 @@ PLAIN_SECONDS = 5.0  # between plain lines about one run
 MOST_WORD = 100_000  # characters of an argument; a long list of lengths has a few hundred
 
 
+PLAIN: Any = {"standalone_mode": False}  # click is not to print errors, nor to end the process
+
+
 class Group(click.Group):
     """Commands that turn a `UserError` into one line and exit code 2, and a misspelt command into a suggestion."""
 
     sections: Mapping[str, Sequence[click.Command]] = {}
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Every command takes ``--plugin``."""
+        """Every command takes ``--plugin`` and ``--debug``."""
         if not any(parameter.name == "plugins" for parameter in cmd.params):
-            cmd.params.append(plugin_option())
+            cmd.params += [plugin_option(), debug_option()]
         super().add_command(cmd, name)
 
     def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
@@ -60,33 +66,123 @@ class Group(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         words = sys.argv[1:] if args is None else args
+        if not options.get("standalone_mode", True):
+            return super().main(args, *rest, **options)
+        with Stopping(ends=args is None) as stopping, printing():
+            try:
+                sys.exit(self.answered(words, lambda: super(Group, self).main(args, *rest, **{**options, **PLAIN})))
+            except BaseException as error:
+                if not (stopping.begun or isinstance(error, click.Abort)):
+                    raise
+                stopping.say(error)
+                sys.exit(INTERRUPTED)
+
+    def answered(self, words: Sequence[str], command: Callable[[], Any]) -> int:
+        """The exit code of a command, once whatever went wrong is said."""
         try:
             for word in words:  # bytes that are not UTF-8, and a zero byte, before anything looks at them
                 text(MOST_WORD)(word, "an argument")
-            return super().main(args, *rest, **options)
-        except UserError as error:
-            sentence = str(error)
-        except (MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "allocate" not in str(error):  # which is how torch says it
+            code = command()
+            return code if isinstance(code, int) else 0
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        except BaseException as error:
+            sentence = in_a_sentence(error)
+            if isinstance(error, OSError) and not sentence:
+                sentence = f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else "")
+            elif isinstance(error, MemoryError) or "allocate" in str(error):  # which is how torch says it
+                sentence = "there is not enough memory for this"
+            if sentence is None or ("--debug" in words and not isinstance(error, UserError)):
                 raise
-            sentence = "there is not enough memory for this"
-        except OSError as error:
-            sentence = f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else "")
-        click.echo(f"Error: {sentence}", err=True)
-        sys.exit(2)
+            click.echo(f"Error: {UserError(sentence)}", err=True)
+            return 2
+
+
+# -- Ctrl-C --------------------------------------------------------------------------------------------------------
+
+INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
+GRACE_SECONDS = 1.2  # for cleaning up; what is on disk is whole at any moment
+
+
+class Stopping:
+    """Ctrl-C, and the terminate signal of a batch system, end the block; if it `ends` the process, in bounded time."""
+
+    def __init__(self, ends: bool) -> None:
+        self.ends, self.begun, self.said = ends, False, False
+
+    def __enter__(self) -> "Stopping":
+        if threading.current_thread() is threading.main_thread():
+            self.hooks = sys.unraisablehook, threading.excepthook
+            self.before = {number: signal.signal(number, self.stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.ends and hasattr(self, "before"):
+            sys.unraisablehook, threading.excepthook = self.hooks
+            for number, handler in self.before.items():
+                signal.signal(number, handler)
+
+    def stop(self, number: int, frame: object) -> None:
+        # Threads and finalizers that stumble over the end say nothing, and what swallows it ends all the same.
+        sys.unraisablehook, threading.excepthook = (lambda _: None), (lambda _: None)
+        if self.ends and self.begun:
+            self.end_at_once()
+        elif self.ends:
+            late = threading.Timer(GRACE_SECONDS, self.end_at_once)
+            late.daemon = True
+            late.start()
+        self.begun = True
+        raise KeyboardInterrupt
+
+    def say(self, error: BaseException | None = None) -> None:
+        """One sentence: what the interruption says itself (`stoppable`), or what holds of any command."""
+        cause = error.__cause__ if isinstance(error, click.Abort) else error
+        what = str(cause) if isinstance(cause, KeyboardInterrupt) else ""
+        if not self.said:
+            self.said = True
+            click.echo(f"interrupted: {what or 'no file is half-written, and the same command begins again'}", err=True)
+
+    def end_at_once(self) -> None:
+        self.say()
+        os._exit(INTERRUPTED)
 
 
 @contextmanager
 def stoppable(what: str, kept: bool = True) -> Iterator[None]:
-    """After Ctrl-C, or the terminate signal of a batch system, a sentence says whether work so far is `kept`."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """After Ctrl-C a sentence says whether work so far is `kept`."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\ninterrupted: the same command {'continues' if kept else 'begins again with'} {what}", err=True)
-        sys.exit(130)
+        raise KeyboardInterrupt(f"the same command {'continues' if kept else 'begins again with'} {what}") from None
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """What is printed meanwhile passes `Printed`."""
+    before, sys.stdout = sys.stdout, Printed(sys.stdout)
+    try:
+        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        sys.stdout = before if isinstance(sys.stdout, Printed) else sys.stdout
+
+
+class Printed:
+    """The standard output of a command: of ours alone, and without characters that control the terminal.
+
+    What a plug-in prints goes to stderr, so that JSON stays JSON.
+    """
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+
+    def write(self, text: str) -> int:
+        target = sys.stderr if runs_users_code(sys._getframe(1)) else self.real
+        target.write(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) if isinstance(text, str) else text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
 
 
 # -- progress: one live line on a terminal; elsewhere plain lines, or nothing --------------------------------------

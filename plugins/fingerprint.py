@@ -1,8 +1,10 @@
 """What a class from outside is, as a short text that changes when its definition does; and the same of this package.
 
-The fingerprint of a class follows from the syntax of the class, of the classes it inherits from, and of the functions
-and constants of its module that they use: not from comments, docstrings, layout or the place of the file. Classes of
-this project, of Python and of the libraries below are not part of it.
+The fingerprint of a class follows from the syntax of the class, of the classes it inherits from, of the functions and
+constants of its file that they use, and of the whole of every other file of the user that this file imports, directly
+or through others: those below its directory, or in its package. Comments, docstrings, layout and the place of files do
+not count. This project, Python, installed libraries, data files and what is imported by a name that is computed are not
+part of it.
 """
 
 import ast
@@ -91,10 +93,13 @@ def plain(value: Any) -> Any:
 
 
 def definition(kind: type) -> Any:
-    """The syntax of a class with all that it uses of its module; where there is no source, what it was compiled to."""
+    """The syntax of a class with all that it uses of its module, and the files that this imports; where there is no
+    source, what it was compiled to."""
     source = source_of(kind)
     if source is not None:
-        return [shape(each) for each in used(*source, vars(sys.modules[kind.__module__]))]
+        file, statement, tree = source
+        others = [[name, shape(other)] for name, other in sorted(imports(file, kind.__module__).items())]
+        return [*(shape(each) for each in used(statement, tree, vars(sys.modules[kind.__module__]))), *others]
     entries = [(name, unwrapped(each)) for name, each in sorted(vars(kind).items())]
     counted = [(name, each) for name, each in entries if name[:2] != "__" or isinstance(each, FunctionType)]
     return [kind.__qualname__, [[name, plain(each)] for name, each in counted]]
@@ -107,8 +112,8 @@ def unwrapped(value: Any) -> Any:
     return value
 
 
-def source_of(kind: type) -> tuple[ast.AST, ast.Module] | None:
-    """The statement that defines a class, and the file (or the cell of a notebook) that it stands in."""
+def source_of(kind: type) -> tuple[str, ast.AST, ast.Module] | None:
+    """The name of the file (or of the cell of a notebook) that a class stands in, its statement, and the whole file."""
     try:
         file = inspect.getsourcefile(kind)
         first = inspect.getsourcelines(kind)[1]
@@ -116,12 +121,12 @@ def source_of(kind: type) -> tuple[ast.AST, ast.Module] | None:
         codes = [each.__code__ for each in map(unwrapped, vars(kind).values()) if isinstance(each, FunctionType)]
         file, first = next(((code.co_filename, code.co_firstlineno) for code in codes), (None, 0))
     tree = parsed(file)
-    if tree is None:
+    if tree is None or file is None:
         return None
     named = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == kind.__name__]
     starts = [min([node.lineno, *(each.lineno for each in node.decorator_list)]) for node in named]
     around = [node for node, start in zip(named, starts) if start <= max(1, first) <= (node.end_lineno or 0)]
-    return (around[-1], tree) if around else None
+    return (file, around[-1], tree) if around else None
 
 
 def parsed(file: str | None) -> ast.Module | None:
@@ -132,27 +137,98 @@ def parsed(file: str | None) -> ast.Module | None:
 
 
 def used(node: ast.AST, tree: ast.Module, known: Mapping[str, Any]) -> Iterator[ast.AST]:
-    """The statement, and those at the top of its file, or of other files of the user, that define what it uses."""
-    homes = {name: each for each in tree.body for name in defined(each)}
+    """The statement, those at the top of its file that define or change what it uses, and libraries' functions."""
+    homes = dict[str, list[ast.stmt]]()
+    for each in tree.body:
+        for name in touched(each):
+            homes.setdefault(name, []).append(each)
     needed, left = [node], [node]
     while left:
-        names = {each.id: None for each in ast.walk(left.pop()) if isinstance(each, ast.Name)}
-        new = [homes[name] for name in names if name in homes and homes[name] not in needed]
+        at = left.pop()
+        names = {each.id: None for each in ast.walk(at) if isinstance(each, ast.Name)}
+        if isinstance(at, ast.stmt) and at is not node:  # what changes a name it defines, such as NAME.update(…)
+            names |= dict.fromkeys(touched(at))
+        new = [each for name in names for each in homes.get(name, ()) if each not in needed]
         needed, left = [*needed, *new], [*left, *new]
     yield from needed
     for name in dict.fromkeys(each.id for one in needed for each in ast.walk(one) if isinstance(each, ast.Name)):
         function = known.get(name)
-        if name not in homes and isinstance(function, FunctionType) and is_outside(function.__module__):
+        if name in homes or not isinstance(function, FunctionType) or not is_outside(function.__module__):
+            continue
+        if is_installed(inspect.getsourcefile(function)):  # of a file of the user all is counted
             yield from ast.parse(textwrap.dedent(inspect.getsource(function))).body
 
 
-def defined(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement defines; an import defines nothing."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+def touched(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement at the top of a file defines or may change; an import defines nothing.
+
+    >>> source = "A = B, C = 1, 2\\nif A:\\n    D = 3\\nTABLE.update(x=1)\\ndef f():\\n    global E\\n    g()"
+    >>> [list(touched(each)) for each in ast.parse(source).body]
+    [['A', 'B', 'C'], ['A', 'D'], ['TABLE'], ['f', 'E']]
+    """
+    inside = list(ast.walk(node))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.name
+        yield from (name for each in inside if isinstance(each, ast.Global) for name in each.names)
     elif isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         yield from (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+    elif not (isinstance(node, ast.If) and "__main__" in ast.dump(node.test)) and not is_registering(node):
+        defining = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        yield from dict.fromkeys(
+            each.id if isinstance(each, ast.Name) else each.name
+            for each in inside
+            if isinstance(each, ast.Name | defining)
+        )
+
+
+def is_registering(node: ast.stmt) -> bool:
+    """Whether a statement does nothing but register a class."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and is_no_definition(node.value.func)
+
+
+def imports(file: str, module: str) -> dict[str, ast.Module]:
+    """What is in the user's other files that a file imports, directly or through others, by path or name."""
+    path = Path(file).resolve()
+    root, only = path.parent, module.partition(".")[0] if is_installed(file) else ""
+    for _ in module.split(".")[:-1] if (root / "__init__.py").exists() else ():
+        root = root.parent
+    found, left = dict[Path, str](), [path] if path.is_file() else []
+    while left:
+        tree = parsed(str(here := left.pop()))
+        for name, wanted in imported(tree, here.parent, root) if tree else ():
+            top = name.partition(".")[0]
+            own = top == only if only else is_outside(name) and not is_installed(str(wanted))
+            if own and wanted not in (path, *found) and wanted.is_file():
+                inside = wanted.is_relative_to(root)
+                found[wanted] = wanted.relative_to(root).as_posix() if inside else wanted.name
+                left.append(wanted)
+    return {name: parsed(str(each)) or ast.Module([], []) for each, name in found.items()}
+
+
+def imported(tree: ast.Module, folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
+    """The modules that a file in a folder may import, and the files that they may be: below `root`, or loaded."""
+    for node in ast.walk(tree):
+        names, base = list[str](), root
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = (folder, *folder.parents)[node.level - 1] if node.level else root
+            start = f"{node.module}." if node.module else ""
+            names = [f"{start}{alias.name}" for alias in node.names]
+        for parts in (name.split(".") for name in names):
+            for end in range(1, len(parts) + 1):
+                place, name = base.joinpath(*parts[:end]), ".".join(parts[:end])
+                within = place.relative_to(root).parts if place.is_relative_to(root) else (name,)
+                yield from ((".".join(within), each) for each in (place.with_suffix(".py"), place / "__init__.py"))
+                loaded = getattr(sys.modules.get(name), "__file__", None)
+                if base == root and loaded is not None:
+                    yield name, Path(loaded).resolve()
+
+
+def is_installed(file: str | None) -> bool:
+    """Whether a file belongs to an installed package, and not to a user's own code."""
+    return bool({"site-packages", "dist-packages"}.intersection(Path(file or "").parts))
 
 
 def shape(node: Any) -> Any:

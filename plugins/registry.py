@@ -8,7 +8,6 @@ listed. Code is run because the user named it or installed it, never because a s
 
 import hashlib
 import importlib.util
-import inspect
 import linecache
 import os
 import re
@@ -18,10 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from lengthlens.errors import Registry, UnknownNameError, UserError
-from lengthlens.plugins.fingerprint import fingerprint
+from lengthlens.plugins.fingerprint import fingerprint, is_installed, is_outside
+from lengthlens.values import shown
 
 Value = TypeVar("Value")
 Thing = TypeVar("Thing")
@@ -90,8 +91,9 @@ class Extensible(Registry[Value]):
         if now is None or now.fingerprint != stored.fingerprint:
             home = "lengthlens" if now is None else f"'{now.plugin}'" if now.plugin else "this session"
             raise PluginError(
-                f"{what} has changed: this was made with definition {stored.fingerprint}, and {home} has "
-                f"{now.fingerprint if now else 'another'} now: restore the earlier definition to use it"
+                f"{what} has changed: this was trained under another fingerprint, {stored.fingerprint}, and {home} has "
+                f"{now.fingerprint if now else 'another'} now: restore the earlier definition to use it, or train anew "
+                "(fingerprints once left out the modules of yours that a plug-in imports)"
             )
 
     def outside(self) -> dict[str, Origin]:
@@ -237,18 +239,19 @@ def _as_plugin(name: str) -> Iterator[None]:
     before = {kind: set(registry.outside()) for kind, registry in registries().items()}
     _state.loading.append(name)
     try:
-        yield
+        with unchanged_defaults() as changed:
+            yield
+        if changed:
+            raise UserError(f"plug-in '{name}' cannot be loaded: it sets torch's {changed[0]}, which is everyone's")
     except BaseException as error:
         for kind, registry in registries().items():
             for new in set(registry.outside()) - before.get(kind, set()):
                 registry.remove(new)
         if isinstance(error, UserError) or not isinstance(error, Exception | SystemExit):
             raise
-        frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-        theirs = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-        where = f"{Path(theirs[-1].filename).name}, line {theirs[-1].lineno}: " if theirs else ""
-        what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        raise UserError(f"plug-in '{name}' cannot be loaded: {where}{what}") from error
+        blamed = blame(error)
+        where = f"{blamed.place}: " if blamed else ""
+        raise UserError(f"plug-in '{name}' cannot be loaded: {where}{in_short(error)}") from error
     finally:
         _state.loading.pop()
 
@@ -304,6 +307,130 @@ def load_named() -> None:
 def named_anywhere() -> bool:
     """Whether any plug-in is loaded or could be, without loading one."""
     return bool(_state.loaded or os.environ.get(VARIABLE) or entry_points(group=GROUP))
+
+
+# -- what a user's code does wrong while it is used ------------------------------------------------------------------
+
+
+class Blame(NamedTuple):
+    """Where a user's code failed, and what it was asked.
+
+    >>> str(Blame("answer", "answer(scale=13)", "mine.py, line 7", "ZeroDivisionError: division by zero"))
+    'answer(scale=13) fails in mine.py, line 7: ZeroDivisionError: division by zero'
+    """
+
+    method: str
+    asked: str
+    place: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.asked} fails in {self.place}: {self.what}"
+
+
+def blame(error: BaseException) -> Blame | None:
+    """Where a user's code raised an error, whatever it raised and however it was called; None if none was running."""
+    frames, trace = list[tuple[FrameType, int]](), error.__traceback__
+    while trace is not None:
+        frames, trace = [*frames, (trace.tb_frame, trace.tb_lineno)], trace.tb_next
+    ours = next((k for k, (frame, _) in enumerate(frames) if not is_users(module_of(frame))), len(frames))
+    theirs = [(frame, line) for frame, line in frames[ours:] if is_users(module_of(frame))]
+    if isinstance(error, SyntaxError) and error.filename and theirs == []:
+        return Blame("", "", f"{Path(error.filename).name}, line {error.lineno}", in_short(error))
+    if not theirs:
+        return None
+    (first, _), (last, line) = theirs[0], theirs[-1]
+    names = first.f_code.co_varnames[: first.f_code.co_argcount]
+    given = {name: first.f_locals[name] for name in names if name in first.f_locals}
+    sizes = [f"{name}={shown(value)}" for name, value in given.items() if isinstance(value, int | str | tuple)]
+    owner = f"{called(given['self'])}." if "self" in given else ""
+    asked = f"{owner}{first.f_code.co_name}({', '.join(sizes)})"
+    return Blame(first.f_code.co_name, asked, f"{Path(last.f_code.co_filename).name}, line {line}", in_short(error))
+
+
+def in_short(error: BaseException) -> str:
+    """An error as its type and the first line of what it says."""
+    said = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def in_a_sentence(error: BaseException) -> str | None:
+    """The sentence on an error that a user's code has to do with; None for any other.
+
+    An error that is raised later, such as by a network that was given numbers of another type, names the plug-ins.
+    """
+    if isinstance(error, UserError):
+        return str(error)
+    if (blamed := blame(error)) is not None:
+        return str(blamed)
+    if not isinstance(error, Exception) or not _state.loaded:
+        return None
+    names = ", ".join(f"'{name}'" for name in _state.loaded.values())
+    return f"with plug-in {names} this ended in {in_short(error)}; `lengthlens check` may find why"
+
+
+@contextmanager
+def as_sentences() -> Iterator[None]:
+    """Whatever a user's code raises, ``sys.exit`` too, is a `UserError` outside of the block; Ctrl-C stays Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        sentence = in_a_sentence(error)
+        if sentence is None or isinstance(error, UserError):
+            raise
+        raise UserError(sentence) from error
+
+
+def is_users(module: str) -> bool:
+    """Whether a module is a user's own, or that of a package that was loaded as a plug-in."""
+    if not is_outside(module):
+        return False
+    tops = {name.partition(".")[0] for name in (*_state.loaded, *_state.loading)}
+    return module.partition(".")[0] in tops or not is_installed(getattr(sys.modules.get(module), "__file__", None))
+
+
+def module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def runs_users_code(frame: FrameType | None) -> bool:
+    """Whether, of our code and users' code, users' code is what called last.
+
+    >>> runs_users_code(None)
+    False
+    """
+    while frame is not None:
+        if is_users(module := module_of(frame)):
+            return True
+        if module.partition(".")[0] == "lengthlens":
+            return False
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def unchanged_defaults() -> Iterator[list[str]]:
+    """A list that, after the block, names what of torch's defaults it had changed; they are as before again."""
+    changed, before = list[str](), _defaults()
+    try:
+        yield changed
+    finally:
+        after = _defaults()
+        changed += [name for name in after if str(after[name]) != str(before[name])]
+        for name in changed:
+            torch = sys.modules["torch"]
+            if name == "default dtype":
+                torch.set_default_dtype(getattr(torch, str(before[name]).removeprefix("torch.")))
+            else:
+                torch.set_default_device(before[name])
+
+
+def _defaults() -> dict[str, Any]:
+    if (torch := sys.modules.get("torch")) is None:  # as it will be once it is imported
+        return {"default dtype": "torch.float32", "default device": "cpu"}
+    return {"default dtype": torch.get_default_dtype(), "default device": torch.get_default_device()}
 
 
 # -- other processes ---------------------------------------------------------------------------------------------------
