@@ -1,6 +1,7 @@
 """Names that a user types, looked up with the nearest name as a hint, and the one exception for bad requests."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -10,6 +11,21 @@ MOST_LISTED = 40  # choices that a sentence names
 MOST = 2000  # characters of a message, whatever value it names
 
 
+# What makes a terminal do more than show: control characters but for new lines, tabs and the few styles that we
+# write; separators of lines; and what turns the direction of a text.
+CONTROL = re.compile("(?!\x1b\\[[014]m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def one_line(text: str) -> str:
+    """A text as a terminal can show it on one line.
+
+    >>> one_line("a\\nb\\x1b[2Jc\\ud800")
+    'a b\\\\u001b[2Jc\\\\ud800'
+    """
+    text = " ".join(text.splitlines()).encode("utf-8", "backslashreplace").decode()
+    return re.sub(f"{CONTROL.pattern}|\x1b", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 class UserError(ValueError):
     """What was asked for cannot be done; the message is one sentence that names the value and the choices.
 
@@ -17,7 +33,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str = "") -> None:
-        message = " ".join(message.splitlines()).encode("utf-8", "backslashreplace").decode()
+        message = one_line(message)
         super().__init__(message if len(message) <= MOST else f"{message[: MOST - 1]}…")
 
 

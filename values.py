@@ -10,23 +10,21 @@ import io
 import json
 import math
 import os
-import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lengthlens.errors import UserError, unknown
+from lengthlens.errors import UserError, one_line, unknown
 
 LARGEST = 2**31 - 1  # of a whole number where no bound is given: as large as counts here ever get
 MOST_TEXT = 4096  # characters of a text: the longest path of the system
 MOST_ITEMS = 100_000  # of a list or a range
 MOST_DEPTH = 32  # of lists in lists; what this project writes has five levels
 MOST_BYTES = 1 << 26  # of a text that is parsed; ours take kilobytes
-# What makes a terminal do more than show: control characters but for new lines, tabs and the few styles that we
-# write; separators of lines; and what turns the direction of a text.
-CONTROL = re.compile("(?!\x1b\\[[014]m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+MOST_TOML, MOST_DOTS = 1 << 22, 1 << 24  # bytes; the squares of the dots in each line: a key of k parts takes k² room
+MOST_HEADER = 1 << 23  # bytes of the header of a safetensors file: 60,000 tensors
 MOST_CELLS = 50_000_000  # of a table; the largest study here has two millions
 
 Parsed = TypeVar("Parsed")
@@ -66,7 +64,7 @@ def shown(value: object, most: int = 60) -> str:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deeply, or an integer with too many digits to be written
         text = f"a {type(value).__name__}"
-    text = text.encode("utf-8", "backslashreplace").decode()
+    text = one_line(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -112,6 +110,13 @@ def real(low: float = -math.inf, high: float = math.inf, *, above: float = -math
 def text(most: int = MOST_TEXT) -> Rule:
     """A text of Unicode characters, without the one that ends texts in C."""
     return Rule(f"a text of at most {most} characters", lambda value: isinstance(value, str) and is_clean(value, most))
+
+
+def line(most: int = MOST_TEXT) -> Rule:
+    """A text that a terminal shows as it is, on one line."""
+    return Rule(
+        f"a line of at most {most} characters", lambda value: text(most).holds(value) and one_line(value) == value
+    )
 
 
 def is_clean(value: str, most: int = MOST_TEXT) -> bool:
@@ -263,8 +268,18 @@ def parse_json(data: bytes | str, what: str, rule: Rule | None = None) -> Any:
 
 def parse_toml(data: bytes | str, what: str, rule: Rule | None = None) -> dict[str, Any]:
     """TOML of bounded size and depth, in UTF-8, that follows a rule."""
-    read: dict[str, Any] = _plain(lambda: tomllib.loads(_decoded(data)), data, what, "TOML", rule)
+    lines = (data.encode("utf-8", "replace") if isinstance(data, str) else data).splitlines()
+    if sum(each.count(b".") ** 2 for each in lines) > MOST_DOTS:
+        raise UserError(f"{what} has more dots in a line than names and numbers need")
+    read: dict[str, Any] = _plain(lambda: tomllib.loads(_decoded(data)), data, what, "TOML", rule, MOST_TOML)
     return read
+
+
+def header_within(data: bytes, what: str) -> bytes:
+    """The data of a safetensors file, if its header is not longer than any network's: it is parsed as a whole."""
+    if (size := int.from_bytes(data[:8], "little")) > MOST_HEADER:
+        raise UserError(f"{what} is not a safetensors file: it says that its header has {size} bytes")
+    return data
 
 
 def parse_parquet(data: bytes, what: str) -> Any:
@@ -281,9 +296,11 @@ def parse_parquet(data: bytes, what: str) -> Any:
     return parsed(parse, what, "a table in parquet")
 
 
-def _plain(parse: Callable[[], Any], data: bytes | str, what: str, kind: str, rule: Rule | None) -> Any:
-    if len(data) > MOST_BYTES:
-        raise UserError(f"{what} has {len(data)} bytes, and at most {MOST_BYTES} can be read as {kind}")
+def _plain(
+    parse: Callable[[], Any], data: bytes | str, what: str, kind: str, rule: Rule | None, most: int = MOST_BYTES
+) -> Any:
+    if len(data) > most:
+        raise UserError(f"{what} has {len(data)} bytes, and at most {most} can be read as {kind}")
     value = parsed(parse, what, kind)
     if is_deeper(value, MOST_DEPTH):
         raise UserError(f"{what} is nested too deeply: at most {MOST_DEPTH} levels can be read")

@@ -153,6 +153,9 @@ def as_study(table: Frame, name: str = "the table") -> Frame:
     table = table.reset_index(drop=True)
     missing = pd.Series([None] * len(table), dtype=object)
     typed = {each: _typed(table.get(each, missing), each, kind, name) for each, kind in STUDY_COLUMNS.items()}
+    share = typed["value"][typed["measure"].str.startswith("exact_match")]
+    if not (wrong := share[(share < 0) | (share > 1)]).empty:
+        raise UserError(f"{name} has an exact match of {wrong.iloc[0]:g}, which is a share: from 0 to 1")
     return pd.DataFrame(typed)
 
 

@@ -180,12 +180,17 @@ def read_pairs(context: click.Context, parameter: click.Parameter, given: tuple[
     for name, equals, value in split:
         if not (name and equals):
             raise UserError(f"'{name}{equals}{value}' is no {parameter.opts[0]}: write {parameter.metavar}")
-    return {name.strip().replace("-", "_"): value.strip() for name, _, value in split}
+    names = [name.strip().replace("-", "_") for name, *_ in split]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"{parameter.opts[0]} {twice[0]} is given twice: give it once")
+    return dict(zip(names, (value.strip() for *_, value in split)))
 
 
 def given_fields(settings: dict[str, str], **named: Any) -> dict[str, Any]:
     """Fields of a config from options that were given, and from FIELD=VALUE texts."""
     fields = {name: value for name, value in named.items() if value is not None}
+    if twice := sorted(fields.keys() & settings.keys() - {"scheme_options"}):
+        raise UserError(f"{twice[0]} is given twice, as --{twice[0].replace('_', '-')} and by --set: give it once")
     return fields | {name: plain_value(value) for name, value in settings.items()}
 
 

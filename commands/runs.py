@@ -2,14 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from lengthlens.commands import options, terminal
 from lengthlens.commands.options import Whole, as_json, config_options, given_fields, own_store, plot_file, store_option
 from lengthlens.commands.terminal import print_json, print_table, progress, stoppable
-from lengthlens.errors import UserError
+from lengthlens.errors import UserError, one_line, unknown
 from lengthlens.values import anything, map_of
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def show_plan(grid: "Grid", store: "RunStore", workers: int | None, as_json: boo
 
 def print_outcome(outcome: "RunOutcome") -> None:
     note = "" if outcome.trained else " (finished before)"
-    reason = f": {outcome.reason}" if outcome.reason else ""
+    reason = f": {one_line(outcome.reason)}" if outcome.reason else ""
     click.echo(f"{outcome.run}  {outcome.status}{note}{reason}")
     if outcome.alone:
         click.echo(f"its stack was trained one by one, since stacking failed: {outcome.alone}", err=True)
@@ -229,8 +229,12 @@ def print_outcome(outcome: "RunOutcome") -> None:
 @click.pass_context
 def runs(context: click.Context, /, store: str, as_json: bool, **only: str | None) -> None:
     """List the runs; or show one, check all checksums, repair what is damaged, or make one table of all."""
+    from lengthlens.runs.run import State
+
     context.obj = options.open_store(context, None, store)
     if context.invoked_subcommand is None:
+        if only["status"] not in (None, *(states := (*get_args(State), "unreadable"))):
+            raise unknown("status", str(only["status"]), states)
         rows = context.obj.listing(**only)
         if as_json:
             print_json(rows)
@@ -252,7 +256,7 @@ def show(run: str, store: "RunStore", as_json: bool) -> None:
         return
     status = {"trained_steps" if name == "steps" else name: value for name, value in facts["status"].items()}
     for name, value in {**status, **facts["config"], **facts["versions"]}.items():
-        click.echo(f"{name:<22} {value}")
+        click.echo(f"{name:<22} {one_line(str(value))}")
     if facts["evaluation"]:
         click.echo()
         print_table([score_cells(row) for row in facts["evaluation"]])
@@ -376,15 +380,17 @@ def take_back(folder: Path, store: "RunStore", out: Path | None, as_json: bool) 
 
     fetched = fetch(folder, store)
     if fetched.kind == "study":
-        out = out or Path(f"{fetched.name}.parquet")
+        if out is None and (out := Path(f"{fetched.name}.parquet")).exists():
+            raise UserError(f"there is a file '{out}' already: say with --out where the study is to be written")
         fetch(folder, into=out)
     path = str(fetched.run.path if fetched.run else out)
     if as_json:
-        print_json({"kind": fetched.kind, "name": fetched.name, "path": path})
+        print_json({"kind": fetched.kind, "name": fetched.name, "path": path, "known": fetched.known})
         return
-    click.echo(f"{fetched.kind} {fetched.name}: {path}")
+    known = " (the store had it already)" if fetched.known else ""
+    click.echo(f"{fetched.kind} {fetched.name}: {path}{known}")
     if fetched.certificate:
-        click.echo(f"certificate: {certificate_words(fetched.certificate)}")
+        click.echo(f"certificate: {one_line(certificate_words(fetched.certificate))}")
 
 
 @click.command("export")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lengthlens.commands.options import debug_option, plugin_option
-from lengthlens.errors import UserError, unknown
+from lengthlens.errors import CONTROL, UserError, one_line, unknown
 from lengthlens.plugins.registry import in_a_sentence, runs_users_code
-from lengthlens.values import CONTROL, text
+from lengthlens.values import text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -298,7 +298,7 @@ def cell(value: Any) -> str:
         return {None: "-", True: "yes", False: "no"}[value]
     if value == math.inf:
         return "∞"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else one_line(str(value))
 
 
 def counted(statuses: list[str]) -> str:

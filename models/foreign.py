@@ -29,7 +29,7 @@ from lengthlens.files import read_whole, regular
 from lengthlens.models.saved import CONFIG, WEIGHTS
 from lengthlens.tasks import Task
 from lengthlens.tasks.task import BEGIN, END, PAD
-from lengthlens.values import anything, map_of, parse_json, parsed, real, shown, text
+from lengthlens.values import anything, header_within, map_of, parse_json, parsed, real, shown, text
 
 Config = Mapping[str, Any]
 Weights = dict[str, Tensor]
@@ -93,6 +93,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     files = _weight_files(folder)
     weights: Weights = {}
     for file in map(regular, files):
+        with file.open("rb") as opened:
+            header_within(opened.read(8), f"'{file}'")
         weights |= parsed(partial(load_file, file), f"'{file}'", "a safetensors file")
     weights = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
     try:

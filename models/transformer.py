@@ -37,7 +37,7 @@ from lengthlens.models.saved import download, is_local, read_saved, save, upload
 from lengthlens.models.schemes import Positions, Sizes, schemes_in
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.task import END
-from lengthlens.values import parsed, within_memory
+from lengthlens.values import header_within, parsed, within_memory
 
 ReturnType = Literal["logits", "loss", "both"] | None
 NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
@@ -564,7 +564,8 @@ def with_weights(
     says in the error where they are from.
     """
     if isinstance(weights, bytes):
-        weights = parsed(partial(load_tensors, weights), f"what {source} has for weights", "a safetensors file")
+        of = f"what {source} has for weights"
+        weights = parsed(partial(load_tensors, header_within(weights, of)), of, "a safetensors file")
     try:
         config = config.resolved(task)
         table = weights.get("embed.W_E")

@@ -26,6 +26,7 @@ from lengthlens.models.config import ModelConfig
 from lengthlens.models.devices import present_device
 from lengthlens.models.saved import refuse_not_finite
 from lengthlens.models.schemes.scheme import schemes_in
+from lengthlens.plugins.fingerprint import is_outside
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import EVALUATION, Run
 from lengthlens.tasks import Batch, Task
@@ -41,6 +42,10 @@ CPU_ROWS = 64  # more sequences at a time leave the processor's cache, and gain 
 ACCURATE = 0.9  # least exact match, at every n in range, of a run whose complexity means something
 EXTRAPOLATES = 0.9  # least exact match beyond the training range of a run that counts as extrapolating
 
+AHEAD, AHEAD_ROWS = (
+    1e-2,
+    16,
+)  # of the largest logit, what a look ahead changes at least (less cannot help), and rows tried
 FINAL_SAMPLES = 200  # of each n in range, for the figure that a run ends with
 
 Model = Callable[..., Any]  # a HookedModel, or any function from ids [row, pos] to logits [row, pos, token]
@@ -185,14 +190,47 @@ def right_answers(
     generator = torch.Generator().manual_seed(instance_seed(seed, length) if drawn_by is None else drawn_by)
     drawn = task.sample(length, samples, generator)
     device, named = device_of(model), {"scale": length} if takes(model, "scale") else {}
-    rows, right = rows_within(memory, model, task.length(length)), []
+    rows, right = rows_within(memory, model, task.length(length)), list[Tensor]()
     with evaluating(model), torch.inference_mode():
         for first, last in by_placement(model, samples):
             for start in range(first, last, rows):
                 end = min(start + rows, last)
                 block = Batch(*(x[start:end] for x in (drawn.tokens, drawn.answer_mask, drawn.scale)))
-                right.append(right_tokens(model(block.tokens.to(device), **named), block).cpu())
+                logits = model(block.tokens.to(device), **named)
+                if not right:
+                    refuse_looking_ahead(model, block, logits, named)
+                right.append(right_tokens(logits, block).cpu())
+                if bool(logits.isnan().any()):
+                    raise UserError(f"at n = {length} the model gives NaN, which is no answer: no score is kept")
     return torch.cat(right)
+
+
+def refuse_looking_ahead(model: Model, batch: Batch, logits: Tensor, named: dict[str, Any]) -> None:
+    """Refuse a network, or a scheme, from outside that predicts otherwise where later tokens differ.
+
+    It would be scored for answers that it has seen. A network is given a prefix; a scheme, which may place a prefix
+    otherwise, other later tokens, from another place on in each row.
+    """
+    from lengthlens.models.transformer import HookedModel
+
+    tokens, start = batch.tokens[:AHEAD_ROWS], batch.tokens.shape[1] - int(batch.answer_mask[0].sum())
+    stop = start + torch.arange(len(tokens))[:, None] % (tokens.shape[1] - start)  # [row, 1]
+    if not isinstance(model, HookedModel):
+        tokens, stop = tokens[:, : (last := int(stop.max()))], stop.clamp(min=last)
+    elif any(is_outside(type(scheme).__module__) for scheme in schemes_in(model)):
+        tokens = torch.where(torch.arange(tokens.shape[1]) < stop, tokens, tokens.flip(0, 1))
+    else:
+        return
+    other = model(tokens.to(logits.device), **named)
+    if other.shape[1] == tokens.shape[1] and logits.shape[1] == batch.tokens.shape[1]:
+        place = torch.arange(tokens.shape[1])
+        before = ((start - 1 <= place) & (place < stop)).to(logits.device)[..., None]
+        whole = logits[: len(tokens), : tokens.shape[1]].nan_to_num(0, 0, 0)  # a network may rule tokens out
+        gap = ((other.nan_to_num(0, 0, 0) - whole).abs() * before).max()
+        if bool(gap > AHEAD * whole.abs().max()):
+            raise UserError(
+                "the model predicts otherwise when later tokens differ: it looks ahead, and no score is kept"
+            )
 
 
 def by_placement(model: Model, samples: int) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from lengthlens.errors import UserError
 from lengthlens.models.saved import refuse_not_finite
 from lengthlens.models.transformer import HookedModel, with_weights
 from lengthlens.notebook import Share, card
+from lengthlens.plugins.registry import PluginError
 from lengthlens.runs.config import RunConfig
 from lengthlens.values import Rule, list_of, map_of, one_of, optional, parse_json, real, record, shown, text, whole
 
@@ -52,17 +53,16 @@ STATUS_RULE = record(
     loose=True,
 )
 SHARES = [f"{name}{end}" for name in ("exact_match", "exact_match_no_end") for end in ("", "_low", "_high")]
+SCORED = {"length": whole(), "samples": whole(1), "seed": whole(0, 2**63 - 1)}
+TUPLE = {"shape": list_of(whole(1))}
+REFUSED_RULE = record(
+    "score", {**SCORED, "reason": text(1 << 20)}, TUPLE, loose=True
+)  # where no length can be processed
+SCORE_RULE = record(
+    "score", SCORED | dict.fromkeys([*SHARES, "token_accuracy"], real(0, 1)), {"reason": WORDS, **TUPLE}, loose=True
+)
 SCORES_RULE = list_of(
-    record(
-        "score",
-        {"length": whole(), "samples": whole(1), "seed": whole(0, 2**63 - 1)},
-        {
-            **dict.fromkeys([*SHARES, "token_accuracy"], optional(real(0, 1))),
-            "reason": WORDS,
-            "shape": list_of(whole(1)),
-        },
-        loose=True,
-    )
+    Rule("a score", SCORE_RULE.holds, lambda row: (REFUSED_RULE if row.get("reason") else SCORE_RULE).parts(row))
 )
 METRICS_RULE = record(
     "line of metrics", {"step": whole()}, {"loss": NUMBER, "margin": NUMBER, "lr": NUMBER}, loose=True
@@ -366,9 +366,11 @@ class Run:
             if not known and not name.endswith(files.PARTIAL) and (path.is_symlink() or not path.is_dir()):
                 wrong_with[name] = NOT_LISTED
         if not wrong_with and self.has(CONFIG):  # without it, killed before anything was written: as good as new
-            status = self.status()
-            if self.config.id != self.id:
-                wrong_with[CONFIG] = f"belongs to run '{self.config.id}'"
+            status, named = self.status(), self.id
+            with suppress(PluginError):  # of a plug-in that is not loaded: sound, and not to be understood here
+                named = self.config.id
+            if named != self.id:
+                wrong_with[CONFIG] = f"belongs to run '{named}'"
             elif status.has_model and not self.has(MODEL):
                 wrong_with[MODEL] = f"is missing, and the run is {status.status}"
         return wrong_with

@@ -14,6 +14,7 @@ from lengthlens.files import read_whole
 from lengthlens.models.devices import BrokenGpuError, working_gpu
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.parallel import in_parallel
+from lengthlens.plugins.registry import in_a_sentence, in_short
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import SAMPLES, cpu_threads, evaluate, refuse_too_many
 from lengthlens.runs.run import Run, best_rows
@@ -171,8 +172,8 @@ def train_and_evaluate(plan: Planned, store: RunStore, checkpoint_seconds: float
         return RunOutcome(run.id, status.status, status.reason, not finished)
     except BrokenGpuError:
         raise
-    except Exception as error:
-        return RunOutcome(run.id, "failed", str(error) or type(error).__name__)
+    except (Exception, SystemExit) as error:
+        return RunOutcome(run.id, "failed", in_a_sentence(error) or str(error) or type(error).__name__)
 
 
 def train_and_evaluate_all(
@@ -187,8 +188,8 @@ def train_and_evaluate_all(
                 train_stacked([plan.config for plan in plans], store, checkpoint_seconds)
         except BrokenGpuError:
             raise
-        except Exception as error:
-            alone = f"{type(error).__name__}: {error}".splitlines()[0]
+        except (Exception, SystemExit) as error:
+            alone = in_short(error)
     first, *outcomes = [train_and_evaluate(plan, store, checkpoint_seconds, wait) for plan in plans]
     outcomes = [replace(first, alone=alone), *outcomes]
     return [outcome if outcome.run in before else replace(outcome, trained=True) for outcome in outcomes]

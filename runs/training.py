@@ -27,7 +27,7 @@ from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, VERSIONS, Run, Statu
 from lengthlens.runs.stack import Stack
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics, Trainer, refuse_too_large
-from lengthlens.values import parse_json, parsed, whole
+from lengthlens.values import header_within, parse_json, parsed, whole
 
 CONVERGED = 0.99  # in-range exact match from which a run counts as converged
 CHECKPOINT_SECONDS = 10.0  # at most that much work is lost to a kill; writing takes a few milliseconds
@@ -82,7 +82,7 @@ class Trained:
 
 def train(
     config: RunConfig,
-    store: RunStore | None = None,
+    store: RunStore | str | Path | None = None,
     *,
     reports: Iterable[Report] = (),
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -117,6 +117,7 @@ def train(
     >>> trained.status.status, trained.status.steps
     ('not-converged', 2)
     """
+    store = RunStore(store) if isinstance(store, str | Path) else store
     listeners, steps = list(reports), kept_steps(config, keep)
     if steps and (store is None or config.imported):
         why = "it was imported: its training is not known here" if config.imported else "there is no store: give one"
@@ -378,7 +379,7 @@ def encode_checkpoint(trainer: Trainer) -> bytes:
 
 def decode_checkpoint(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `encode_checkpoint` was given."""
-    tensors = load(data)
+    tensors = load(header_within(data, "it"))
     header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")], "its header")
     return tensors, parse_json(header["__metadata__"]["facts"], "its state")
 

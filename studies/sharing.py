@@ -6,6 +6,7 @@ machines. Reading executes nothing, and takes in nothing that is not what was wr
 """
 
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from lengthlens.analyses.tables import Table
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, plain_name, read_whole, sha256, write_whole
 from lengthlens.models.saved import CONFIG, WEIGHTS, download, is_local, render, upload
+from lengthlens.plugins.registry import NAME
 from lengthlens.probes.certify import Certificate
 from lengthlens.probes.table import FILE as PROBES
 from lengthlens.probes.table import stored
@@ -25,7 +27,20 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.importing import SOURCE
 from lengthlens.runs.run import EVALUATION, METRICS, MODEL, OF_STEP, STATUS, VERSIONS, Run, best_rows, step_file
 from lengthlens.runs.store import RunStore
-from lengthlens.values import list_of, map_of, one_of, optional, parse_json, real, record, text, truth, whole
+from lengthlens.values import (
+    Rule,
+    line,
+    list_of,
+    map_of,
+    one_of,
+    optional,
+    parse_json,
+    real,
+    record,
+    text,
+    truth,
+    whole,
+)
 from lengthlens.values import read_whole_number as whole_number
 
 FORMAT, VERSION = "lengthlens export", 1
@@ -33,17 +48,21 @@ LISTING, CARD, STUDY, CERTIFICATE = "lengthlens.json", "README.md", "study.parqu
 OF_RUN = (CONFIG, STATUS, EVALUATION, METRICS, VERSIONS, PROBES, SOURCE)  # what of a run is handed on beside its model
 PREFIX = "run."  # before the names of a run's files, whose config.json is another than the model's
 Kind = Literal["run", "study", "certificate"]
+NAME_RULE = Rule(
+    "a name of letters, digits, '-', '_' and '.'",
+    lambda value: isinstance(value, str) and len(value) < 200 and bool(NAME.fullmatch(value)),
+)  # of a run, or of a study, which becomes a file
 LISTING_RULE = record(
     "export",
-    {"format": one_of(FORMAT), "version": whole(1), "kind": one_of("run", "study", "certificate"), "name": text()},
+    {"format": one_of(FORMAT), "version": whole(1), "kind": one_of("run", "study", "certificate"), "name": NAME_RULE},
     {"files": map_of(text())},
 )
 CERTIFICATE_RULE = record(
     "certificate",
-    {"length": whole(), "kind": one_of("proven", "tested", "none"), "limit": truth(), "reason": text()}
-    | {"worst": map_of(real()), "leak": map_of(list_of(list_of(real()))), "weakest_step": text()},
-    {"assumes": text(), "unproven": text(), "settled": optional(whole()), "error_bound": optional(real())}
-    | {"tried": map_of(whole()), "failed": map_of(whole()), "run": text()},
+    {"length": whole(), "kind": one_of("proven", "tested", "none"), "limit": truth(), "reason": line()}
+    | {"worst": map_of(real()), "leak": map_of(list_of(list_of(real()))), "weakest_step": line()},
+    {"assumes": line(), "unproven": line(), "settled": optional(whole()), "error_bound": optional(real())}
+    | {"tried": map_of(whole()), "failed": map_of(whole()), "run": line()},
 )
 
 
@@ -65,6 +84,7 @@ class Fetched(NamedTuple):
     table: pd.DataFrame | None = None
     provenance: Mapping[str, Any] = {}
     certificate: Certificate | None = None
+    known: bool = False  # whether the store had the run already
 
 
 def export(
@@ -153,9 +173,9 @@ def fetch(source: str | Path, store: RunStore | None = None, *, into: str | Path
         return Fetched("study", name, table=table, provenance=about)
     if store is None:
         raise UserError(f"'{source}' holds a {kind}: name a store for its run")
-    run = _take_run(name, data, store, str(source))
+    run, known = _take_run(name, data, store, str(source))
     certificate = read_certificate(data[CERTIFICATE], f"'{source}'") if CERTIFICATE in data else None
-    return Fetched(kind, name, run, certificate=certificate)
+    return Fetched(kind, name, run, certificate=certificate, known=known)
 
 
 def _listed(folder: Path, name: str, listed: str) -> bytes:
@@ -192,8 +212,8 @@ def read_certificate(data: bytes, what: str) -> Certificate:
     return Certificate(**{name: value for name, value in values.items() if name != "run"})
 
 
-def _take_run(name: str, data: Mapping[str, bytes], store: RunStore, source: str) -> Run:
-    """The run in the store, written there once it has proven sound in a place of its own."""
+def _take_run(name: str, data: Mapping[str, bytes], store: RunStore, source: str) -> tuple[Run, bool]:
+    """The run in the store, written there once it has proven sound in a place of its own; whether it was there."""
     files = {file.removeprefix(PREFIX): content for file, content in data.items() if file.startswith(PREFIX)}
     for needed in (PREFIX + CONFIG, PREFIX + STATUS, WEIGHTS):
         if needed not in data:
@@ -208,7 +228,7 @@ def _take_run(name: str, data: Mapping[str, bytes], store: RunStore, source: str
     if run.status().finished:
         if run.read(MODEL) != data[WEIGHTS]:
             raise UserError(f"the store has another run '{run.id}', with other weights: use another store")
-        return run
+        return run, True
     whole_run = {MODEL: data[WEIGHTS], **files}
     if CERTIFICATE in data:
         whole_run[CERTIFICATE] = data[CERTIFICATE]
@@ -218,7 +238,7 @@ def _take_run(name: str, data: Mapping[str, bytes], store: RunStore, source: str
         trial.verified()
         trial.model()
         stored(trial)
-    return _write_run(store.create(config), whole_run)
+    return _write_run(store.create(config), whole_run), False
 
 
 def _write_run(run: Run, files: Mapping[str, bytes]) -> Run:
@@ -239,7 +259,8 @@ def of_study(path: Path) -> Export:
         with tempfile.TemporaryDirectory() as place:
             write_study(table, about, Path(place) / STUDY)
             data = (Path(place) / STUDY).read_bytes()
-    return Export("study", path.stem, {STUDY: data}, study_card(path.stem, table, about))
+    name = re.sub("^[^A-Za-z0-9]+", "", re.sub("[^A-Za-z0-9_.-]", "-", path.stem)) or "study"
+    return Export("study", name, {STUDY: data}, study_card(name, table, about))
 
 
 # -- cards -----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lengthlens.errors import UserError
+from lengthlens.plugins.registry import Blame, blame, in_short, unchanged_defaults
 from lengthlens.tasks.task import Batch, Family, Task
 
 BEYOND = (0, 1, 2, 3, 5, 9)  # sizes that are tried, counted from the smallest: a few in a row, then some growth
@@ -40,22 +42,33 @@ def demand(holds: bool, method: str, what: str) -> None:
 
 
 def called(method: str, function: Callable[..., Any], *arguments: Any, where: str, **named: Any) -> Any:
-    """What a method gives; whatever it raises is a breach."""
+    """What a method gives; whatever it raises, or changes for all, is a breach."""
     try:
-        return function(*arguments, **named)
-    except Exception as error:
-        first = next(iter(str(error).splitlines()), "")
-        raise BreachError(method, f"{where} it raises {type(error).__name__}: {first}") from error
+        with unchanged_defaults() as changed:
+            given = function(*arguments, **named)
+    except (Exception, SystemExit) as error:
+        told = str(error) if where == "" and isinstance(error, UserError) else f"{where} {raised(error)}"
+        raise BreachError(method, told) from error
+    demand(not changed, method, f"{where} it sets torch's {' and '.join(changed)}, which is everyone's")
+    return given
+
+
+def raised(error: BaseException) -> str:
+    place = blame(error)
+    return f"it raises {in_short(error)}" + (f" ({place.place})" if place else "")
 
 
 def breaches(*checks: Callable[[], None]) -> list[Breach]:
-    """The first breach of each check."""
+    """The first breach of each check; what else a user's code raises is one of the method that was called."""
     every = []
     for check in checks:
         try:
             check()
         except BreachError as error:
             every.append(error.breach)
+        except (Exception, SystemExit) as error:
+            method = (blame(error) or Blame("it", "", "", "")).method
+            every.append(Breach(method, str(error) if type(error) is UserError else raised(error)))
     return list(dict.fromkeys(every))
 
 
@@ -109,28 +122,15 @@ def declarations(task: Task) -> None:
 def shapes(task: Task) -> None:
     """What `draw`, `prompt`, `answer` and the lengths say fits together."""
 
-    def integers(ids: Any, shape: list[int], below: int, method: str, by: str, range_of: str) -> None:
-        """Ids [row, *] from 0 to before `below`, of a shape that follows from another method."""
-        demand(isinstance(ids, Tensor), method, f"{where} it must give a tensor, not {type(ids).__name__}")
-        demand(ids.dtype == torch.long, method, f"{where} it must give ids (torch.int64), not {ids.dtype}")
-        told = f"{where} it gives the shape {list(ids.shape)}, and {shape} follows from {by}"
-        demand(list(ids.shape) == shape, method, told)
-        told = f"{where} it gives the ids {ids.tolist()[0]}, and {range_of} 0 to {below - 1}"
-        demand(bool((ids >= 0).all() and (ids < below).all()), method, told)
-
     for n in sizes_of(task):
         where = f"at n = {n}"
         inputs = called("draw", task.draw, n, 3, torch.Generator().manual_seed(0), torch.device("cpu"), where=where)
         wanted = [3, called("input_length", task.input_length, n, where=where)]
-        integers(inputs, wanted, len(task.symbols), "draw", "input_length", "the symbols are")
-        for piece in called("prompt", task.prompt, inputs, n, where=where):
-            known = isinstance(piece, Tensor) or piece in task.ids
-            demand(known, "prompt", f"{where} {piece!r} is neither ids nor a token of the task")
-        answer, by = (
-            called("answer", task.answer, inputs, n, where=where),
-            "answer_length − 1, since '$' is not part of it",
-        )
-        integers(answer, [3, task.answer_length(n) - 1], len(task.vocab), "answer", by, "tokens are")
+        called("draw", task.checked_ids, inputs, wanted, len(task.symbols), "draw", n, where="")
+        called("prompt", task._prompt_of, inputs, n, where=where)
+        answer = called("answer", task.answer, inputs, n, where=where)
+        wanted = [3, called("answer_length", task.answer_length, n, where=where) - 1]  # "$" is not part of it
+        called("answer", task.checked_ids, answer, wanted, len(task.vocab), "answer", n, where="")
         valid = called("valid", task.valid, inputs, n, where=where)
         demand(bool(valid.all()), "valid", f"{where} it refuses {inputs[~valid][:1].tolist()}, which draw gave")
 
@@ -196,6 +196,7 @@ def draws(task: Task) -> None:
     one, other = (task.sample(n, N_INSTANCES, torch.Generator().manual_seed(0)).tokens for _ in range(2))
     alike = "the same generator gives other instances each time: it must draw from the generator it is given"
     demand(torch.equal(one, other), "draw", f"at n = {n} {alike}")
+    called("draw", task.sample, n, 1, torch.Generator().manual_seed(0), where=f"at n = {n}")
 
 
 def mixed(task: Task) -> None:

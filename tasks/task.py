@@ -14,6 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.plugins.fingerprint import is_outside
 from lengthlens.tasks.circuit import Circuit as Circuit
 from lengthlens.tasks.circuit import Layout, Memo, remembered
 from lengthlens.tasks.circuit import Operator as Operator  # known from here, too, as is Step
@@ -151,6 +152,10 @@ class Task(ABC):
     def _prompt_of(self, inputs: Tensor, scale: int) -> Tensor:
         """The prompt as ids, ``^`` included. [row, prompt]"""
         pieces, shape = [BEGIN, *self.prompt(inputs, scale)], (len(inputs), 1)
+        for piece in pieces:
+            ids = isinstance(piece, Tensor) and piece.dtype == torch.long and piece.dim() == 2
+            if not (len(piece) == len(inputs) if ids else isinstance(piece, str) and piece in self.ids):
+                raise UserError(f"prompt of task '{self.name}' at n = {scale}: {piece!r} is neither ids nor a token")
         return torch.cat([inputs.new_full(shape, self.ids[p]) if isinstance(p, str) else p for p in pieces], 1)
 
     def sample(
@@ -171,7 +176,9 @@ class Task(ABC):
         if isinstance(scale, int):
             if batch is None or batch < 1:
                 raise UserError(f"the batch size must be at least 1, not {batch}")
-            return self.assemble(self.draw(self.checked_scale(scale), batch, generator, device), scale)
+            inputs = self.draw(self.checked_scale(scale), batch, generator, device)
+            wanted, symbols = [batch, self.input_length(scale)], len(self.symbols)
+            return self.assemble(self.checked_ids(inputs, wanted, symbols, "draw", scale), scale)
         listed = scale.tolist() if isinstance(scale, Tensor) else list(scale)
         if not listed or (batch is not None and batch != len(listed)):
             raise UserError(f"{len(listed)} sizes n were given for a batch of {batch}: one for each row is needed")
@@ -191,9 +198,29 @@ class Task(ABC):
         prompt = self._prompt_of(inputs, scale)
         (rows, start), device = prompt.shape, inputs.device
         tokens = torch.empty(rows, start + self.answer_length(scale), dtype=torch.long, device=device)
-        tokens[:, :start], tokens[:, start:-1], tokens[:, -1] = prompt, self.answer(inputs, scale), self.ids[END]
+        wanted, words = [rows, tokens.shape[1] - start - 1], len(self.vocab)
+        answer = self.checked_ids(self.answer(inputs, scale), wanted, words, "answer", scale)
+        tokens[:, :start], tokens[:, start:-1], tokens[:, -1] = prompt, answer, self.ids[END]
         answer_mask = torch.arange(tokens.shape[1], device=device).ge(start).expand(rows, -1)
         return Batch(tokens, answer_mask, torch.full((rows,), scale, device=device))
+
+    def checked_ids(self, ids: Any, shape: list[int], below: int, method: str, scale: int) -> Tensor:
+        """What `draw` or `answer` gave, if it has the shape that follows from the lengths, and is ids.
+
+        Else torch would stretch one row to many and cast numbers, and the result would be scored.
+        """
+        what = type(ids).__name__
+        if isinstance(ids, Tensor) and ids.dtype == torch.long and list(ids.shape) == shape:
+            if not is_outside(type(self).__module__) or ids.is_meta or not ids.numel():  # ours are tested
+                return ids
+            least, most = ids.aminmax()
+            if least >= 0 and most < below:
+                return ids
+            what = f"ids from {int(least)} to {int(most)}"
+        elif isinstance(ids, Tensor):
+            what = f"{ids.dtype} of the shape {list(ids.shape)}"
+        wanted = f"ids (torch.int64) of the shape {shape}, from 0 to {below - 1}"
+        raise UserError(f"{method} of task '{self.name}' must give {wanted} at n = {scale}, not {what}")
 
     def parts(self, scale: int) -> Lengths:
         """The lengths of the tuple that a number stands for; of a plain size, n alone."""

@@ -142,23 +142,47 @@ def test_results_that_cannot_be_kept_are_still_given(run: Run) -> None:
     assert "another process" in str(told[0])
 
 
+def copied(tokens: Tensor, scale: int) -> Tensor:
+    """Logits of a function that looks up what it has to copy, and ends where the task does."""
+    task = TASKS["copy"]
+    found = tokens.roll(scale, 1)
+    return torch.nn.functional.one_hot(
+        found.masked_fill(found == task.ids["="], task.ids["$"]), len(task.vocab)
+    ).float()
+
+
 def test_any_function_can_be_evaluated_and_is_told_the_scale() -> None:
     """A function that looks the right answer up is always right; one that never ends the answer misses the end."""
     task, told = TASKS["copy"], []
 
     def shown(tokens: Tensor, scale: int) -> Tensor:
         told.append(scale)
-        return torch.nn.functional.one_hot(tokens.roll(-1, 1), len(task.vocab)).float()
+        return copied(tokens, scale)
 
-    def endless(tokens: Tensor) -> Tensor:
-        logits = torch.nn.functional.one_hot(tokens.roll(-1, 1), len(task.vocab)).float()
-        logits[..., tokens[0, -1]] = -1
+    def endless(tokens: Tensor, scale: int) -> Tensor:
+        logits = copied(tokens, scale)
+        logits[..., task.ids["$"]] = -1
         return logits
 
     assert [score.exact_match for score in exact_match(shown, task, [3, 70], samples=100)] == [1, 1]
     assert set(told) == {3, 70}
     (score,) = exact_match(endless, task, [3], samples=10)
     assert (score.exact_match, score.exact_match_no_end, score.token_accuracy) == (0, 1, 0.75)
+
+
+def test_what_looks_ahead_or_gives_no_numbers_gets_no_score() -> None:
+    """A function that shows the next token, always or far from the beginning only, would be right at every n."""
+    task = TASKS["copy"]
+
+    def peeking(tokens: Tensor, scale: int) -> Tensor:
+        ahead = torch.nn.functional.one_hot(tokens.roll(-1, 1), len(task.vocab)).float()
+        return ahead if scale > 20 else copied(tokens, scale)
+
+    assert exact_match(peeking, task, [3], samples=20)[0].exact_match == 1
+    with pytest.raises(UserError, match="it looks ahead, and no score is kept"):
+        exact_match(peeking, task, [30], samples=20)
+    with pytest.raises(UserError, match="at n = 3 the model gives NaN"):
+        exact_match(lambda tokens, scale: copied(tokens, scale) * float("nan"), task, [3], samples=20)
 
 
 def test_the_probes_and_the_trainer_count_as_evaluation_does(model: HookedModel) -> None:

@@ -312,7 +312,7 @@ def unasked(scheme, layer, positions, queries, q, k):
         ),
         (changed(EvenOdd, score=whole), "score", "keys run from 0 to 0"),
         (Idle, "__init__", "parameter 'spare'"),
-        (changed(EvenOdd, score=prophet), "score", "the last token changes"),
+        (changed(EvenOdd, score=prophet), "score", "a scheme must not look ahead"),
         (changed(EvenOdd, score=unasked), "score", "(positions.scale is None unless the class says uses_scale = True)"),
         (OneScale, "score", "is treated otherwise on rows of sizes"),
     ],
@@ -351,7 +351,11 @@ class Shifting(Echo):
     ("task", "method", "example"),
     [
         (changed(Echo, symbols=("a", "a")), "symbols", "'a' is a token twice"),
-        (changed(Echo, answer=lambda _, x, n: x[:, 1:]), "answer", "it gives the shape [3, 0], and [3, 1]"),
+        (
+            changed(Echo, answer=lambda _, x, n: x[:, 1:]),
+            "answer",
+            "the shape [3, 1], from 0 to 5 at n = 1, not torch.int64 of the shape [3, 0]",
+        ),
         (changed(Echo, answer=lambda _, x, n: x.float()), "answer", "torch.float32"),
         (changed(Echo, answer=lambda _, x, n: 1 - x), "circuit", "on '^ a =' it writes 'a $', and answer says 'b $'"),
         (Shifting, "circuit", "operator 'turn' of ('a',)"),

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.saved import weights_of
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.table import probe_run, stored
+from lengthlens.runs.evaluation import score_of
 from lengthlens.runs.run import LOG, MODEL, Status
 from lengthlens.studies.sharing import read_certificate
 
@@ -34,8 +36,8 @@ def run(tmp_path: Path) -> Any:
     run = store.create(ll.RunConfig("copy", "ideal", train_max=2, n_layers=1, n_heads=2, d_model=16, n_ctx=64))
     with run.locked():
         run.write(MODEL, weights_of(ll.build(run.config.model)))
-        row = {"length": 2, "samples": 10, "seed": 0, "exact_match": 0.5, "token_accuracy": 0.75}
-        run.add_evaluation([row])
+        right = torch.tensor([[True, True]] * 5 + [[True, False]] * 5)
+        run.add_evaluation([asdict(score_of(2, right))])
         run.set_status(Status("not-converged", 7, 0.5))
         run.log("start", host="my-machine")
     probe_run(run, ["relation"], force=True)
@@ -131,7 +133,7 @@ def change(name: str, edit: Callable[[bytes], bytes], listed: bool = True) -> Ca
         (relist(lambda listing: listing.update(kind="virus")), "must be one of run, study, certificate"),
         (relist(lambda listing: listing["files"].update({"../../evil": "0" * 64})), "no plain name of a file"),
         (relist(lambda listing: listing["files"].pop("run.status.json")), "lists no run.status.json"),
-        (relist(lambda listing: listing.update(name="../elsewhere")), "no plain name of a file"),
+        (relist(lambda listing: listing.update(name="../elsewhere")), "must be a name of letters, digits"),
     ],
 )
 def test_what_is_not_what_was_written_is_refused(

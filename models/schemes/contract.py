@@ -17,6 +17,8 @@ from lengthlens.tasks.contract import Breach, BreachError, breaches, called, che
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
 BEYOND = (0, 1, 2, 3, 5, 9)  # sizes n that are tried, counted from the task's smallest
 ALIKE = 1e-3  # of the largest value: the rounding of sums over a few hundred terms stays far below
+FAR = (20, 40)  # of these, too, where it is asked whether a scheme looks ahead
+TRIES = 64  # of what may follow, at each size
 MIXED = (4, 2, 6)  # of a batch, above the smallest size
 
 Given = dict[tuple[str, int], Tensor]  # what a scheme gives, by method and layer
@@ -255,16 +257,29 @@ def mixed_sizes(trial: Trial) -> None:
 
 
 def causal(trial: Trial) -> None:
-    """What comes after a query makes no difference to it, the size being given."""
-    scheme, n = trial.made(), trial.sizes()[-1]
-    tokens, changed = trial.tokens(n), trial.tokens(n)
-    changed[:, -1] = (changed[:, -1] + 1) % len(trial.task.vocab)
-    stop = tokens.shape[1] - 1
-    one, other = (seen(given(scheme, each, n, f"at n = {n}", slice(0, stop))) for each in (tokens, changed))
-    for place, value in one.items():
-        earlier = (slice(None), slice(0, stop)) if place[0].startswith("embed") else ...
-        same = torch.allclose(value[earlier], other[place][earlier], atol=1e-5)
-        demand(same, place[0], f"at n = {n} the last token changes what earlier positions get")
+    """What comes after a query makes no difference to it, the size being given: tried at short and long inputs, whose
+    rows differ in what follows, from another position on in each: random tokens, first each token in turn or an earlier
+    one again."""
+    scheme, task, chance = trial.made(), trial.task, torch.Generator().manual_seed(0)
+    far = [n for n in FAR if trial.sizes()[-1] < n <= (task.max_scale or n) and task.length(n) < SIZES.n_ctx]
+    for n in (*trial.sizes(), *far):
+        tokens, where, row = trial.tokens(n), f"at n = {n}", torch.arange(TRIES)[:, None]
+        length, words = tokens.shape[1], len(task.vocab)
+        position, stop = torch.arange(length), 1 + row % (length - 1)  # [pos], [row, 1]
+        first = torch.where(row % 2 == 0, row % words, tokens[0, (stop - 1 - row % 3).clamp(min=0)])
+        other = torch.randint(words, (TRIES, length), generator=chance).scatter_(1, stop, first)
+        other = torch.where(position < stop, tokens, other)
+        qk = content(1, length)
+        whole = seen(given(scheme, tokens, n, where, qk=qk))
+        many = qk[0].expand(TRIES, -1, -1, -1), qk[1].expand(TRIES, -1, -1, -1)
+        for place, value in seen(given(scheme, other, n, where, qk=many)).items():
+            gap = (value - whole[place]).abs()
+            gap = gap.amax(-1) if place[0].startswith("embed") else gap.amax((1, 3))  # [1 or row, pos]
+            ahead = ((gap > ALIKE * whole[place].abs().max().clamp(min=1)) & (position < stop)).nonzero()
+            if len(ahead):
+                changed, at = int(stop[ahead[0, 0]]), int(ahead[0, 1])
+                told = f"the tokens from position {changed} on change what position {at} gets"
+                raise BreachError(place[0], f"{where} {told}: a scheme must not look ahead")
 
 
 def devices(trial: Trial) -> None:
