@@ -37,6 +37,14 @@ class UserError(ValueError):
         super().__init__(message if len(message) <= MOST else f"{message[: MOST - 1]}…")
 
 
+class ContractError(ValueError):
+    """What a user's class, or a network from elsewhere, gives can be no result. Unlike the refusal of one thing that
+    was asked for (`UserError`), this is passed over nowhere."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(str(UserError(message)))
+
+
 class UnknownNameError(UserError, KeyError):
     """A name that is not registered. Also a KeyError, so that `Mapping.get` keeps its meaning."""
 

@@ -24,7 +24,7 @@ from lengthlens.errors import UserError, unknown
 from lengthlens.inside.instances import checked_scales, first_query, in_blocks, roles_in
 from lengthlens.models.schemes.relation import read_form
 from lengthlens.probes.network import AnyModel, Head, all_heads, head_named, label, network_of, task_of
-from lengthlens.runs.evaluation import evaluating, right_tokens
+from lengthlens.runs.evaluation import evaluating, refuse_looking_ahead, right_tokens
 from lengthlens.tasks import Batch, Task
 
 HOW = ("mean", "resample", "zero")
@@ -161,6 +161,7 @@ class Ablations:
     def __init__(self, model: Any, batch: Batch, scale: int) -> None:
         self.model, self.batch = model, batch
         self.tokens, self.scale = batch.tokens.to(network_of(model).device), network_of(model).told(scale)
+        refuse_looking_ahead(model, batch, self.scale)
         self.outputs: dict[str, Tensor] = {}  # of the heads of a layer, without ablation
 
     def share(self, hooks: Sequence[Hook]) -> tuple[float, float]:

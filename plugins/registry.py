@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
-from lengthlens.errors import Registry, UnknownNameError, UserError
+from lengthlens.errors import ContractError, Registry, UnknownNameError, UserError
 from lengthlens.plugins.fingerprint import fingerprint, is_installed, is_outside
 from lengthlens.values import shown
 
@@ -359,7 +359,7 @@ def in_a_sentence(error: BaseException) -> str | None:
 
     An error that is raised later, such as by a network that was given numbers of another type, names the plug-ins.
     """
-    if isinstance(error, UserError):
+    if isinstance(error, UserError | ContractError):
         return str(error)
     if (blamed := blame(error)) is not None:
         return str(blamed)
@@ -385,10 +385,10 @@ def as_sentences() -> Iterator[None]:
 
 def is_users(module: str) -> bool:
     """Whether a module is a user's own, or that of a package that was loaded as a plug-in."""
-    if not is_outside(module):
+    if not is_outside(module) or module not in sys.modules:  # code of a template has a name, and no module
         return False
     tops = {name.partition(".")[0] for name in (*_state.loaded, *_state.loading)}
-    return module.partition(".")[0] in tops or not is_installed(getattr(sys.modules.get(module), "__file__", None))
+    return module.partition(".")[0] in tops or not is_installed(getattr(sys.modules[module], "__file__", None))
 
 
 def module_of(frame: FrameType) -> str:

@@ -19,7 +19,7 @@ from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes.relation import Relation
 from lengthlens.models.schemes.scheme import scheme_of
 from lengthlens.models.schemes.spec import RelationLike, relation_of
-from lengthlens.runs.evaluation import device_of, evaluating, right_tokens, score_of, takes
+from lengthlens.runs.evaluation import device_of, evaluating, refuse_looking_ahead, right_tokens, score_of, takes
 from lengthlens.tasks import Batch, Task
 
 # Tokens of one forward pass: large enough that overhead does not count, small enough for a processor's cache.
@@ -172,6 +172,7 @@ def exact_by_scale(
 def exact_of(network: Network, task: Task, n: int, batch: Batch) -> float:
     """The share of these instances of one n with every answer token right, in one teacher-forced pass."""
     queries = answer_queries(task, n)
+    refuse_looking_ahead(network.model, batch, network.told(n))
     logits = network.logits(batch.tokens.to(network.device), n, slice(queries.start, queries.stop))
     return score_of(n, right_tokens(logits, batch)).exact_match
 

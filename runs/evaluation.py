@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lengthlens.errors import TooLongError, UserError
+from lengthlens.errors import ContractError, TooLongError, UserError
 from lengthlens.files import StorageError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.devices import present_device
@@ -143,10 +143,13 @@ def refuse_too_many(task: Task, length: Length, samples: int, memory: int = MEMO
     within_memory(together * tokens * TOKEN, f"{samples} instances of n = {length}", max(memory, LEAST_MEMORY))
 
 
-def right_tokens(logits: Float[Tensor, "row some_pos token"], batch: Batch) -> Bool[Tensor, "row answer"]:
+def right_tokens(
+    logits: Float[Tensor, "row some_pos token"], batch: Batch, diverging: bool = False
+) -> Bool[Tensor, "row answer"]:
     """Whether each answer token of instances of one n is the arg-max of the logits at its query. [row, answer]
 
-    `logits` are those at every position, or at the queries of the answer alone; the result is where they are.
+    `logits` are those at every position, or at the queries of the answer alone; the result is where they are. NaN is an
+    error and no answer, but of a model that may be diverging in training.
 
     >>> batch = Batch(torch.tensor([[1, 2, 3]]), torch.tensor([[False, True, True]]), torch.tensor([1]))
     >>> right_tokens(torch.eye(4)[torch.tensor([[2, 2, 0]])], batch)
@@ -155,6 +158,8 @@ def right_tokens(logits: Float[Tensor, "row some_pos token"], batch: Batch) -> B
     answer = batch.tokens[:, -int(batch.answer_mask[0].sum()) :]  # the last tokens
     if logits.shape[1] == batch.tokens.shape[1]:
         logits = logits[:, -1 - answer.shape[1] : -1]
+    if not diverging and bool(logits.isnan().any()):
+        raise ContractError(f"at n = {int(batch.scale[0])} the model gives NaN, which is no answer: it gets no score")
     right: Tensor = logits.argmax(-1) == answer.to(logits.device, non_blocking=True)
     return right
 
@@ -196,16 +201,13 @@ def right_answers(
             for start in range(first, last, rows):
                 end = min(start + rows, last)
                 block = Batch(*(x[start:end] for x in (drawn.tokens, drawn.answer_mask, drawn.scale)))
-                logits = model(block.tokens.to(device), **named)
                 if not right:
-                    refuse_looking_ahead(model, block, logits, named)
-                right.append(right_tokens(logits, block).cpu())
-                if bool(logits.isnan().any()):
-                    raise UserError(f"at n = {length} the model gives NaN, which is no answer: no score is kept")
+                    refuse_looking_ahead(model, block, named)
+                right.append(right_tokens(model(block.tokens.to(device), **named), block).cpu())
     return torch.cat(right)
 
 
-def refuse_looking_ahead(model: Model, batch: Batch, logits: Tensor, named: dict[str, Any]) -> None:
+def refuse_looking_ahead(model: Model, batch: Batch, named: dict[str, Any]) -> None:
     """Refuse a network, or a scheme, from outside that predicts otherwise where later tokens differ.
 
     It would be scored for answers that it has seen. A network is given a prefix; a scheme, which may place a prefix
@@ -215,22 +217,20 @@ def refuse_looking_ahead(model: Model, batch: Batch, logits: Tensor, named: dict
 
     tokens, start = batch.tokens[:AHEAD_ROWS], batch.tokens.shape[1] - int(batch.answer_mask[0].sum())
     stop = start + torch.arange(len(tokens))[:, None] % (tokens.shape[1] - start)  # [row, 1]
+    place = torch.arange(tokens.shape[1])
     if not isinstance(model, HookedModel):
-        tokens, stop = tokens[:, : (last := int(stop.max()))], stop.clamp(min=last)
+        stop = stop.clamp(min=int(stop.max()))
+        other = tokens[:, : int(stop.max())]
     elif any(is_outside(type(scheme).__module__) for scheme in schemes_in(model)):
-        tokens = torch.where(torch.arange(tokens.shape[1]) < stop, tokens, tokens.flip(0, 1))
+        other = torch.where(place < stop, tokens, tokens.flip(0, 1))
     else:
         return
-    other = model(tokens.to(logits.device), **named)
-    if other.shape[1] == tokens.shape[1] and logits.shape[1] == batch.tokens.shape[1]:
-        place = torch.arange(tokens.shape[1])
-        before = ((start - 1 <= place) & (place < stop)).to(logits.device)[..., None]
-        whole = logits[: len(tokens), : tokens.shape[1]].nan_to_num(0, 0, 0)  # a network may rule tokens out
-        gap = ((other.nan_to_num(0, 0, 0) - whole).abs() * before).max()
-        if bool(gap > AHEAD * whole.abs().max()):
-            raise UserError(
-                "the model predicts otherwise when later tokens differ: it looks ahead, and no score is kept"
-            )
+    device, end = device_of(model), other.shape[1]
+    with evaluating(model):  # a network may rule tokens out, by minus infinity
+        one, two = (model(each.to(device), **named)[:, :end].nan_to_num(0, 0, 0).cpu() for each in (tokens, other))
+    before = ((start - 1 <= place) & (place < stop))[:, :end, None]
+    if one.shape[1] == end and bool(((one - two).abs() * before).max() > AHEAD * one.abs().max()):
+        raise ContractError("the model predicts otherwise when later tokens differ: it looks ahead, and gets no score")
 
 
 def by_placement(model: Model, samples: int) -> Iterator[tuple[int, int]]:

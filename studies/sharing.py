@@ -54,8 +54,8 @@ NAME_RULE = Rule(
 )  # of a run, or of a study, which becomes a file
 LISTING_RULE = record(
     "export",
-    {"format": one_of(FORMAT), "version": whole(1), "kind": one_of("run", "study", "certificate"), "name": NAME_RULE},
-    {"files": map_of(text())},
+    {"format": one_of(FORMAT), "version": whole(1), "kind": one_of("run", "study", "certificate"), "name": NAME_RULE}
+    | {"files": map_of(text())},
 )
 CERTIFICATE_RULE = record(
     "certificate",

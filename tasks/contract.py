@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lengthlens.errors import UserError
+from lengthlens.errors import ContractError
 from lengthlens.plugins.registry import Blame, blame, in_short, unchanged_defaults
 from lengthlens.tasks.task import Batch, Family, Task
 
@@ -47,15 +47,16 @@ def called(method: str, function: Callable[..., Any], *arguments: Any, where: st
         with unchanged_defaults() as changed:
             given = function(*arguments, **named)
     except (Exception, SystemExit) as error:
-        told = str(error) if where == "" and isinstance(error, UserError) else f"{where} {raised(error)}"
-        raise BreachError(method, told) from error
+        raise BreachError(method, raised(error, where)) from error
     demand(not changed, method, f"{where} it sets torch's {' and '.join(changed)}, which is everyone's")
     return given
 
 
-def raised(error: BaseException) -> str:
+def raised(error: BaseException, where: str = "") -> str:
+    if isinstance(error, ContractError):
+        return str(error)
     place = blame(error)
-    return f"it raises {in_short(error)}" + (f" ({place.place})" if place else "")
+    return f"{where} it raises {in_short(error)}".strip() + (f" ({place.place})" if place else "")
 
 
 def breaches(*checks: Callable[[], None]) -> list[Breach]:
@@ -68,7 +69,7 @@ def breaches(*checks: Callable[[], None]) -> list[Breach]:
             every.append(error.breach)
         except (Exception, SystemExit) as error:
             method = (blame(error) or Blame("it", "", "", "")).method
-            every.append(Breach(method, str(error) if type(error) is UserError else raised(error)))
+            every.append(Breach(method, raised(error)))
     return list(dict.fromkeys(every))
 
 
@@ -126,11 +127,11 @@ def shapes(task: Task) -> None:
         where = f"at n = {n}"
         inputs = called("draw", task.draw, n, 3, torch.Generator().manual_seed(0), torch.device("cpu"), where=where)
         wanted = [3, called("input_length", task.input_length, n, where=where)]
-        called("draw", task.checked_ids, inputs, wanted, len(task.symbols), "draw", n, where="")
+        called("draw", task.checked_ids, inputs, wanted, len(task.symbols), "draw", n, where=where)
         called("prompt", task._prompt_of, inputs, n, where=where)
         answer = called("answer", task.answer, inputs, n, where=where)
         wanted = [3, called("answer_length", task.answer_length, n, where=where) - 1]  # "$" is not part of it
-        called("answer", task.checked_ids, answer, wanted, len(task.vocab), "answer", n, where="")
+        called("answer", task.checked_ids, answer, wanted, len(task.vocab), "answer", n, where=where)
         valid = called("valid", task.valid, inputs, n, where=where)
         demand(bool(valid.all()), "valid", f"{where} it refuses {inputs[~valid][:1].tolist()}, which draw gave")
 

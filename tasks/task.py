@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthlens.errors import UserError
+from lengthlens.errors import ContractError, UserError
 from lengthlens.plugins.fingerprint import is_outside
 from lengthlens.tasks.circuit import Circuit as Circuit
 from lengthlens.tasks.circuit import Layout, Memo, remembered
@@ -155,7 +155,9 @@ class Task(ABC):
         for piece in pieces:
             ids = isinstance(piece, Tensor) and piece.dtype == torch.long and piece.dim() == 2
             if not (len(piece) == len(inputs) if ids else isinstance(piece, str) and piece in self.ids):
-                raise UserError(f"prompt of task '{self.name}' at n = {scale}: {piece!r} is neither ids nor a token")
+                raise ContractError(
+                    f"prompt of task '{self.name}' at n = {scale}: {piece!r} is neither ids nor a token"
+                )
         return torch.cat([inputs.new_full(shape, self.ids[p]) if isinstance(p, str) else p for p in pieces], 1)
 
     def sample(
@@ -220,7 +222,7 @@ class Task(ABC):
         elif isinstance(ids, Tensor):
             what = f"{ids.dtype} of the shape {list(ids.shape)}"
         wanted = f"ids (torch.int64) of the shape {shape}, from 0 to {below - 1}"
-        raise UserError(f"{method} of task '{self.name}' must give {wanted} at n = {scale}, not {what}")
+        raise ContractError(f"{method} of task '{self.name}' must give {wanted} at n = {scale}, not {what}")
 
     def parts(self, scale: int) -> Lengths:
         """The lengths of the tuple that a number stands for; of a plain size, n alone."""

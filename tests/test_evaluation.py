@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.commands.options import read_bytes
-from lengthlens.errors import UserError
+from lengthlens.errors import ContractError, UserError
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.network import exact_by_scale
 from lengthlens.runs.config import RunConfig
@@ -179,9 +179,9 @@ def test_what_looks_ahead_or_gives_no_numbers_gets_no_score() -> None:
         return ahead if scale > 20 else copied(tokens, scale)
 
     assert exact_match(peeking, task, [3], samples=20)[0].exact_match == 1
-    with pytest.raises(UserError, match="it looks ahead, and no score is kept"):
+    with pytest.raises(ContractError, match="it looks ahead, and gets no score"):
         exact_match(peeking, task, [30], samples=20)
-    with pytest.raises(UserError, match="at n = 3 the model gives NaN"):
+    with pytest.raises(ContractError, match="at n = 3 the model gives NaN"):
         exact_match(lambda tokens, scale: copied(tokens, scale) * float("nan"), task, [3], samples=20)
 
 

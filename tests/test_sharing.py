@@ -54,7 +54,10 @@ def test_a_run_is_the_same_elsewhere(run: Any, tmp_path: Path) -> None:
     assert not any(b"my-machine" in data for data in files_of(folder).values()) and not (folder / f"run.{LOG}").exists()
     card = (folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: lengthlens\n") and f"# {run.id}" in card
-    assert "task `copy` with the position embedding `ideal`" in card and "| 2 | 10 | 0.500 | 0.750 |" in card
+    assert (
+        "task `copy` with the position embedding `ideal`" in card
+        and "| 2 | 10 | 0.500 [0.237, 0.763] | 0.750 |" in card
+    )
     assert "n ≤ 2" in card and "| `steps` | `4000` |" in card
     there = ll.RunStore(tmp_path / "there")
     found = ll.fetch(folder, there)

@@ -17,7 +17,7 @@ from lengthlens.tasks.contract import Breach, BreachError, breaches, called, che
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
 BEYOND = (0, 1, 2, 3, 5, 9)  # sizes n that are tried, counted from the task's smallest
 ALIKE = 1e-3  # of the largest value: the rounding of sums over a few hundred terms stays far below
-FAR = (20, 40)  # of these, too, where it is asked whether a scheme looks ahead
+FAR = (20, 40)
 TRIES = 64  # of what may follow, at each size
 MIXED = (4, 2, 6)  # of a batch, above the smallest size
 
@@ -62,6 +62,11 @@ class Trial(NamedTuple):
     def sizes(self) -> list[int]:
         largest = self.task.max_scale or 10**6
         return [n for n in (self.task.min_scale + more for more in BEYOND) if n <= largest]
+
+    def far(self) -> list[int]:
+        """Sizes far beyond these, where a scheme may do what it does not do nearby."""
+        most = self.task.max_scale or max(FAR)
+        return [n for n in FAR if self.sizes()[-1] < n <= most and self.task.length(n) < SIZES.n_ctx]
 
     def tokens(self, n: int, rows: int = 1) -> Tensor:
         return self.task.sample(n, rows, torch.Generator().manual_seed(n)).tokens
@@ -145,7 +150,7 @@ def seen(what: Given) -> Given:
 def shapes(trial: Trial) -> None:
     """Shapes, finite numbers of the model's type, at short and longer inputs and on several rows."""
     scheme = trial.made()
-    for n in trial.sizes():
+    for n in (*trial.sizes(), *trial.far()):
         tokens = trial.tokens(n, rows=3)
         length, where = tokens.shape[1], f"at n = {n} on three rows of {tokens.shape[1]} tokens"
         for (place, _), value in given(scheme, tokens, n, where).items():
@@ -261,8 +266,7 @@ def causal(trial: Trial) -> None:
     rows differ in what follows, from another position on in each: random tokens, first each token in turn or an earlier
     one again."""
     scheme, task, chance = trial.made(), trial.task, torch.Generator().manual_seed(0)
-    far = [n for n in FAR if trial.sizes()[-1] < n <= (task.max_scale or n) and task.length(n) < SIZES.n_ctx]
-    for n in (*trial.sizes(), *far):
+    for n in (*trial.sizes(), *trial.far()):
         tokens, where, row = trial.tokens(n), f"at n = {n}", torch.arange(TRIES)[:, None]
         length, words = tokens.shape[1], len(task.vocab)
         position, stop = torch.arange(length), 1 + row % (length - 1)  # [pos], [row, 1]

@@ -72,6 +72,15 @@ def make(folder: Path) -> None:
     write_stamp(folder, "made of this", [folder / "study.parquet"])
 
 
+def make_bundles(made: Path, folder: Path) -> None:
+    """What `export` writes: a run, a run with a certificate, and a study."""
+    folder.mkdir()
+    run = RunStore(made / "runs").find("copy_relative")
+    export(run, folder / "run")
+    export(run, folder / "certificate", certificate=certify(copy_by_hand("lbpe"), max_length=20))
+    export(made / "study.parquet", folder / "study")
+
+
 def import_of_others(folder: Path) -> None:
     """A checkpoint as Hugging Face writes it: config, weights, tokenizer."""
     shapes = {"wte.weight": (11, 6), "wpe.weight": (16, 6), "h.0.attn.c_attn.weight": (6, 18)}

@@ -1,9 +1,10 @@
-"""Damaged files and odd arguments by the thousand: each must end in a result or in one sentence.
+"""Damaged files, odd arguments, bad bundles and plug-ins that misbehave: each ends in a result or in one sentence.
 
-``python tests/fuzz/fuzzer.py --files 20000 --arguments 2000 --seed 0 --out FILE.json`` (`make fuzz`). Every case runs
-in a child process in a sandbox (see sandbox.py), 100 files or 20 argument lists in each. What counts as a
-failure: an exception that is no `UserError`, more CPU time or memory than the limit, a crash, and a change to a
-checksummed file that is believed. A case follows from its number and the seed, so that it can be run again.
+``python tests/fuzz/fuzzer.py --seed 0 --out FILE.json`` (`make fuzz`). Every case runs in a child process in a
+sandbox (sandbox.py), 100 files, 20 argument lists, 20 bundles or one plug-in in each. What counts as a failure: an
+exception that is no `UserError`, more CPU time or memory than the limit, a crash, a change to a checksummed file that
+is believed, a file written elsewhere, a character that controls the terminal, JSON that is none, and a plug-in that
+misbehaves and is not told. A case follows from its number and the seed, so that it can be run again.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # no Hub: nobody listens there
 
+import bundles  # noqa: E402
 import corpus  # noqa: E402
 import mutations  # noqa: E402
 import sandbox  # noqa: E402
@@ -36,10 +39,11 @@ import words  # noqa: E402
 from click.testing import CliRunner  # noqa: E402
 
 import lengthlens  # noqa: E402
-from lengthlens import files  # noqa: E402
+import plugins  # noqa: E402
+from lengthlens import files, parallel  # noqa: E402
 from lengthlens.analyses.table import BLANK, SIGNATURE, read_study, signed  # noqa: E402
 from lengthlens.cli import main as lengthlens_command  # noqa: E402
-from lengthlens.errors import UserError  # noqa: E402
+from lengthlens.errors import CONTROL, UserError  # noqa: E402
 from lengthlens.models import saved  # noqa: E402
 from lengthlens.models.config import ModelConfig  # noqa: E402
 from lengthlens.models.foreign import hooked_fields, read_checkpoint, token_ids  # noqa: E402
@@ -57,7 +61,7 @@ from lengthlens.values import parse_json, parsed  # noqa: E402
 
 CPU_SECONDS = 20.0  # of one case; the slowest takes about one
 WALL_SECONDS = 300.0  # for a case that waits for something that never comes
-BATCH = {"files": 100, "arguments": 20}  # cases of one process
+BATCH = {"files": 100, "arguments": 20, "bundles": 20, "plugins": 1}  # cases of one process
 BLIND = "not tried: the sandbox may not read the libraries"
 SPECIAL = ("directory", "fifo", "link", "device", "huge", "missing")
 
@@ -280,6 +284,90 @@ def invoke(asked: list[str]) -> str:
     return f"exit {result.exit_code}"
 
 
+# -- bundles and plug-ins -----------------------------------------------------------------------------------------
+
+
+def attack_bundles(folder: Path, fresh: Path, numbers: range, seed: int, tell: Callable[..., None]) -> None:
+    """Bundles, each imported in a directory whose other files must stay as they are, and looked at afterwards."""
+    for number in numbers:
+        tell("begin", number)
+        case, chance = folder / "case", random.Random(f"{seed} bundle {number}")
+        shutil.rmtree(case, ignore_errors=True)
+        (case / "here").mkdir(parents=True)
+        shutil.copytree(fresh / "bundles" / chance.choice(("run", "certificate", "study")), case / "here" / "given")
+        for victim in (case / "victim.parquet", case / "here" / "victim.parquet", case / "here" / ".bashrc"):
+            victim.write_text("mine")
+        os.chdir(case / "here")
+        tell("end", number, *judged(partial(attack_bundle, case, chance), str(number)))
+        os.chdir(folder)
+
+
+def attack_bundle(case: Path, chance: random.Random) -> str:
+    what = bundles.damage(Path("given"), chance)
+    code, out, _ = invoked(["import", "given", "--store", "runs", *chance.choice(([], ["--json"]))])
+    made = {str(path.relative_to(case)) for path in case.rglob("*") if path.is_file()}
+    strange = [name for name in made if not name.startswith(("here/given/", "here/runs/"))]
+    known = {"victim.parquet", "here/victim.parquet", "here/.bashrc"}
+    assert set(strange) - known <= ({f"here/{out.split()[-1]}"} if code == 0 and out else set()) | {
+        "here/study.parquet"
+    }, what
+    assert all((case / name).read_text() == "mine" for name in known), f"a file elsewhere was replaced: {what}"
+    looks = [["runs"], ["runs", "check"]]
+    if code == 0 and (runs := [path.name for path in Path("runs").glob("*") if path.is_dir()]):
+        looks += [["runs", "show", runs[0]], ["evaluate", runs[0], "--lengths", "2", "--samples", "5"]]
+        looks += [["export", runs[0], "again"], ["runs", "table", "all"], ["runs", "repair"]]
+    for look in looks if Path("runs").exists() else ():
+        invoked([*look[: 1 + (look[0] == "runs" and len(look) > 1)], "--store", "runs", *look[1:][look[0] == "runs" :]])
+    return f"exit {code}"
+
+
+def invoked(asked: list[str]) -> tuple[int, str, str]:
+    """Exit code and both outputs of a command that ended as it should."""
+    result = CliRunner().invoke(lengthlens_command, asked)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code in (0, 1, 2) and "Traceback" not in result.stderr, f"{asked}: {result.stderr[-300:]}"
+    for text in (result.stdout, result.stderr):
+        assert not CONTROL.search(text), f"{asked} prints {text!r}"[:600]
+    if "--json" in asked and result.exit_code != 2:
+        parsed(lambda: json.loads(result.stdout), f"{asked} with {result.exit_code}, {result.stderr[-300:]}", "JSON")
+    return result.exit_code, result.stdout, result.stderr
+
+
+def attack_plugins(folder: Path, fresh: Path, numbers: range, seed: int, tell: Callable[..., None]) -> None:
+    """Plug-ins, each under every command that uses one. Workers are forked, since the sandbox may hide Python."""
+    processes = parallel._processes
+    parallel._processes = lambda workers, fork, places: processes(workers, True, places)
+    every = plugins.every()
+    for number in numbers:
+        tell("begin", number)
+        plugin = every[number % len(every)]
+        shutil.rmtree(folder / "case", ignore_errors=True)
+        (folder / "case").mkdir()
+        os.chdir(folder / "case")
+        tell("end", number, *judged(partial(plugins.attack, plugin, apart), plugin.name))
+        os.chdir(folder)
+
+
+def apart(asked: list[str]) -> tuple[int, str, str]:
+    """The same, in a process of its own, with files for its outputs: workers write there, too."""
+    child = os.fork()
+    if child == 0:
+        try:
+            for number, name in ((1, "out"), (2, "err")):
+                os.dup2(os.open(name, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
+            lengthlens_command(asked)
+        except SystemExit as end:
+            sys.stdout.flush()
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(99)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code, Path("out").read_text(), Path("err").read_text()
+
+
 # -- processes ---------------------------------------------------------------------------------------------------
 
 
@@ -295,7 +383,7 @@ def in_child(
             status = 1
             try:
                 with os.fdopen(write, "w", buffering=1) as pipe:
-                    sandbox.enter(folder)
+                    sandbox.enter(folder, semaphores=body is attack_plugins)
                     signal.signal(signal.SIGPROF, hang)
                     body(folder, fresh, numbers, seed, lambda *facts: pipe.write(json.dumps(facts) + "\n"))
                     pipe.write(json.dumps(["memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]) + "\n")
@@ -344,7 +432,7 @@ def import_everything() -> None:
     for module in pkgutil.walk_packages(pandas.core.__path__, "pandas.core."):
         if "numba" not in module.name:  # which is not needed
             importlib.import_module(module.name)
-    for name in ("utf_16", "utf_16_le", "utf_16_be", "utf_32", "utf_32_le", "utf_32_be", "idna"):
+    for name in ("utf_16", "utf_16_le", "utf_16_be", "utf_32", "utf_32_le", "utf_32_be", "idna", "unicode_escape"):
         importlib.import_module(f"encodings.{name}")
     for name in ("dask", "distributed", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"):
         importlib.import_module(name)
@@ -353,27 +441,29 @@ def import_everything() -> None:
         CliRunner().invoke(lengthlens_command, each.split())
 
 
-def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[str], None] | None = None) -> Found:
-    """Run these cases of both kinds; counts of outcomes, and each failure with what it takes to see it again."""
+def fuzz(cases: dict[str, range], seed: int = 0, report: Callable[[str], None] | None = None) -> Found:
+    """Run these cases of each kind; counts of outcomes, and each failure with what it takes to see it again."""
     import_everything()
     place, start = sandbox.make_directory(), time.monotonic()
-    counts: dict[str, Counter[str]] = {"files": Counter(), "arguments": Counter()}
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in cases}
     failures, not_tried, memory, told = [], list[str](), 0, 0
     try:
         corpus.make(place / "made")
+        corpus.make_bundles(place / "made", place / "bundles")
         for here in (["export", "copy_relative", str(place / "shared"), "--hub", "me/x"], ["patch", "copy_relative"]):
             # what they import late is read before the sandbox is entered
             CliRunner().invoke(lengthlens_command, [*here, "--store", str(place / "made/runs")])
-        words.DRAWING = len(of_arguments) > 200
+        words.DRAWING = len(cases.get("arguments", ())) > 200
         if words.DRAWING:  # fonts, too, are read before the sandbox is entered
             for name in ("report", "figures"):
                 asked = [name, "--table", str(place / "made" / "study.parquet"), "--out", str(place / f"{name}.html")]
                 CliRunner().invoke(lengthlens_command, asked)
         sandbox.give(place)
-        for kind, body, cases in (("files", attack_files, of_files), ("arguments", attack_command, of_arguments)):
-            for first in range(cases.start, cases.stop, BATCH[kind]):
-                numbers = range(first, min(cases.stop, first + BATCH[kind]))
-                for found in in_child(body, place, place / "made", numbers, seed):
+        for kind, wanted in cases.items():
+            for first in range(wanted.start, wanted.stop, BATCH[kind]):
+                numbers = range(first, min(wanted.stop, first + BATCH[kind]))
+                source = place if kind == "bundles" else place / "made"
+                for found in in_child(BODIES[kind], place, source, numbers, seed):
                     memory = max(memory, found.get("memory", 0))
                     if "outcome" in found:
                         counts[kind][found["outcome"]] += 1
@@ -383,13 +473,12 @@ def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[
                     report(f"{failures[told:]}")
                     told = len(failures)
                 if report:
-                    report(f"{kind} {numbers.stop} of {cases.stop}, {len(failures)} failures")
+                    report(f"{kind} {numbers.stop} of {wanted.stop}, {len(failures)} failures")
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return {
         "seed": seed,
-        "files": {"cases": len(of_files), **counts["files"]},
-        "arguments": {"cases": len(of_arguments), **counts["arguments"]},
+        **{kind: {"cases": len(cases[kind]), **counts[kind]} for kind in cases},
         "failures": failures,
         "not_tried": not_tried,
         "largest_resident_MiB": memory // 1024,
@@ -398,16 +487,16 @@ def fuzz(of_files: range, of_arguments: range, seed: int = 0, report: Callable[[
     }
 
 
-def shared_out(files: int, arguments: int, seed: int, jobs: int) -> Found:
+def shared_out(cases: dict[str, int], seed: int, jobs: int) -> Found:
     """The same cases by several processes, each with a part of them; what they found together."""
     parts = []
     for k in range(jobs):
-        bounds = [str(total * at // jobs) for total in (files, arguments) for at in (k, k + 1)]
+        bounds = [f"{kind}={total * k // jobs}-{total * (k + 1) // jobs}" for kind, total in cases.items()]
         own = [sys.executable, __file__, "--part", *bounds, "--seed", str(seed)]
         parts.append(subprocess.Popen(own, stdout=subprocess.PIPE))
     found = [json.loads(part.communicate()[0]) for part in parts]
     merged: Found = {"seed": seed}
-    for kind in ("files", "arguments"):
+    for kind in cases:
         merged[kind] = dict(sum((Counter(each[kind]) for each in found), Counter()))
     for name in ("failures", "not_tried"):
         merged[name] = [one for each in found for one in each[name]]
@@ -416,21 +505,31 @@ def shared_out(files: int, arguments: int, seed: int, jobs: int) -> Found:
     return merged
 
 
+BODIES = {"files": attack_files, "arguments": attack_command, "bundles": attack_bundles, "plugins": attack_plugins}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=20_000)
-    parser.add_argument("--arguments", type=int, default=2_000)
+    for kind, number in {
+        "files": 20_000,
+        "arguments": 2_000,
+        "bundles": 2_000,
+        "plugins": len(plugins.every()),
+    }.items():
+        parser.add_argument(f"--{kind}", type=int, default=number)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the cases")
-    parser.add_argument("--part", type=int, nargs=4, help="only these cases, from and to, of both kinds")
+    parser.add_argument("--part", nargs="+", help="only these cases: kind=from-to")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
+    cases = {kind: getattr(asked, kind) for kind in BODIES}
     if asked.part or asked.jobs == 1:
-        bounds = asked.part or (0, asked.files, 0, asked.arguments)
+        bounds = [part.replace("=", "-").split("-") for part in asked.part or ()]
+        chosen = {kind: range(int(first), int(last)) for kind, first, last in bounds}
         say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
-        found = fuzz(range(*bounds[:2]), range(*bounds[2:]), asked.seed, say)
+        found = fuzz(chosen or {kind: range(number) for kind, number in cases.items()}, asked.seed, say)
     else:
-        found = shared_out(asked.files, asked.arguments, asked.seed, asked.jobs)
+        found = shared_out(cases, asked.seed, asked.jobs)
     text = json.dumps({**found, "failures": found["failures"][:50]}, indent=1, ensure_ascii=False)
     print(text)
     if asked.out:

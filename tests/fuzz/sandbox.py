@@ -42,8 +42,11 @@ def give(folder: Path) -> None:
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
 
 
-def enter(folder: Path, memory: int = MEMORY) -> None:
-    """Become harmless, for good. To be called in a child process, before anything else is done."""
+def enter(folder: Path, memory: int = MEMORY, semaphores: bool = False) -> None:
+    """Become harmless, for good. To be called in a child process, before anything else is done.
+
+    With `semaphores`, which a pool of processes needs, files of its own can be made in /dev/shm, too.
+    """
     os.chdir(folder)
     os.umask(0o022)
     tempfile.tempdir = str(folder)
@@ -52,7 +55,7 @@ def enter(folder: Path, memory: int = MEMORY) -> None:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-    locked = _landlock(folder)
+    locked = _landlock(folder, *([Path("/dev/shm")] if semaphores else []))
     if not (was_root or locked):
         raise CannotDropError("neither Landlock nor another user can be had, so that a path could harm your files")
     assert os.getuid() != 0 and os.geteuid() != 0
@@ -71,8 +74,8 @@ def enter(folder: Path, memory: int = MEMORY) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
-def _landlock(folder: Path) -> bool:
-    """Writing only beneath `folder` from now on; False where the system has no Landlock."""
+def _landlock(*folders: Path) -> bool:
+    """Writing only beneath these folders from now on; False where the system has no Landlock."""
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, 0, 1)
     if version < 1:
@@ -82,7 +85,7 @@ def _landlock(folder: Path) -> bool:
     ruleset = libc.syscall(CREATE_RULESET, struct.pack(f"={len(words)}Q", *words), 8 * len(words), 0)
     if ruleset < 0:
         return False
-    for path in (folder, Path("/dev/null")):
+    for path in (*folders, Path("/dev/null")):
         place = os.open(path, os.O_PATH)
         allowed = handled if path.is_dir() else handled & (WRITE_FILE | TRUNCATE)
         if libc.syscall(ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, place), 0) != 0:
