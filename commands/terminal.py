@@ -102,7 +102,7 @@ class Group(click.Group):
 # -- Ctrl-C --------------------------------------------------------------------------------------------------------
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
-GRACE_SECONDS = 1.2  # for cleaning up; what is on disk is whole at any moment
+GRACE_SECONDS = 0.8  # for cleaning up; what is on disk is whole at any moment
 
 
 class Stopping:

@@ -333,8 +333,8 @@ def blame(error: BaseException) -> Blame | None:
     frames, trace = list[tuple[FrameType, int]](), error.__traceback__
     while trace is not None:
         frames, trace = [*frames, (trace.tb_frame, trace.tb_lineno)], trace.tb_next
-    ours = next((k for k, (frame, _) in enumerate(frames) if not is_users(module_of(frame))), len(frames))
-    theirs = [(frame, line) for frame, line in frames[ours:] if is_users(module_of(frame))]
+    ours = next((k for k, (frame, _) in enumerate(frames) if not is_users(frame)), len(frames))
+    theirs = [(frame, line) for frame, line in frames[ours:] if is_users(frame)]
     if isinstance(error, SyntaxError) and error.filename and theirs == []:
         return Blame("", "", f"{Path(error.filename).name}, line {error.lineno}", in_short(error))
     if not theirs:
@@ -383,16 +383,14 @@ def as_sentences() -> Iterator[None]:
         raise UserError(sentence) from error
 
 
-def is_users(module: str) -> bool:
-    """Whether a module is a user's own, or that of a package that was loaded as a plug-in."""
-    if not is_outside(module) or module not in sys.modules:  # code of a template has a name, and no module
+def is_users(frame: FrameType) -> bool:
+    """Whether the code of a frame is a user's own, or that of a package that was loaded as a plug-in."""
+    module, file = str(frame.f_globals.get("__name__", "")), frame.f_globals.get("__file__")
+    if not is_outside(module):
         return False
-    tops = {name.partition(".")[0] for name in (*_state.loaded, *_state.loading)}
-    return module.partition(".")[0] in tops or not is_installed(getattr(sys.modules[module], "__file__", None))
-
-
-def module_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
+    if module.partition(".")[0] in {name.partition(".")[0] for name in (*_state.loaded, *_state.loading)}:
+        return True
+    return module == "__main__" or (isinstance(file, str) and not is_installed(file) and Path(file).is_file())
 
 
 def runs_users_code(frame: FrameType | None) -> bool:
@@ -402,9 +400,9 @@ def runs_users_code(frame: FrameType | None) -> bool:
     False
     """
     while frame is not None:
-        if is_users(module := module_of(frame)):
+        if is_users(frame):
             return True
-        if module.partition(".")[0] == "lengthlens":
+        if str(frame.f_globals.get("__name__")).startswith("lengthlens."):
             return False
         frame = frame.f_back
     return False

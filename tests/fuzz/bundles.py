@@ -49,7 +49,9 @@ def damage(folder: Path, chance: random.Random) -> str:
     done = []
     for _ in range(chance.choice((1, 1, 2, 3))):
         kind = chance.choice((name, file_name, link, field, field, text, text, listing))
-        with suppress(TypeError, KeyError, ValueError, AttributeError, OSError):  # of what an earlier change has broken
+        with suppress(
+            TypeError, LookupError, ValueError, AttributeError, OSError
+        ):  # of what an earlier change has broken
             done.append(f"{kind.__name__}: {kind(folder, chance)}")
     relist(folder)
     return "; ".join(done)
