@@ -265,6 +265,8 @@ def surgery_command(
     if run is not None:
         trained = store.find(run)
         train_max = trained.config.train_max
+        pairs = sum(trained.config.task_object.length(n) ** 2 for n in lengths or ())
+        terminal.foresee("surgery", pairs * terminal.PAIR_SECONDS)
         with stoppable("the surgery", kept=False), progress("operating"):
             healed = healing(trained.model(), scales=lengths or SurgeryProbe.scales(train_max), train_max=train_max)
         rows: list[dict[str, Any]] = healed.to_dict("records")  # type: ignore[assignment]
@@ -302,8 +304,10 @@ def patch_command(
     from lengthlens.inside.patching import patch_by_role
 
     trained = store.find(run)
+    n = trained.config.train_max if length is None else length
+    pairs = trained.config.task_object.length(max(n, how["onto"] or 0)) ** 2
+    terminal.foresee(f"patching at n = {n}", pairs * terminal.PAIR_SECONDS, pairs * terminal.PAIR_BYTES)
     with stoppable("patching", kept=False), progress("patching"):
-        n = trained.config.train_max if length is None else length
         table = patch_by_role(trained.model().eval(), None, n, **how)
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     print_json(rows) if as_json else print_table(rows)

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import click
 from lengthlens.commands.options import debug_option, plugin_option
 from lengthlens.errors import CONTROL, UserError, one_line, unknown
 from lengthlens.plugins.registry import in_a_sentence, runs_users_code
-from lengthlens.values import text
+from lengthlens.values import text, within_memory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +76,11 @@ class Group(click.Group):
                 if not (stopping.begun or isinstance(error, click.Abort)):
                     raise
                 stopping.say(error)
-                sys.exit(INTERRUPTED)
+                if not stopping.ends:
+                    sys.exit(INTERRUPTED)
+                for each in (error, error.__cause__):  # pools that were left in the middle end their workers
+                    traceback.clear_frames(each.__traceback__ if each else None)
+                os._exit(INTERRUPTED)  # taking torch apart would take a second
 
     def answered(self, words: Sequence[str], command: Callable[[], Any]) -> int:
         """The exit code of a command, once whatever went wrong is said."""
@@ -102,7 +107,7 @@ class Group(click.Group):
 # -- Ctrl-C --------------------------------------------------------------------------------------------------------
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
-GRACE_SECONDS = 0.8  # for cleaning up; what is on disk is whole at any moment
+GRACE_SECONDS = 0.4  # for cleaning up; what is on disk is whole at any moment
 
 
 class Stopping:
@@ -260,6 +265,16 @@ def minutes(seconds: float) -> str:
     '2:05'
     """
     return "{}:{:02d}".format(*divmod(round(seconds), 60))
+
+
+PAIR_SECONDS, PAIR_BYTES = 4e-5, 350  # for each pair of positions, of what looks at all of them: as it was measured
+
+
+def foresee(what: str, seconds: float, memory: float = 0) -> None:
+    """Before long work: a sentence on how long it takes about; what does not fit into memory is refused."""
+    within_memory(memory, what)
+    if seconds > 30:
+        click.echo(f"{what} may take about {minutes(seconds)} minutes and {memory / (1 << 30):.1f} GiB", err=True)
 
 
 # -- results -------------------------------------------------------------------------------------------------------

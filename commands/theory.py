@@ -11,13 +11,16 @@ from typing import Any
 import click
 
 from lengthlens.commands.options import MOST_SCALE, Whole, as_json, plot_file, scheme_option
-from lengthlens.commands.terminal import print_json, print_table, progress, save_figure
+from lengthlens.commands.terminal import foresee, print_json, print_table, progress, save_figure
 from lengthlens.errors import UserError
 from lengthlens.files import cache_directory, make_directory, write_whole
 from lengthlens.plugins.fingerprint import code_version
 from lengthlens.plugins.registry import named_anywhere
+from lengthlens.values import within_memory
 
 Rows = list[dict[str, Any]]
+SHOWN_TOKEN = 100  # bytes of a token as an id and as a text
+SCALE_SECONDS = 6e-8  # of the circuits up to n, for each step of each, as it was measured
 
 
 def cached(name: str, make: Callable[[], Rows]) -> Rows:
@@ -78,6 +81,8 @@ def sample(task: str, scale: int, batch: int, seed: int, as_json: bool) -> None:
 
     from lengthlens.tasks import TASKS
 
+    length = TASKS[task].length(TASKS[task].checked_scale(scale))
+    within_memory(batch * length * SHOWN_TOKEN, f"{batch} instances of n = {scale}", 1 << 30)
     drawn = TASKS[task].sample(scale, batch, torch.Generator().manual_seed(seed))
     lines = [TASKS[task].render(row) for row in drawn.tokens]
     rows = [{"task": task, "scale": scale, "seed": seed, "text": line} for line in lines]
@@ -109,6 +114,7 @@ def src(task: str, max_scale: int, search: bool, arity: int, plot: Path | None, 
     from lengthlens.tasks import TASKS
     from lengthlens.tasks.complexity import src_rows
 
+    foresee(f"SRC up to n = {max_scale}", max_scale**2 * SCALE_SECONDS)
     with progress("searching") as report:
         rows = src_rows(TASKS[task], max_scale, arity if search else None, report)
     cells = [{key: value for key, value in row.items() if key != "task"} for row in rows]

@@ -21,6 +21,7 @@ from lengthlens.models.saved import weights_of
 from lengthlens.models.schemes.contract import require_sound
 from lengthlens.models.transformer import HookedModel
 from lengthlens.notebook import card
+from lengthlens.plugins.registry import in_a_sentence
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import cpu_threads, in_range_rows
 from lengthlens.runs.run import CHECKPOINT, METRICS, MODEL, VERSIONS, Run, Status, step_file
@@ -319,10 +320,10 @@ class Session:
             raise
         except StorageError:
             raise  # nothing can be written now; the last checkpoint stays
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if self.finished:
                 raise
-            reason = str(error) or type(error).__name__
+            reason = in_a_sentence(error) or str(error) or type(error).__name__
             self.run.set_status(replace(self.status(), status="failed", reason=reason))
             self.run.log("failed", reason=reason)
             raise

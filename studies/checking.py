@@ -19,6 +19,7 @@ from lengthlens.probes.probe import PROBES
 from lengthlens.probes.table import probe_model
 from lengthlens.tasks import TASKS
 from lengthlens.tasks.contract import Breach, breaches, called, check_task, demand
+from lengthlens.theory.verdict import verdict
 
 
 class Checked(NamedTuple):
@@ -64,6 +65,12 @@ def check(plugin: str) -> list[Checked]:
     return [Checked(registry.kind, name, tuple(LOOKS[registry.kind](name))) for registry, name in entries]
 
 
+def judge(task: Any) -> None:
+    """What `verdict` asks of a task."""
+    n = task.min_scale + 2
+    called("circuit", verdict, task, "relative", n, task.max_scale or 2 * n, where=f"for a verdict up to n = {2 * n}")
+
+
 def check_probe(name: str) -> list[Breach]:
     """Its rows have the measures that it says, with values, on a network whose weights are written down."""
 
@@ -102,7 +109,7 @@ def drawn(finding: Any, study: Study) -> None:
 
 
 LOOKS: dict[str, Callable[[str], list[Breach]]] = {
-    TASKS.kind: lambda name: check_task(TASKS[name]),
+    TASKS.kind: lambda name: check_task(TASKS[name]) or breaches(lambda: judge(TASKS[name])),
     SCHEMES.kind: check_scheme,
     PROBES.kind: check_probe,
     FINDINGS.kind: check_finding,

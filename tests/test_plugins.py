@@ -1,6 +1,7 @@
 """Tasks and schemes from outside: by name everywhere, told apart by their definition, checked before training."""
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +14,18 @@ from torch import nn
 
 import lengthlens as ll
 from lengthlens.cli import main
-from lengthlens.errors import UserError
+from lengthlens.errors import ContractError, UserError
 from lengthlens.models.schemes.contract import check_scheme
 from lengthlens.models.schemes.scheme import PositionScheme
+from lengthlens.models.schemes.spec import SCHEMES
 from lengthlens.notebook import card
 from lengthlens.plugins.fingerprint import fingerprint
 from lengthlens.plugins.registry import PluginError, forget, load_in_worker, load_plugin, plugins_for_workers
+from lengthlens.runs.evaluation import evaluate
 from lengthlens.runs.sweep import Grid
 from lengthlens.tasks import TASKS, Circuit, Operator, Task
 from lengthlens.tasks.contract import check_task
+from lengthlens.tests.map import ROOT
 
 TINY = {"steps": 2, "batch": 2, "train_max": 2, "d_model": 8, "n_heads": 2, "check_every": 2, "n_ctx": 32}
 FILE = '''
@@ -135,6 +139,73 @@ def test_a_definition_is_known_by_its_syntax_and_what_it_uses(tmp_path: Path) ->
     assert of("b", comment="# one more", docstring="Something else.") == first
     assert of("c", unused=2) == first
     assert of("d", more=2) != first  # a constant of the module
+
+
+HELPED = """
+import helper
+from helper import CONST
+from pack.inner import call
+
+try:
+    TRIED = 1
+except ValueError:
+    TRIED = 2
+if TRIED:
+    CHOSEN = 1
+TWICE = 1
+TWICE = TWICE + 1
+TABLE = {}
+TABLE.update(a=1)
+
+def change():
+    global LATER
+    LATER = 1
+
+LATER = 0
+change()
+
+class Helped:
+    def answer(self, inputs, scale):
+        helper.f(), call(), CONST, TRIED, CHOSEN, TWICE, TABLE, LATER
+        return inputs
+"""
+BESIDE = {
+    "helped.py": HELPED,
+    "helper.py": "import further\nCONST = 1\ndef f():\n    return 1\n",
+    "further.py": "DEEP = 1\n",
+    "pack/__init__.py": "",
+    "pack/inner.py": "from .own import g\ndef call():\n    return g()\n",
+    "pack/own.py": "def g():\n    return 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("helper.py", "return 1", "return 2"), ("helper.py", "CONST = 1", "CONST = 2"), ("further.py", "1", "2"),
+        ("pack/own.py", "return 1", "return 2"), ("helped.py", "TRIED = 1", "TRIED = 3"),
+        ("helped.py", "CHOSEN = 1", "CHOSEN = 2"), ("helped.py", "TWICE = 1", "TWICE = 5"),
+        ("helped.py", "update(a=1)", "update(a=2)"), ("helped.py", "LATER = 1", "LATER = 2"),
+    ],
+)  # fmt: skip
+def test_whatever_a_plugin_is_made_of_changes_its_fingerprint(tmp_path: Path, file: str, old: str, new: str) -> None:
+    def of(place: str, change: bool) -> str:
+        for name, text in BESIDE.items():
+            path = tmp_path / place / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace(old, new, 1) if change and name == file else f"# a comment\n{text}")
+        code = "from helped import Helped; from lengthlens.plugins.fingerprint import fingerprint; "
+        words = [sys.executable, "-c", f"{code} print(fingerprint(Helped))"]
+        return subprocess.run(words, cwd=tmp_path / place, capture_output=True, text=True, check=True).stdout
+
+    assert of("a", False) != of("b", True)
+
+
+def test_a_fingerprint_of_one_file_is_what_it_was() -> None:
+    """It is part of the ids of runs, so that it may change only where what it covers changes."""
+    load_plugin(str(ROOT / "examples" / "own_scheme.py"))
+    origin = SCHEMES.origin("half-distance")
+    assert origin is not None and origin.fingerprint == "921ce5349604"
 
 
 def test_an_object_is_known_by_what_it_was_made_with() -> None:
@@ -347,6 +418,50 @@ class Shifting(Echo):
         return Circuit.of(turn, scale + k, k)
 
 
+class Ahead(EvenOdd):
+    """A bias where the key's token is that which follows the query."""
+
+    family = "contextual"
+    least = 0  # positions from which on it does so
+
+    def score(self, layer, positions, queries, q, k):
+        tokens = positions.tokens
+        same = tokens[:, None] == tokens.roll(-1, 1)[..., None]  # [row, query, key]
+        same = same & (torch.arange(tokens.shape[1])[:, None] >= self.least)
+        return super().score(layer, positions, queries, q, k) + 9 * same[:, None, queries, : k.shape[1]]
+
+
+@pytest.mark.parametrize("least", [0, 30])
+def test_a_scheme_that_looks_ahead_is_not_sound_and_gets_no_score(
+    least: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Near the beginning, or only where instances are longer than those that are tried first."""
+    monkeypatch.setattr(Ahead, "least", 10_000)
+    ll.register(Ahead)
+    assert check_scheme("even-odd") == []
+    run = ll.train(ll.RunConfig("copy", "even-odd", **TINY), tmp_path).run
+    monkeypatch.setattr(Ahead, "least", least)
+    (breach,) = check_scheme("even-odd")
+    assert breach.method == "score" and "a scheme must not look ahead" in breach.what
+    for look in (lambda: evaluate(run, [40]), lambda: ll.exact_match(run.model(), TASKS["copy"], [40])):
+        with pytest.raises(ContractError, match="it looks ahead, and gets no score"):
+            look()
+    assert 40 not in {row["length"] for row in run.evaluation()}
+
+
+def test_a_scheme_that_gives_nan_is_an_error_and_no_result(tmp_path: Path) -> None:
+    def nan(scheme, layer, positions, queries, q, k):
+        values = EvenOdd.score(scheme, layer, positions, queries, q, k)
+        return values * float("nan") if Path(tmp_path / "later").exists() else values
+
+    ll.register(changed(EvenOdd, score=nan))
+    run = ll.train(ll.RunConfig("copy", "even-odd", **TINY), tmp_path / "runs").run
+    (tmp_path / "later").touch()
+    for words in (["evaluate", "--lengths", "9"], ["inspect"], ["probe", "--again", "--force", "--measure", "lrc"]):
+        said = call(words[0], run.id, *words[1:], "--store", str(tmp_path / "runs"), code=2)
+        assert "the model gives NaN, which is no answer" in said and said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("task", "method", "example"),
     [
@@ -368,6 +483,51 @@ def test_a_task_that_breaks_its_contract(task: type[Task], method: str, example:
     assert check_task(Echo()) == []
     found = check_task(task())
     assert any(each.method == method and example in each.what for each in found), found
+
+
+# -- what is not said, printed or ended by a plug-in ---------------------------------------------------------------
+
+LATE = FILE.replace("def answer(self, inputs, scale):", "def answer(self, inputs, scale):\n        {late}")
+
+
+@pytest.mark.parametrize(
+    ("late", "says"),
+    [
+        ("if scale > 12: raise ValueError('a\\nb')", "answer(scale=14) fails in plus.py, line 21: ValueError: a"),
+        ("if scale > 12: sys.exit(0)", "answer(scale=14) fails in plus.py, line 21: NameError"),
+        ("if scale > 12: raise SystemExit(0)", "answer(scale=14) fails in plus.py, line 21: SystemExit: 0"),
+        ("if scale > 12: return inputs[:1]", "answer of task 'plus' must give ids (torch.int64) of the shape [3, 14]"),
+        ("if scale > 12: return inputs[:, :1]", "not torch.int64 of the shape [3, 1]"),
+        ("if scale > 12: return inputs.float()", "not torch.float32 of the shape [3, 14]"),
+        ("if scale > 12: return inputs + 20", "not ids from 2"),
+    ],
+)
+def test_what_goes_wrong_at_an_untried_length_is_a_sentence(tmp_path: Path, late: str, says: str) -> None:
+    path = tmp_path / "plus.py"
+    path.write_text(LATE.format(**TEXTS, late=late))
+    call("check", str(path))
+    words = ("sample", "plus", "--scale", "14", "--batch", "3", "--plugin", str(path))
+    said = call(*words, code=2)
+    assert says in said and said.count("\n") == 1
+    if "raise ValueError" in late:
+        assert isinstance(CliRunner().invoke(main, [*words, "--debug"]).exception, ValueError)
+
+
+def test_a_plugin_may_print_and_json_stays_json(tmp_path: Path) -> None:
+    path = tmp_path / "plus.py"
+    path.write_text("print('{', 'at import')\n" + LATE.format(**TEXTS, late="print('in answer', '\\x1b[2J')"))
+    done = CliRunner().invoke(main, ["sample", "plus", "--plugin", str(path), "--json"])
+    assert len(json.loads(done.stdout)) == 5 and "at import" in done.stderr and "in answer" in done.stderr
+
+
+@pytest.mark.parametrize("setting", ["default_dtype(torch.float64)", "default_device('meta')"])
+def test_what_is_everyones_is_not_set_by_a_plugin(tmp_path: Path, setting: str) -> None:
+    (tmp_path / "plus.py").write_text(f"import torch\ntorch.set_{setting}\n" + FILE.format(**TEXTS))
+    assert "it sets torch's default" in call("check", str(tmp_path / "plus.py"), code=2)
+    path = tmp_path / "late.py"
+    path.write_text("import torch\n" + LATE.format(**TEXTS, late=f"torch.set_{setting}"))
+    assert "answer: at n = 1 it sets torch's default" in call("check", str(path), code=1)
+    assert torch.get_default_dtype() == torch.float32 and torch.zeros(1).device.type == "cpu"
 
 
 # -- Python as a way in ---------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pandas as pd
 import pytest
 import torch
@@ -20,10 +21,12 @@ from lengthlens import files, values
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.analyses.tables import Table
 from lengthlens.cli import main
+from lengthlens.commands.terminal import foresee
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.foreign import read_checkpoint
 from lengthlens.models.transformer import build
+from lengthlens.plugins.registry import load_plugin
 from lengthlens.probes.table import FILE, probe_run
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluate
@@ -33,6 +36,9 @@ from lengthlens.runs.sweep import read_grid
 from lengthlens.runs.training import train
 from lengthlens.studies.build import study
 from lengthlens.studies.reproduce import is_shown, write_stamp
+from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import few
+from lengthlens.tests.test_fuzz import load as load_fuzz
 from lengthlens.theory.verdict import verdict
 
 TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
@@ -538,6 +544,92 @@ def test_workers_end_with_their_parent(tmp_path: Path, start: str, how: signal.S
         assert time.monotonic() < deadline, "left over"
         time.sleep(0.05)
     assert parent.communicate()[1].count("Traceback") == (how == signal.SIGINT), "workers say nothing"
+
+
+# -- Ctrl-C --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
+@pytest.mark.parametrize("number", few([130, 3], 3))
+def test_ctrl_c_is_obeyed(number: int) -> None:
+    """At random moments: within two seconds, in one sentence, with nobody left and a sound store."""
+    assert [each for each in load_fuzz("interrupts").interrupts(number) if each["wrong"]] == []
+
+
+@pytest.mark.parametrize("what", [RuntimeError, KeyboardInterrupt])
+def test_a_part_that_swallows_ctrl_c_is_interrupted_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: type[BaseException]
+) -> None:
+    def swallows(self: object, ctx: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise what from None
+
+    monkeypatch.setattr(click.Group, "invoke", swallows)
+    with pytest.raises(SystemExit) as end:
+        main(["tasks"])
+    assert end.value.code == 130 and capsys.readouterr().err.count("interrupted: ") == 1
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+# -- what is parsed is bounded, and what is asked for is one thing ---------------------------------------------------
+
+
+def test_what_costs_much_to_parse_is_refused() -> None:
+    for text in (".".join(["a"] * 20_000) + " = 1", "\n".join(".".join("a" * 3000) + f"{k} = 1" for k in range(9))):
+        with pytest.raises(UserError, match="more dots in a line"):
+            values.parse_toml(text, "the file")
+    assert values.parse_toml(f"x = [{', '.join(['0.5'] * 3000)}]", "the file")["x"][2999] == 0.5
+    header = json.dumps({f"a{k}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for k in range(200_000)})
+    with pytest.raises(UserError, match="not a safetensors file: it says that its header has"):
+        values.header_within(len(header).to_bytes(8, "little") + header.encode(), "it")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("train --task copy --scheme rope --seed 5 --set seed=4", "seed is given twice, as --seed and by --set"),
+        ("train --task copy --scheme rope --steps 20 --set steps=7", "steps is given twice, as --steps and by --set"),
+        ("train --task copy --scheme rope --set lr=1 --set lr=2", "--set lr is given twice"),
+        ("runs --status convergd", "unknown status 'convergd': did you mean 'converged'?"),
+        ("sample copy --scale 10000000", "5 instances of n = 10000000 would take 9 GiB of memory"),
+        ("patch copy_relative_s0 --length 90000", "patching at n = 90000 would take"),
+        ("inspect copy_relative_s0 --length 20000", "40003 tokens is too long to be shown"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(store: RunStore, words: str, says: str) -> None:
+    place = () if words.startswith(("sample", "src")) else ("--store", str(store.path))
+    done = command(words.split()[0], *place, *words.split()[1:])
+    assert done.exit_code == 2 and says in done.stderr, done.output
+
+
+def test_long_work_says_so_first(capsys: pytest.CaptureFixture[str]) -> None:
+    foresee("a little", 3.0)
+    foresee("much", 4650.0, 3 << 30)
+    assert capsys.readouterr().err == "much may take about 77:30 minutes and 3.0 GiB\n"
+
+
+def test_a_run_whose_plugin_is_not_loaded_is_sound(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    copied = "import lengthlens as ll\nfrom lengthlens.tasks.copying import Copy\n@ll.register\nclass Mine(Copy):\n"
+    path.write_text(copied + "    name = 'mine'\n")
+    load_plugin(str(path))
+    store = RunStore(tmp_path / "runs")
+    train(tiny(task="mine"), tmp_path / "runs")  # a store's name will do
+    before = contents(store.path)
+    TASKS.remove("mine")
+    for what in ("check", "repair"):
+        assert command("runs", what, "--store", str(store.path)).exit_code == 0
+    assert contents(store.path) == before and store.listing()[0]["reason"].startswith("task 'mine' comes from plug-in")
+
+
+def test_an_exact_match_is_a_share(tmp_path: Path) -> None:
+    table = small_study().assign(measure="exact_match", value=1.7)
+    table.to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(UserError, match=r"has an exact match of 1.7, which is a share: from 0 to 1"):
+        read_study(tmp_path / "a.csv")
 
 
 # -- low -----------------------------------------------------------------------------------------------------------

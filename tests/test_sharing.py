@@ -19,7 +19,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 import lengthlens as ll
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.cli import main
-from lengthlens.errors import UserError
+from lengthlens.errors import CONTROL, UserError
 from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.saved import weights_of
 from lengthlens.models.transformer import HookedModel
@@ -123,6 +123,11 @@ def change(name: str, edit: Callable[[bytes], bytes], listed: bool = True) -> Ca
     return apply
 
 
+def without(name: str) -> Callable[[bytes], bytes]:
+    """Rows that lack a field."""
+    return lambda data: json.dumps([{k: v for k, v in row.items() if k != name} for row in json.loads(data)]).encode()
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
@@ -136,6 +141,9 @@ def change(name: str, edit: Callable[[bytes], bytes], listed: bool = True) -> Ca
         (relist(lambda listing: listing.update(kind="virus")), "must be one of run, study, certificate"),
         (relist(lambda listing: listing["files"].update({"../../evil": "0" * 64})), "no plain name of a file"),
         (relist(lambda listing: listing["files"].pop("run.status.json")), "lists no run.status.json"),
+        (relist(lambda listing: listing.pop("files")), "needs a files"),
+        (change("run.evaluation.json", without("exact_match_low")), "a score needs a exact_match_low"),
+        (change("run.evaluation.json", without("samples")), "a score needs a samples"),
         (relist(lambda listing: listing.update(name="../elsewhere")), "must be a name of letters, digits"),
     ],
 )
@@ -148,6 +156,40 @@ def test_what_is_not_what_was_written_is_refused(
     with pytest.raises(UserError, match=sentence):
         ll.fetch(folder, there)
     assert list(there.runs()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../victim", "", ".bashrc", "-rf", "a\nb", "/tmp/victim", "a/b", "\x1b[2J", "x" * 300]
+)
+def test_a_study_is_written_nowhere_but_here(run: Any, tmp_path: Path, name: str, monkeypatch: Any) -> None:
+    write_study(ll.study(ll.RunStore(run.path.parent), pola_targets=[]), {}, tmp_path / "mine.parquet")
+    folder = ll.export(tmp_path / "mine.parquet", tmp_path / "shared")
+    relist(lambda listing: listing.update(name=name))(folder)
+    (tmp_path / "victim.parquet").write_text("mine")
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    said = CliRunner().invoke(main, ["import", str(folder)])
+    assert said.exit_code == 2 and "must be a name of letters, digits" in said.stderr and "\x1b" not in said.stderr
+    assert list(Path().iterdir()) == [] and (tmp_path / "victim.parquet").read_text() == "mine"
+    relist(lambda listing: listing.update(name="victim"))(folder)
+    Path("victim.parquet").write_text("mine")
+    said = CliRunner().invoke(main, ["import", str(folder)])
+    assert said.exit_code == 2 and "there is a file 'victim.parquet' already: say with --out" in said.stderr
+    assert Path("victim.parquet").read_text() == "mine"
+    assert CliRunner().invoke(main, ["import", str(folder), "--out", "victim.parquet"]).exit_code == 0
+
+
+def test_what_a_bundle_says_controls_no_terminal(run: Any, tmp_path: Path) -> None:
+    folder = ll.export(run, tmp_path / "shared")
+    evil = "fine\nrun_x  converged\x1b[2J\x9b31m\u202e"
+    change("run.status.json", lambda data: json.dumps({**json.loads(data), "reason": evil}).encode())(folder)
+    for words in (["import", str(folder)], ["import", str(folder)], ["runs"], ["runs", "show", run.id]):
+        group = words[:1] if words[0] == "import" else words[:2]
+        said = CliRunner().invoke(main, [*group, "--store", str(tmp_path / "there"), *words[len(group) :]])
+        assert said.exit_code == 0 and not CONTROL.search(said.output) and "\nrun_x" not in said.output
+    assert "(the store had it already)" in CliRunner().invoke(
+        main, ["import", str(folder), "--store", str(tmp_path / "there")]
+    ).output  # fmt: skip
 
 
 def test_sentences(run: Any, tmp_path: Path) -> None:

@@ -358,6 +358,7 @@ def apart(asked: list[str]) -> tuple[int, str, str]:
         try:
             for number, name in ((1, "out"), (2, "err")):
                 os.dup2(os.open(name, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
             lengthlens_command(asked)
         except SystemExit as end:
             sys.stdout.flush()
