@@ -21,7 +21,8 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
 
-LIMIT, LONGEST = 2.0, 5.0  # seconds until a command has ended, and until it is interrupted
+LONGEST = 5.0  # seconds until a command is interrupted
+LIMIT = 2.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # until it has ended, where it has a core
 TINY = "batch=2 d_model=16 n_heads=2 check_every=2".split()
 SETTINGS = " ".join(f"--set {pair}" for pair in TINY)
 COMMANDS = f"""
