@@ -69,7 +69,7 @@ class Group(click.Group):
         words = sys.argv[1:] if args is None else args
         if not options.get("standalone_mode", True):
             return super().main(args, *rest, **options)
-        with Stopping(ends=args is None) as stopping, printing():
+        with Stopping(ends=args is None) as stopping, Printed():
             try:
                 sys.exit(self.answered(words, lambda: super(Group, self).main(args, *rest, **{**options, **PLAIN})))
             except BaseException as error:
@@ -92,11 +92,13 @@ class Group(click.Group):
         except click.ClickException as error:
             error.show()
             return error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            raise
         except BaseException as error:
             sentence = in_a_sentence(error)
             if isinstance(error, OSError) and not sentence:
                 sentence = f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else "")
-            elif isinstance(error, MemoryError) or "allocate" in str(error):  # which is how torch says it
+            elif isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
                 sentence = "there is not enough memory for this"
             if sentence is None or ("--debug" in words and not isinstance(error, UserError)):
                 raise
@@ -162,24 +164,20 @@ def stoppable(what: str, kept: bool = True) -> Iterator[None]:
         raise KeyboardInterrupt(f"the same command {'continues' if kept else 'begins again with'} {what}") from None
 
 
-@contextmanager
-def printing() -> Iterator[None]:
-    """What is printed meanwhile passes `Printed`."""
-    before, sys.stdout = sys.stdout, Printed(sys.stdout)
-    try:
-        yield
-    finally:
-        sys.stdout = before if isinstance(sys.stdout, Printed) else sys.stdout
-
-
 class Printed:
     """The standard output of a command: of ours alone, and without characters that control the terminal.
 
     What a plug-in prints goes to stderr, so that JSON stays JSON.
     """
 
-    def __init__(self, real: Any) -> None:
-        self.real = real
+    def __init__(self) -> None:
+        self.real: Any = sys.stdout
+
+    def __enter__(self) -> None:
+        sys.stdout = self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout = self.real if sys.stdout is self else sys.stdout
 
     def write(self, text: str) -> int:
         target = sys.stderr if runs_users_code(sys._getframe(1)) else self.real

@@ -173,18 +173,11 @@ def touched(node: ast.stmt) -> Iterator[str]:
     elif isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         yield from (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
-    elif not (isinstance(node, ast.If) and "__main__" in ast.dump(node.test)) and not is_registering(node):
-        defining = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        yield from dict.fromkeys(
-            each.id if isinstance(each, ast.Name) else each.name
-            for each in inside
-            if isinstance(each, ast.Name | defining)
-        )
-
-
-def is_registering(node: ast.stmt) -> bool:
-    """Whether a statement does nothing but register a class."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and is_no_definition(node.value.func)
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and is_no_definition(node.value.func):
+        return  # it registers
+    elif not (isinstance(node, ast.If) and "__main__" in ast.dump(node.test)):
+        names = [getattr(each, "id", getattr(each, "name", None)) for each in inside if not isinstance(each, ast.alias)]
+        yield from dict.fromkeys(name for name in names if isinstance(name, str))
 
 
 def imports(file: str, module: str) -> dict[str, ast.Module]:

@@ -313,19 +313,11 @@ def named_anywhere() -> bool:
 
 
 class Blame(NamedTuple):
-    """Where a user's code failed, and what it was asked.
-
-    >>> str(Blame("answer", "answer(scale=13)", "mine.py, line 7", "ZeroDivisionError: division by zero"))
-    'answer(scale=13) fails in mine.py, line 7: ZeroDivisionError: division by zero'
-    """
+    """Where a user's code failed: the method that was called, file and line, and a sentence that has it all."""
 
     method: str
-    asked: str
     place: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.asked} fails in {self.place}: {self.what}"
+    sentence: str
 
 
 def blame(error: BaseException) -> Blame | None:
@@ -335,17 +327,17 @@ def blame(error: BaseException) -> Blame | None:
         frames, trace = [*frames, (trace.tb_frame, trace.tb_lineno)], trace.tb_next
     ours = next((k for k, (frame, _) in enumerate(frames) if not is_users(frame)), len(frames))
     theirs = [(frame, line) for frame, line in frames[ours:] if is_users(frame)]
-    if isinstance(error, SyntaxError) and error.filename and theirs == []:
-        return Blame("", "", f"{Path(error.filename).name}, line {error.lineno}", in_short(error))
     if not theirs:
-        return None
+        if not (isinstance(error, SyntaxError) and error.filename):
+            return None
+        return Blame("", f"{Path(error.filename).name}, line {error.lineno}", "")
     (first, _), (last, line) = theirs[0], theirs[-1]
-    names = first.f_code.co_varnames[: first.f_code.co_argcount]
-    given = {name: first.f_locals[name] for name in names if name in first.f_locals}
-    sizes = [f"{name}={shown(value)}" for name, value in given.items() if isinstance(value, int | str | tuple)]
-    owner = f"{called(given['self'])}." if "self" in given else ""
+    names, values = first.f_code.co_varnames[: first.f_code.co_argcount], first.f_locals
+    sizes = [f"{name}={shown(values[name])}" for name in names if isinstance(values.get(name), int | str | tuple)]
+    owner = f"{called(values['self'])}." if "self" in values else ""
     asked = f"{owner}{first.f_code.co_name}({', '.join(sizes)})"
-    return Blame(first.f_code.co_name, asked, f"{Path(last.f_code.co_filename).name}, line {line}", in_short(error))
+    place = f"{Path(last.f_code.co_filename).name}, line {line}"
+    return Blame(first.f_code.co_name, place, f"{asked} fails in {place}: {in_short(error)}")
 
 
 def in_short(error: BaseException) -> str:
@@ -362,7 +354,7 @@ def in_a_sentence(error: BaseException) -> str | None:
     if isinstance(error, UserError | ContractError):
         return str(error)
     if (blamed := blame(error)) is not None:
-        return str(blamed)
+        return blamed.sentence or in_short(error)
     if not isinstance(error, Exception) or not _state.loaded:
         return None
     names = ", ".join(f"'{name}'" for name in _state.loaded.values())
@@ -374,11 +366,8 @@ def as_sentences() -> Iterator[None]:
     """Whatever a user's code raises, ``sys.exit`` too, is a `UserError` outside of the block; Ctrl-C stays Ctrl-C."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
-        sentence = in_a_sentence(error)
-        if sentence is None or isinstance(error, UserError):
+        if isinstance(error, KeyboardInterrupt | UserError) or (sentence := in_a_sentence(error)) is None:
             raise
         raise UserError(sentence) from error
 
@@ -411,24 +400,19 @@ def runs_users_code(frame: FrameType | None) -> bool:
 @contextmanager
 def unchanged_defaults() -> Iterator[list[str]]:
     """A list that, after the block, names what of torch's defaults it had changed; they are as before again."""
-    changed, before = list[str](), _defaults()
+    changed, loaded = list[str](), sys.modules.get("torch")
+    before = (loaded.get_default_dtype(), loaded.get_default_device()) if loaded else None
     try:
         yield changed
     finally:
-        after = _defaults()
-        changed += [name for name in after if str(after[name]) != str(before[name])]
-        for name in changed:
-            torch = sys.modules["torch"]
-            if name == "default dtype":
-                torch.set_default_dtype(getattr(torch, str(before[name]).removeprefix("torch.")))
-            else:
-                torch.set_default_device(before[name])
-
-
-def _defaults() -> dict[str, Any]:
-    if (torch := sys.modules.get("torch")) is None:  # as it will be once it is imported
-        return {"default dtype": "torch.float32", "default device": "cpu"}
-    return {"default dtype": torch.get_default_dtype(), "default device": torch.get_default_device()}
+        if torch := sys.modules.get("torch"):
+            dtype, device = before or (torch.float32, torch.device("cpu"))
+            if torch.get_default_dtype() != dtype:
+                changed.append("default dtype")
+                torch.set_default_dtype(dtype)
+            if torch.get_default_device() != device:
+                changed.append("default device")
+                torch.set_default_device(device if before else None)
 
 
 # -- other processes ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import ContractError
-from lengthlens.plugins.registry import Blame, blame, in_short, unchanged_defaults
+from lengthlens.plugins.registry import blame, in_short, unchanged_defaults
 from lengthlens.tasks.task import Batch, Family, Task
 
 BEYOND = (0, 1, 2, 3, 5, 9)  # sizes that are tried, counted from the smallest: a few in a row, then some growth
@@ -68,8 +68,8 @@ def breaches(*checks: Callable[[], None]) -> list[Breach]:
         except BreachError as error:
             every.append(error.breach)
         except (Exception, SystemExit) as error:
-            method = (blame(error) or Blame("it", "", "", "")).method
-            every.append(Breach(method, raised(error)))
+            blamed = blame(error)
+            every.append(Breach(blamed.method if blamed else "it", raised(error)))
     return list(dict.fromkeys(every))
 
 

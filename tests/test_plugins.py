@@ -513,6 +513,12 @@ def test_what_goes_wrong_at_an_untried_length_is_a_sentence(tmp_path: Path, late
         assert isinstance(CliRunner().invoke(main, [*words, "--debug"]).exception, ValueError)
 
 
+def test_ctrl_c_in_a_plugin_is_ctrl_c(tmp_path: Path) -> None:
+    path = tmp_path / "plus.py"
+    path.write_text(LATE.format(**TEXTS, late="raise KeyboardInterrupt"))
+    assert "interrupted: " in call("sample", "plus", "--plugin", str(path), code=130)
+
+
 def test_a_plugin_may_print_and_json_stays_json(tmp_path: Path) -> None:
     path = tmp_path / "plus.py"
     path.write_text("print('{', 'at import')\n" + LATE.format(**TEXTS, late="print('in answer', '\\x1b[2J')"))
