@@ -5,12 +5,14 @@ Checksums are made to fit, so that only the content can be refused.
 
 import json
 import random
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 from mutations import VALUES
 
 NAMES = [
