@@ -61,7 +61,7 @@ test-gpu: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m cuda tests/test_gpu.py; test $$? -eq 0 -o $$? -eq 5
 	$(BIN)/lengthlens train --task copy --scheme lbpe --device cuda --steps 200 --set deterministic=true --store out/gpu
 
-# 20,000 damaged files and 2,000 argument lists, in a sandbox without root's rights; minutes. See tests/fuzz/.
+# 20,000 damaged files, 2,000 argument lists, 2,000 bundles and 132 plug-ins, in a sandbox without root's rights; minutes. See tests/fuzz/.
 fuzz: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzzer.py --jobs $(FUZZ_JOBS) --out tests/fuzz/found.json
 

@@ -67,8 +67,9 @@ def check(plugin: str) -> list[Checked]:
 
 def judge(task: Any) -> None:
     """What `verdict` asks of a task."""
-    n = task.min_scale + 2
-    called("circuit", verdict, task, "relative", n, task.max_scale or 2 * n, where=f"for a verdict up to n = {2 * n}")
+    n = min(task.min_scale + 2, task.max_scale or task.min_scale + 2)
+    most = min(2 * n, task.max_scale or 2 * n)
+    called("circuit", verdict, task, "relative", n, most, where=f"for a verdict up to n = {most}")
 
 
 def check_probe(name: str) -> list[Breach]:
