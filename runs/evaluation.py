@@ -29,6 +29,7 @@ from lengthlens.models.schemes.scheme import schemes_in
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import EVALUATION, Run
 from lengthlens.tasks import Batch, Task
+from lengthlens.tasks.scale import size_of
 from lengthlens.values import whole, within_memory
 
 MEMORY = 1 << 30  # bytes that one block may take by default: safe beside whatever else a laptop runs
@@ -107,7 +108,7 @@ def exact_match(
     for length in lengths:
         if report:
             report(f"n = {length}")
-        size = length if isinstance(length, int) else max(length)
+        size = size_of(task.number_of(length))
         scores.append(score_of(size, list(answers_at(model, task, length, samples, seed, memory)), seed))
     return scores
 
@@ -147,10 +148,15 @@ def right_tokens(logits: Float[Tensor, "row some_pos token"], batch: Batch) -> B
     >>> right_tokens(torch.eye(4)[torch.tensor([[2, 2, 0]])], batch)
     tensor([[ True, False]])
     """
-    answer = batch.tokens[:, -int(batch.answer_mask[0].sum()) :]  # the last tokens
+    first = int(batch.answer_mask[0].to(torch.uint8).argmax())
+    answer, given = batch.tokens[:, first:], batch.answer_mask[:, first:]
     if logits.shape[1] == batch.tokens.shape[1]:
         logits = logits[:, -1 - answer.shape[1] : -1]
     right: Tensor = logits.argmax(-1) == answer.to(logits.device, non_blocking=True)
+    if not bool(given.all()):  # shorter answers move, so that every end is in the last column
+        right = right | ~given.to(right.device)
+        places = torch.arange(answer.shape[1]) - (~given).sum(1, keepdim=True)
+        right = right.gather(1, (places % answer.shape[1]).to(right.device))
     return right
 
 
@@ -326,7 +332,7 @@ def evaluate(
                 (score,) = exact_match(model, task, [length], samples=samples, seed=seed, memory=memory, report=report)
                 row = asdict(score) | shape
             except TooLongError as error:  # and nothing else: any other error is no result
-                size = length if isinstance(length, int) else max(length)
+                size = size_of(task.number_of(length))
                 row = {"length": size, "samples": samples, "seed": seed, "reason": str(error), **shape}
             known[length, samples, seed] = row
         try:

@@ -328,6 +328,7 @@ def check_in_range(model: HookedModel, task: Task, config: RunConfig) -> tuple[f
             right = answer[..., None]
             others = logits.scatter(-1, right, -math.inf)
             lead = logits.gather(-1, right)[..., 0] - others.amax(-1)  # over the best wrong token, [row, answer]
+            lead = lead.masked_fill(~sent(batch.answer_mask[:, first:], device), math.inf)  # after a shorter answer
             shares.append(right_tokens(logits, batch).all(1).float())
             margins.append(lead.min(1).values)
     exact, margin = torch.stack([torch.stack(shares), torch.stack(margins)]).cpu().double().mean(2).mean(1).tolist()

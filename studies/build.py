@@ -271,6 +271,8 @@ def cell_rows(config: RunConfig, test_max: int, cases: dict[tuple[str, int], Cas
 
 def declared_rows(task: Task, train_max: int, test_max: int) -> list[Row]:
     """Declared SRC at every scale of the training range, and at `test_max`."""
+    if not task.declares_circuit:
+        return []
     curve = dict(enumerate(src_curve(task, test_max), task.min_scale))
     scales = [*range(task.min_scale, train_max + 1), *([test_max] if test_max > train_max else [])]
     return [{"measure": "declared_src", "scale": n, "value": curve[n]} for n in scales]

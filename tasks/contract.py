@@ -138,6 +138,8 @@ def shapes(task: Task) -> None:
 def circuit(task: Task) -> None:
     """The circuit has a step for each token of the answer and writes it; one operator's name is one function."""
     known: dict[tuple[str, tuple[str, ...]], tuple[str, str]] = {}
+    if not task.declares_circuit:
+        return
     for n in sizes_of(task):
         start, end, steps = task.prompt_length(n), task.length(n), None
         for row in instances(task, n).tokens[:N_INSTANCES]:

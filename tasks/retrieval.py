@@ -16,6 +16,7 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import COPY
+from lengthlens.tasks.distinct import NUMBERS, all_distinct, drawn_distinct
 from lengthlens.tasks.task import BEGIN, END, Task
 
 
@@ -49,18 +50,24 @@ class Sort(_ContentAddressed):
         return len(self.symbols)
 
     def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
-        keys = torch.rand(batch, len(self.symbols), generator=generator, device=device)
-        return keys.topk(scale, dim=1).indices
+        return drawn_distinct(len(self.symbols), scale, batch, generator, device)
 
     def valid(self, inputs: Tensor, scale: int) -> Tensor:
-        ordered = inputs.sort(1).values
-        return super().valid(inputs, scale) & (ordered[:, 1:] != ordered[:, :-1]).all(1)
+        return super().valid(inputs, scale) & all_distinct(inputs)
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         return inputs.sort(1).values
 
     def sources(self, scale: int, tokens: list[str]) -> list[int]:
         return [*sorted(range(1, scale + 1), key=lambda k: int(tokens[k])), scale + 1]
+
+
+@dataclass(frozen=True)
+class SortPublished(Sort):
+    """`Sort` with as many symbols as published."""
+
+    name, summary = "sort-150", "distinct numbers below 150 in increasing order"
+    symbols: tuple[str, ...] = NUMBERS
 
 
 @dataclass(frozen=True)
@@ -97,10 +104,13 @@ class Mode(_ContentAddressed):
         return 2
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
-        counts = torch.zeros(len(inputs), len(self.symbols), dtype=torch.long, device=inputs.device)
-        counts.scatter_add_(1, inputs, torch.ones_like(inputs))
         places = torch.arange(len(self.symbols), device=inputs.device)
-        return (counts * len(self.symbols) - self.preference * places).argmax(1, keepdim=True)
+        return (self._counts(inputs) * len(self.symbols) - self.preference * places).argmax(1, keepdim=True)
+
+    def _counts(self, inputs: Tensor) -> Tensor:
+        """How often each symbol occurs. [row, symbol]"""
+        counts = torch.zeros(len(inputs), len(self.symbols), dtype=torch.long, device=inputs.device)
+        return counts.scatter_add(1, inputs, torch.ones_like(inputs))
 
     def sources(self, scale: int, tokens: list[str]) -> list[int]:
         winner = max(self.symbols[:: self.preference], key=tokens[1 : scale + 1].count)
@@ -155,4 +165,31 @@ class AntiInduction(Induction):
     """The letter left of the queried one. ``^ c a b = a c $``."""
 
     name, summary = "anti-induction", "the letter left of the queried one"
+    offset = -1
+
+
+@dataclass(frozen=True)
+class RightNeighbour(Induction):
+    """The symbol right of the queried one, in a string of distinct symbols. ``^ 4 9 2 = 9 2 $``."""
+
+    name, summary = "right-neighbour", "the number right of the queried one, among distinct numbers"
+    symbols: tuple[str, ...] = NUMBERS
+
+    @property
+    def max_scale(self) -> int:  # type: ignore[override]
+        return len(self.symbols)
+
+    def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        string = drawn_distinct(len(self.symbols), scale, batch, generator, device)
+        place = torch.randint(scale - 1, (batch, 1), generator=generator, device=device) + max(0, -self.offset)
+        return torch.cat([string, string.gather(1, place)], 1)
+
+    def valid(self, inputs: Tensor, scale: int) -> Tensor:
+        return super().valid(inputs, scale) & all_distinct(inputs[:, :scale])
+
+
+class LeftNeighbour(RightNeighbour):
+    """The symbol left of the queried one, in a string of distinct symbols. ``^ 4 9 2 = 9 4 $``."""
+
+    name, summary = "left-neighbour", "the number left of the queried one, among distinct numbers"
     offset = -1

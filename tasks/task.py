@@ -53,8 +53,9 @@ class Task(ABC):
     marks, then ``^ $ _`` for begin, end and padding. The size is read off the tokens by where the marks of the prompt
     stand, whatever the prompt is (`scale_of`).
 
-    A subclass sets `name`, `family`, `summary` and `symbols`, and writes `answer` and `circuit`; the rest has
-    defaults that fit a task on one string of n symbols. `lengthlens.tasks.copying.Copy` is the smallest example.
+    A subclass sets `name`, `family`, `summary` and `symbols`, and writes `answer`, and `circuit` if positions say what
+    a step reads; the rest has defaults that fit a task on one string of n symbols. `lengthlens.tasks.copying.Copy` is
+    the smallest example.
     """
 
     name: ClassVar[str]
@@ -66,14 +67,19 @@ class Task(ABC):
     min_scale: int = 1
     max_scale: int | None = None
     coupled_from: ClassVar[int | None] = None  # of the first answer token in `coupled_answer`, if they count up
+    programs: ClassVar[tuple[str, ...]] = ()  # programs that compute the answer, as text
 
     @abstractmethod
     def answer(self, inputs: Int[Tensor, "row input"], scale: int) -> Int[Tensor, "row answer"]:
-        """The answer without the end token, [row, answer]."""
+        """The answer without the end token, [row, answer]. A shorter one has ``$`` after it, and then padding."""
 
-    @abstractmethod
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         """The steps that write the answer. A content-addressed task needs the `tokens` of the instance."""
+        raise UserError(f"task '{self.name}' declares no circuit")
+
+    @property
+    def declares_circuit(self) -> bool:
+        return type(self).circuit is not Task.circuit
 
     # -- what a subclass may override -----------------------------------------------------------------------------
 
@@ -82,7 +88,7 @@ class Task(ABC):
         return scale
 
     def answer_length(self, scale: int) -> int:
-        """The number of tokens of the answer, ``$`` included."""
+        """The number of tokens of the answer, ``$`` included; of the longest, where they differ."""
         return scale + 1
 
     def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
@@ -191,8 +197,11 @@ class Task(ABC):
         prompt = self._prompt_of(inputs, scale)
         (rows, start), device = prompt.shape, inputs.device
         tokens = torch.empty(rows, start + self.answer_length(scale), dtype=torch.long, device=device)
-        tokens[:, :start], tokens[:, start:-1], tokens[:, -1] = prompt, self.answer(inputs, scale), self.ids[END]
-        answer_mask = torch.arange(tokens.shape[1], device=device).ge(start).expand(rows, -1)
+        answer = self.answer(inputs, scale)
+        ended = (answer == self.ids[END]).any(1)  # before the last place
+        tokens[:, :start], tokens[:, start:-1] = prompt, answer
+        tokens[:, -1] = torch.where(ended, self.pad_id, self.ids[END])
+        answer_mask = torch.arange(tokens.shape[1], device=device).ge(start) & (tokens != self.pad_id)
         return Batch(tokens, answer_mask, torch.full((rows,), scale, device=device))
 
     def parts(self, scale: int) -> Lengths:
@@ -338,16 +347,18 @@ class Task(ABC):
         if mark is not None and mark not in words:
             raise UserError(f"an instance of task '{self.name}' has a '{mark}', and {text!r} has none")
         scale = self.checked_scale(int(self.scale_of(tokens)))
-        lengths = self.length(scale), self.prompt_length(scale)
-        if len(words) not in lengths:
+        start, full = self.prompt_length(scale), None
+        if len(words) >= start:
+            inputs = tokens[:, self._input_places(scale)]
+            if not bool(self.valid(inputs, scale).all()):
+                raise UserError(f"'{' '.join(words)}' is not an instance of task '{self.name}': {self.summary}")
+            full = self.assemble(inputs, scale)
+        length = self.length(scale) if full is None else len(self.words(full.tokens[0]))
+        if full is None or len(words) not in (start, length):
             raise UserError(
-                f"an instance of task '{self.name}' with n = {scale} has {lengths[0]} tokens "
-                f"({lengths[1]} without its answer), not {len(words)}"
+                f"an instance of task '{self.name}' with n = {scale} has {length} tokens "
+                f"({start} without its answer), not {len(words)}"
             )
-        inputs = tokens[:, self._input_places(scale)]
-        if not bool(self.valid(inputs, scale).all()):
-            raise UserError(f"'{' '.join(words)}' is not an instance of task '{self.name}': {self.summary}")
-        full = self.assemble(inputs, scale)
         for place, (right, word) in enumerate(zip(self.words(full.tokens[0]), words)):
             if right != word:
                 raise UserError(f"'{' '.join(words)}': token {place} should be '{right}', not '{word}'")

@@ -128,8 +128,8 @@ class Verdict:
     verdict: Answer
     reasons: tuple[str, ...]
     helps: tuple[Help, ...]
-    src_declared_train: int
-    src_declared_test: int
+    src_declared_train: int | None
+    src_declared_test: int | None
     src_train: int | None = None
     src_test: int | None = None
     isolated: Property | None = None
@@ -270,8 +270,10 @@ class Case:
         self.program: Program | None = None
         self._made: dict[Hashable, Any] = {}
         if task.family == "content-addressed":
-            curve = src_curve(task, min(test_max, max(train_max, TRIAL_MAX)))
-            self.declared = curve[train_max - task.min_scale], curve[-1]
+            self.declared: tuple[int | None, int | None] = None, None
+            if task.declares_circuit:
+                curve = src_curve(task, min(test_max, max(train_max, TRIAL_MAX)))
+                self.declared = curve[train_max - task.min_scale], curve[-1]
         else:
             self.program = program_of(task, train_max, test_max)
             self.declared = self.program.declared_train, self.program.declared_test
