@@ -50,9 +50,7 @@ SCORES = {
 class Forecast:
     """The finding: every run with what was predicted and what came of it."""
 
-    runs: (
-        pd.DataFrame
-    )  # one row each: predicted, flat, carries, called, extrapolates, right, fails_at, failed_at, cause
+    runs: pd.DataFrame  # predicted, flat, carries, called, extrapolates, right, fails_at, failed_at, cause
     scores: pd.DataFrame  # predictor: AUC over all runs and over held-out tasks, difference to the call
     groups: pd.DataFrame  # how many calls are right, by group of runs
     both_ways: pd.DataFrame  # cells of which some seeds extrapolate and some do not

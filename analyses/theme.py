@@ -187,15 +187,6 @@ def _place(label: str) -> int:
     return (place + (mine == REFERENCE)) % len(MARKERS)
 
 
-def row_name(task: str, train_max: int) -> str:
-    """A task that a study has with several training ranges, with one of them.
-
-    >>> row_name("copy", 5)
-    'copy (n ≤ 5)'
-    """
-    return f"{task}{RANGE}{train_max})"
-
-
 def task_family(task: str) -> str:
     """The family of a task; empty for one that is not registered."""
     return TASKS[task].family if task in TASKS else ""

@@ -18,7 +18,6 @@ from lengthlens.probes.schema import THRESHOLDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lengthlens.inside.look import Inspection
     from lengthlens.probes.certify import Certificate
     from lengthlens.runs.run import Run
     from lengthlens.runs.store import RunStore
@@ -221,25 +220,20 @@ def inspect_command(
     path = Path(f"inspect-{trained.id}.html") if out is None else out
     make_directory(path.parent)
     write_whole(path, page.encode())
+    rows = seen.summary()
     if as_json:
-        print_json({"run": trained.id, "page": str(path), "heads": seen.summary()})
+        print_json({"run": trained.id, "page": str(path), "heads": rows})
     else:
-        show_inside(trained.id, seen)
+        click.echo(click.style(trained.id, bold=True))
+        if len(seen.ablation):
+            whole = seen.ablation.drop_duplicates("scale")
+            scores = ", ".join(f"{value:.2f} at n = {n}" for n, value in zip(whole["scale"], whole["whole"]))
+            click.echo(f"exact match: {scores}")
+        for row in rows:
+            click.echo(f"{row['head']} {row['attends_to']}")
+        click.echo("")
+        print_table([{key.replace("_", " "): row[key] for key in row if key != "attends_to"} for row in rows])
     click.echo(f"page: {path}", err=True)
-
-
-def show_inside(run: str, seen: "Inspection") -> None:
-    """Exact match, then what each head does in words and in a few numbers."""
-    click.echo(click.style(run, bold=True))
-    whole = seen.ablation.drop_duplicates("scale") if len(seen.ablation) else seen.ablation
-    if len(whole):
-        scores = ", ".join(f"{value:.2f} at n = {n}" for n, value in zip(whole["scale"], whole["whole"]))
-        click.echo(f"exact match: {scores}")
-    rows: list[dict[str, Any]] = seen.summary()
-    for row in rows:
-        click.echo(f"{row['head']} {row['attends_to']}")
-    click.echo("")
-    print_table([{key.replace("_", " "): row[key] for key in row if key != "attends_to"} for row in rows])
 
 
 @click.command("surgery")
