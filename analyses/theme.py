@@ -170,21 +170,16 @@ def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     result, taken, ordered = dict[str, dict[str, Any]](), set[tuple[str, int]](), schemes_in_order(labels)
     colour_of = colours(ordered)
     for label in sorted(ordered, key=lambda each: "/" in each):
-        mine, first = group(label), _place(label)
+        mine, scheme, inner = group(label), bare(label), bare(label).rpartition(":")[2]
+        # Where it stands in its family. The reference is drawn broken: what it hides is seen in its gaps.
+        others = [name for name in SCHEMES if ":" in scheme or SCHEMES[name].family == family(label)]
+        first = others.index(inner) if inner in others and not is_own(label) else 0
+        first = (first + (family(label) == REFERENCE)) % len(MARKERS)
         places = [k % len(MARKERS) for k in range(first, first + len(MARKERS))]
         place = next((k for k in places if (mine, k) not in taken), places[0])
         taken.add((mine, place))
         result[label] = {"color": colour_of[mine], "linestyle": LINES[place], "marker": MARKERS[place]}
     return {label: result[label] for label in ordered}
-
-
-def _place(label: str) -> int:
-    """Where a scheme stands within its family. The reference is drawn broken: what it hides is seen in its gaps."""
-    scheme, mine = bare(label), family(label)
-    inner = scheme.rpartition(":")[2]
-    others = [name for name in SCHEMES if ":" in scheme or SCHEMES[name].family == mine]
-    place = others.index(inner) if inner in others and not is_own(label) else 0
-    return (place + (mine == REFERENCE)) % len(MARKERS)
 
 
 def task_family(task: str) -> str:

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -344,10 +344,7 @@ def load_in_worker(wanted: WorkerPlugins) -> None:
     sys.path += [folder for folder in wanted.folders if folder not in sys.path]
     here = [(named_registry(kind).outside().get(name), origin) for kind, name, origin in wanted.origins]
     if any(known is not None and known.fingerprint != origin.fingerprint for known, origin in here):
-        linecache.checkcache()
-        for plugin in wanted.plugins:  # let it be loaded anew, as it is now
-            _state.loaded.pop(plugin, None)
-            sys.modules.pop(plugin, None)
+        forget(wanted.plugins)
     for plugin in wanted.plugins:
         load_plugin(plugin)
     for kind, name, origin in wanted.origins:
@@ -358,3 +355,11 @@ def load_in_worker(wanted: WorkerPlugins) -> None:
         for kind, name, origin, value in cloudpickle.loads(wanted.objects):  # from the parent process
             if named_registry(kind).outside().get(name) != origin:
                 named_registry(kind).put(name, value, origin)
+
+
+def forget(plugins: Iterable[str]) -> None:
+    """Let plug-ins be loaded anew, as they are now."""
+    linecache.checkcache()
+    for plugin in plugins:
+        _state.loaded.pop(plugin, None)
+        sys.modules.pop(plugin, None)

@@ -22,6 +22,7 @@ from lengthlens.plugins.registry import PluginError, forget, load_in_worker, loa
 from lengthlens.runs.sweep import Grid
 from lengthlens.tasks import TASKS, Circuit, Operator, Task
 from lengthlens.tasks.contract import check_task
+from lengthlens.tests.parameters import EvenOdd
 
 TINY = {"steps": 2, "batch": 2, "train_max": 2, "d_model": 8, "n_heads": 2, "check_every": 2, "n_ctx": 32}
 FILE = '''
@@ -242,23 +243,6 @@ def forgotten(module: str) -> None:
 
 
 # -- contracts ------------------------------------------------------------------------------------------------------
-
-
-class EvenOdd(PositionScheme):
-    """A learned bias for even and one for odd distances."""
-
-    name, family = "even-odd", "relative"
-    summary, relation_in_words = "one learned bias for even distances, one for odd", "(i−j) mod 2"
-
-    def __init__(self, sizes, options, task):
-        super().__init__(sizes, options, task)
-        self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, 2))
-
-    def phi(self, query_pos, key_pos, scale):
-        return ((query_pos - key_pos + 0 * scale) % 2)[..., None]
-
-    def score(self, layer, positions, queries, q, k):
-        return self.table[layer][:, positions.distance(queries) % 2].transpose(0, 1)
 
 
 class Idle(EvenOdd):
