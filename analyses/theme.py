@@ -153,16 +153,13 @@ def colours(labels: Iterable[str]) -> dict[str, str]:
     return {each: FAMILY_COLOURS.get(each) or named.get(each) or next(taken) for each in groups}
 
 
-def line(scheme: str) -> dict[str, Any]:
-    """Colour, line style and marker of a scheme: the same in every figure, whatever else is shown."""
-    return lines([scheme])[scheme]
-
-
 def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The look of every label of a study; labels that differ in options alone get different line styles and markers.
+    """Colour, line style and marker of every label of a study: the same in every figure, whatever else is shown.
+
+    Labels that differ in options alone get different line styles and markers.
 
     >>> looks = lines(["relative", "relative/max_distance=3"])
-    >>> looks["relative"] == line("relative")
+    >>> looks["relative"] == lines(["relative"])["relative"]
     True
     >>> looks["relative"]["marker"] == looks["relative/max_distance=3"]["marker"]
     False

@@ -353,11 +353,21 @@ def import_command(
 
     from lengthlens.models.saved import download, is_local
     from lengthlens.runs.importing import import_checkpoint, source_of
-    from lengthlens.studies.sharing import is_export
+    from lengthlens.studies.sharing import certificate_words, fetch, is_export
 
     folder = Path(source) if is_local(source) else Path(download(source, None))
-    if is_export(folder):
-        take_back(folder, store, out, as_json)
+    if is_export(folder):  # a run goes into the store, a study into a file
+        fetched = fetch(folder, store)
+        if fetched.kind == "study":
+            out = out or Path(f"{fetched.name}.parquet")
+            fetch(folder, into=out)
+        path = str(fetched.run.path if fetched.run else out)
+        if as_json:
+            print_json({"kind": fetched.kind, "name": fetched.name, "path": path})
+            return
+        click.echo(f"{fetched.kind} {fetched.name}: {path}")
+        if fetched.certificate:
+            click.echo(f"certificate: {certificate_words(fetched.certificate)}")
         return
     if task is None:
         raise UserError(f"'{source}' is an external model: choose its task with --task")
@@ -376,23 +386,6 @@ def import_command(
     if model["outside"]:
         share = f"{model['outside']:.1%} of the answer tokens at n = {config.train_max}"
         click.echo(f"answers are the likeliest of the task's tokens; the source prefers another token at {share}")
-
-
-def take_back(folder: Path, store: "RunStore", out: Path | None, as_json: bool) -> None:
-    """Read what was exported: a run into the store, a study into a file."""
-    from lengthlens.studies.sharing import certificate_words, fetch
-
-    fetched = fetch(folder, store)
-    if fetched.kind == "study":
-        out = out or Path(f"{fetched.name}.parquet")
-        fetch(folder, into=out)
-    path = str(fetched.run.path if fetched.run else out)
-    if as_json:
-        print_json({"kind": fetched.kind, "name": fetched.name, "path": path})
-        return
-    click.echo(f"{fetched.kind} {fetched.name}: {path}")
-    if fetched.certificate:
-        click.echo(f"certificate: {certificate_words(fetched.certificate)}")
 
 
 @click.command("export")

@@ -373,7 +373,7 @@ class _Attention:
 
 # -- how good is an attribution? -----------------------------------------------------------------------------------
 
-ROWS = 24
+N_INSTANCES = 24
 DELETED = 8  # tokens taken away, one after the other: more than any step here reads
 
 
@@ -383,7 +383,7 @@ def judge_relevance(
     scales: Sequence[int] = (10,),
     *,
     methods: Sequence[str] = METHODS,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> pd.DataFrame:
     """Judge methods of attribution on a model's answers, one random step of each instance, by three tests.

@@ -113,15 +113,6 @@ class Preset:
         return self
 
 
-def grid(tasks: str, schemes: str, seeds: int, lengths: tuple[int, ...], samples: int, **settings: Any) -> Grid:
-    """A grid in the words of the command line.
-
-    >>> grid("copy", "rope relative/max_distance=3", 1, (20,), 100, train_max=10).schemes[1]
-    'relative/max_distance=3'
-    """
-    return Grid(tasks.split(), schemes.split(), range(seeds), lengths, samples, settings)
-
-
 def list_or(other: Rule, of: Rule) -> Rule:
     """A list that is not empty, or what else will do."""
     several = list_of(of)

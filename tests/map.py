@@ -89,11 +89,12 @@ def written(page: str) -> str:
 
 
 def drawn_functions(number: int, seed: int) -> str:
-    """Functions and methods of the package, drawn at random: the name of the file alone, and the text."""
+    """Functions of modules and methods, drawn at random: the name of the file alone, and the text."""
     every = [
         f"# {file.name}\n{ast.get_source_segment(file.read_text('utf-8'), node, padded=True)}\n"
         for file in modules().values()
-        for node in ast.walk(tree(file))
+        for part in tree(file).body
+        for node in (part.body if isinstance(part, ast.ClassDef) else [part])
         if isinstance(node, ast.FunctionDef)
     ]
     return "\n".join(random.Random(seed).sample(every, number))

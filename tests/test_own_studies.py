@@ -206,7 +206,7 @@ def test_a_figure_on_axes_of_ones_own() -> None:
     found = ll.plot("extrapolation", table(), {"parity": left, "copy": right}, schemes=["rope", "lbpe"])
     assert found is mine and (left.get_title(), right.get_title()) == ("parity", "copy")
     colours = {line.get_color() for line in right.get_lines()}
-    assert colours == {theme.line("rope")["color"], theme.line("lbpe")["color"]}
+    assert colours == {theme.lines(["rope"])["rope"]["color"], theme.lines(["lbpe"])["lbpe"]["color"]}
     assert left.get_legend() is not None and right.get_legend() is None
     alone = Figure().add_subplot()
     ll.plot("extrapolation", table(), alone, tasks=["copy"], legend=False)

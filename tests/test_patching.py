@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pandas as pd
 import pytest
 import torch
 

@@ -19,7 +19,7 @@ Example: prefix sum under `relative`, trained at 8. Distances 8 to 15 were never
 
 >>> lrc("prefix-sum", 8), lrc("prefix-sum", 16), lrc_under("relative", "prefix-sum", 16)
 (1, 1, 16)
->>> pola_error("relative", "prefix-sum", train_max=8, scale=16)
+>>> pola_limit("relative", "prefix-sum", train_max=8).error(16)
 36.0
 """
 
@@ -275,15 +275,6 @@ def pola_limit(relation: RelationLike, target: Target, train_max: int) -> Limit:
     # Exact on a class with one value, where summing would round.
     weights = np.where(constant_on(which, wanted)[:, None], wanted[first], means)
     return Limit(relation, target, codes, weights)
-
-
-def pola_error(relation: RelationLike, target: Target, train_max: int, scale: int) -> float:
-    """The squared error at a size n after training up to `train_max`.
-
-    >>> round(pola_error("none", "shift-by-one", train_max=8, scale=16), 3)
-    14.309
-    """
-    return pola_limit(relation, target, train_max).error(scale)
 
 
 def pola_table(

@@ -198,22 +198,13 @@ def square(cell: Cell, place: int) -> dict[str, Any]:
     text = "–" if value is None else f"{value:.2f}"
     return {
         "place": place,
-        "level": level(value),
+        "level": "unknown" if value is None else f"level{sum(value >= bound for bound in LEVELS)}",
         "text": text,
         "sign": theme.VERDICTS.get(cell["verdict"], ("", ""))[1],
         "surprise": bool(cell["surprise"]),
         "doubtful": any(run["accurate"] is False for run in cell["runs"]),
         "label": f"{cell['task']} under {cell['scheme']}: exact match {text} at {FACTORS[0]} times the training range",
     }
-
-
-def level(value: float | None) -> str:
-    """The class that colours a square.
-
-    >>> level(0.0), level(0.95), level(1.0), level(None)
-    ('level0', 'level3', 'level4', 'unknown')
-    """
-    return "unknown" if value is None else f"level{sum(value >= bound for bound in LEVELS)}"
 
 
 def provenance(about: Mapping[str, Any]) -> dict[str, Any]:
