@@ -175,14 +175,6 @@ def carried(columns: Tensor) -> Tensor:
     return digits
 
 
-def convolved(a: Tensor, b: Tensor) -> Tensor:
-    """Column sums of a product, [row, 2n]. Exact: sums stay below 2**53 for any n that fits into memory."""
-    size = 2 * a.shape[1]
-    spectrum = torch.fft.rfft(a.double(), size) * torch.fft.rfft(b.double(), size)
-    columns: Tensor = torch.fft.irfft(spectrum, size)
-    return columns.round().long()
-
-
 @dataclass(frozen=True)
 class _TwoNumbers(Task):
     """A task on two numbers of n digits each, whose answer has one digit more."""
@@ -275,7 +267,12 @@ class Multiplication(_TwoNumbers):
         return 2 * scale + 1
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
-        return carried(convolved(inputs[:, :scale], inputs[:, scale:]))
+        size = (
+            2 * scale
+        )  # column sums of the product; exact, since they stay below 2**53 for any n that fits into memory
+        spectrum = torch.fft.rfft(inputs[:, :scale].double(), size) * torch.fft.rfft(inputs[:, scale:].double(), size)
+        columns: Tensor = torch.fft.irfft(spectrum, size)
+        return carried(columns.round().long())
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         digits = []

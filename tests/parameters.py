@@ -4,8 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import torch
+from click.testing import CliRunner, Result
+from torch import Tensor, nn
 
 import lengthlens as ll
+from lengthlens.cli import main
+from lengthlens.models.schemes.scheme import PositionScheme
 
 NINE = "lbpe/forms=nine/other=each"  # the learned relation with few forms, which trains in few steps
 
@@ -25,3 +30,25 @@ def few(values: Iterable[Any], *quick: Any) -> list[Any]:
     [('a',), 'b', ('c',)]
     """
     return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def command(*words: str) -> Result:
+    """What `lengthlens` does with these words."""
+    return CliRunner().invoke(main, words)
+
+
+class EvenOdd(PositionScheme):
+    """A scheme of one's own, without an anchored form: a learned bias for even and one for odd distances."""
+
+    name, family = "even-odd", "relative"
+    summary, relation_in_words = "one learned bias for even distances, one for odd", "(i−j) mod 2"
+
+    def __init__(self, sizes: Any, options: object, task: Any) -> None:
+        super().__init__(sizes, options, task)
+        self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, 2))
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return ((query_pos - key_pos + 0 * scale) % 2)[..., None]
+
+    def score(self, layer: int, positions: Any, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return self.table[layer][:, positions.distance(queries) % 2].transpose(0, 1)

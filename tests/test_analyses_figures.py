@@ -11,13 +11,13 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import curves, learned, pola, theme
-from lengthlens.analyses.findings import all_tables, findings
+from lengthlens.analyses.findings import findings
 from lengthlens.analyses.prediction import Prediction
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, indices, joined
 from lengthlens.analyses.tables import Table
 from lengthlens.tests.parameters import few
-from lengthlens.tests.synthetic import synthetic_study
+from lengthlens.tests.synthetic import all_tables, synthetic_study
 
 SCHEMES = ("ideal", "lbpe", "hinted:relative/max_distance=3", "hinted:relative/max_distance=12", "rope")
 TASKS = ("copy", "parity-cot", "addition", "parity")
@@ -65,10 +65,13 @@ def without(*measures: str) -> pd.DataFrame:
 
 def test_labels_with_options_have_the_family_and_colour_of_their_scheme():
     assert theme.family("hinted:relative/max_distance=3") == "hinted"
-    assert theme.line("lbpe/score_scaling=none")["color"] == theme.line("lbpe")["color"]
+    assert (
+        theme.lines(["lbpe/score_scaling=none"])["lbpe/score_scaling=none"]["color"]
+        == theme.lines(["lbpe"])["lbpe"]["color"]
+    )
     looks = theme.lines(SCHEMES)
     assert len({(look["color"], str(look["linestyle"]), look["marker"]) for look in looks.values()}) == len(SCHEMES)
-    assert looks["rope"] == theme.line("rope")
+    assert looks["rope"] == theme.lines(["rope"])["rope"]
     many = [f"relative/max_distance={k}" for k in range(1, 12)]
     assert list(theme.lines(many)) == many
 
@@ -133,7 +136,7 @@ def test_each_run_is_a_mark_near_its_place_in_the_colour_of_its_family():
     assert len(position.get_offsets()) == 9 and len({tuple(place) for place in places.round(6)}) == 10
     assert np.hypot((places[:, 0] - 2) / 2, places[:, 1] - 0.5).max() <= theme.JITTER
     assert {tuple(colour) for colour in position.get_facecolors()} == {
-        to_rgba(theme.line(scheme)["color"]) for scheme in ("rope", "lbpe")
+        to_rgba(theme.lines([scheme])[scheme]["color"]) for scheme in ("rope", "lbpe")
     }
 
 

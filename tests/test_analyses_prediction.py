@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lengthlens.analyses.outcome import outcome
-from lengthlens.analyses.prediction import Prediction, best_threshold, others_mean, scores
+from lengthlens.analyses.prediction import Prediction, others_mean, scores
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, default_index, exact_at, indices, of_runs, per_run
 from lengthlens.errors import UserError
@@ -145,11 +145,6 @@ def test_the_threshold_is_chosen_on_the_other_tasks():
     assert left.loc["c", "threshold"] == pytest.approx(0.45)
     assert left.loc["c", "balanced_accuracy"] == pytest.approx((2 / 2 + 5 / 8) / 2)
     assert left.loc["all", "runs"] == 30
-
-
-def test_the_best_threshold_is_the_middle_one_of_several():
-    assert best_threshold(np.array([0.0, 1.0, 2.0, 3.0]), np.array([False, False, True, True])) == 1.5
-    assert best_threshold(np.array([1.0, 1.0]), np.array([True, True])) < 1
 
 
 def test_what_is_added_to_a_verdict_that_is_right_half_of_the_time():

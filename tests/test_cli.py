@@ -6,16 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from lengthlens.cli import main
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import command as run
 
 TRAIN = ("train", "--task", "copy", "--scheme", "rope")
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 
 from lengthlens.cli import main
 from lengthlens.commands.probes import show
@@ -20,13 +19,10 @@ from lengthlens.probes.table import plain_rows, probe_model
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics
 from lengthlens.runs.training import TrainingProgress
+from lengthlens.tests.parameters import command as run
 
 QUICK = ("--train-max", "2", "--set", "batch=2", "--set", "d_model=8", "--set", "check_every=2")
 TRAIN = ("train", *"--task copy --scheme relative --scheme-option max_distance=3 --steps 4".split(), *QUICK)
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ from lengthlens.analyses.table import read_study, write_study
 from lengthlens.cli import main
 from lengthlens.commands.terminal import study_progress
 from lengthlens.runs.store import RunStore
+from lengthlens.runs.sweep import Grid
 from lengthlens.studies.build import study
-from lengthlens.studies.presets import PRESETS, Preset, grid
+from lengthlens.studies.presets import PRESETS, Preset
 from lengthlens.studies.reproduce import Work
 
 
@@ -73,7 +74,9 @@ def test_a_second_call_does_nothing_but_make_outputs_that_were_spoilt(copied: Pa
 
 def test_a_failed_run_is_shown_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = {"train_max": 2, "n_heads": 2, "d_model": 8, "batch": 2, "steps": 4, "check_every": 4}
-    preset = Preset("one that works and one that cannot", (grid("parity", "none coupled", 1, (4,), 10, **tiny),), ())
+    preset = Preset(
+        "one that works and one that cannot", (Grid(["parity"], ["none", "coupled"], [0], (4,), 10, tiny),), ()
+    )
     monkeypatch.setattr("lengthlens.studies.presets.PRESETS", {"mine": preset})
     monkeypatch.setattr("lengthlens.analyses.page.embedded", lambda figure: "data:,")
     monkeypatch.setattr("lengthlens.studies.reproduce.draw", lambda *given, **options: Drawn([], {}))

@@ -51,7 +51,6 @@ BEST = 24  # slots that are tried in pairs: those that alone tell most
 BEST_PAIRS = 6  # pairs that are extended to triples
 SEEN = 3  # how often each row of a table has to be seen, on average
 MOST_GUARDS = 4  # rules of one kind of step beside the last
-MOST_TRIED = 40  # guards that are tried at each turn
 MOVES = {"same": 0, "next": 1, "previous": -1}
 
 Allowed = Callable[[Slot], bool]
@@ -98,6 +97,7 @@ def selectors(strings: Strings) -> Iterator[Pick]:
     asked = [Condition("=", left, Place(mark, side)) for mark in marks for left in (0, 1) for side in (-1, 1)]
     ordered = [Condition(kind, 0, Place("i", -back)) for kind in "><" for back in (0, 1)]
     told = [Condition("is", left, token=word) for word in (*words, *inner) for left in (0, 1)]
+    asked += [Condition("=", left, Place(mark, 1, by_k=1)) for mark in inner for left in (0, 1)]
     residues = [Condition("%", m, token=str(r)) for m in (2, 3) for r in range(m)]
     new = Condition("new")
     two = [(equal[2], Condition("=", 2, Place("i", -1))), (new, ordered[0]), (new, ordered[2])]
@@ -186,17 +186,23 @@ class _Part:
     def __init__(self, search: Search, slots: list[Slot], values: Tensor) -> None:
         self.search, self.slots, self.values = search, slots, values
         self.labels, self.words, symbols = search.labels, search.words, search.steps.strings.symbols
-        symbol = (values >= 0) & (values < symbols) & torch.tensor([writes_tokens(slot) for slot in slots])[:, None]
-        self.other = ~symbol  # where a rule of one slot writes its default. [slot, step]
+        token = torch.tensor([writes_tokens(slot) for slot in slots])[:, None]
+        symbol = (values >= 0) & (values < symbols) & token
+        self.symbol, self.other = symbol.float(), ~symbol  # elsewhere a rule of one slot writes its default
+        count = torch.zeros(len(slots), len(self.words)).scatter_add_(
+            1, self.labels.expand_as(values), (~symbol).float()
+        )
+        self.default = count.argmax(1)  # [slot]
+        by_default = ~symbol & (self.labels != self.default[:, None])
         moved = torch.stack([values + by for by in MOVES.values()])
-        self.right = symbol & (moved == self.labels) & (moved >= 0) & (moved < symbols)  # [move, slot, step]
-        self.wrong = (symbol & ~self.right).float().flatten(0, 1)  # [move·slot, step]
+        right = (moved == self.labels) & (moved >= 0) & (moved < symbols)  # [move, slot, step]
+        self.wrong = ((symbol & ~right) | by_default).float().flatten(0, 1)  # [move·slot, step]
 
     def explained(self, mask: Tensor) -> list[Rule] | None:
         """Rules for the steps of a mask; None if nothing within the bounds explains them."""
         if not bool(mask.any()):
             return []
-        single = self.single(mask, self.failures(mask[None])[:, 0])
+        single = self.single(mask, self.explains(mask[None])[:, 0])
         if single is not None:
             return [single]
         plain = [k for k, slot in enumerate(self.slots) if isinstance(slot, Place | Ordinal)]
@@ -205,28 +211,22 @@ class _Part:
         pair = by_place.guarded(mask) or next(([one] for both in pairs if (one := by_place.table(both, mask))), None)
         return pair or self.guarded(mask) or self.tabled(mask)
 
-    def failures(self, masks: Tensor) -> Tensor:
-        """How often each move of each slot is wrong at the steps of masks [mask, step]. [move·slot, mask]"""
-        return self.wrong @ masks.float().T
+    def explains(self, masks: Tensor) -> Tensor:
+        """Which moves of which slots write what they should at all steps of masks [mask, step]. [move·slot, mask]"""
+        weight = masks.float().T
+        return (self.wrong @ weight == 0) & (self.symbol @ weight > 0).repeat(len(MOVES), 1)
 
-    def single(self, mask: Tensor, failures: Tensor, tables: bool = True) -> Rule | None:
-        """The first rule of at most one slot that explains the steps of a mask."""
+    def single(self, mask: Tensor, explains: Tensor, tables: bool = True) -> Rule | None:
+        """The first rule of at most one slot that explains the steps of a mask; `explains` [move·slot] of that mask."""
         labels = self.labels[mask]
         if bool((labels == labels[0]).all()):
             return Rule(operator="write", default=self.words[int(labels[0])])
-        perfect = (failures == 0).nonzero()[:, 0].tolist()
-        found = next(filter(None, (self.rule(*divmod(one, len(self.slots)), mask) for one in perfect)), None)
-        if found is None and tables:
-            found = next(filter(None, (self.table((k,), mask) for k in self.small(mask))), None)
-        return found
-
-    def rule(self, move: int, slot: int, mask: Tensor) -> Rule | None:
-        """One slot, whose token is written or moved; its default is what is written where it has no symbol."""
-        rest = self.labels[mask & self.other[slot]]
-        if not bool((mask & ~self.other[slot]).any()) or (len(rest) and bool((rest != rest[0]).any())):
-            return None
-        default = self.words[int(rest[0])] if len(rest) else ""
-        return Rule(operator=list(MOVES)[move], slots=(self.slots[slot],), default=default)
+        if bool(explains.any()):
+            move, slot = divmod(int(explains.to(torch.uint8).argmax()), len(self.slots))
+            default = self.words[int(self.default[slot])] if bool((mask & self.other[slot]).any()) else ""
+            return Rule(operator=list(MOVES)[move], slots=(self.slots[slot],), default=default)
+        found = (self.table((k,), mask) for k in self.small(mask)) if tables else iter(())
+        return next(filter(None, found), None)
 
     def small(self, mask: Tensor, most: int = MOST_VALUES) -> list[int]:
         """Slots with few values at the steps of a mask, but more than one."""
@@ -255,23 +255,22 @@ class _Part:
         taken after which one rule explains the rest; else the one that covers most steps.
         """
         guards, left, rules = self.guards(mask), mask, list[Rule]()
+        every = torch.stack([where for _, _, where in guards]) if guards else mask[None][:0]
         for _ in range(MOST_GUARDS):
-            masks = torch.stack([left & where for _, _, where in guards])
-            number, failures = masks.sum(1), self.failures(masks)
-            useful = (number >= SEEN) & (number < left.sum()) & (failures.amin(0) == 0)
-            order = sorted(useful.nonzero()[:, 0].tolist(), key=lambda k: -int(number[k]))[:MOST_TRIED]
-            ruled = [(k, rule) for k in order if (rule := self.single(masks[k], failures[:, k], False)) is not None]
-            if not ruled:
-                return None
-            rests = torch.stack([left & ~masks[k] for k, _ in ruled])
-            rest_failures = self.failures(rests)
-            for (k, rule), rest, failed in zip(ruled, rests, rest_failures.T):
-                last = self.single(rest, failed, False)
-                if last is not None:
+            masks, rests = left & every, left & ~every
+            number, explains, explains_rest = masks.sum(1), self.explains(masks), self.explains(rests)
+            useful = (number >= SEEN) & (number < left.sum())
+            for k in (useful & explains_rest.any(0)).nonzero()[:, 0].tolist():
+                rule = self.single(masks[k], explains[:, k], False)
+                last = rule and self.single(rests[k], explains_rest[:, k], False)
+                if rule and last:
                     return [*rules, self.under(guards[k], rule), last]
-            k, rule = ruled[0]
+            ruled = ((k, self.single(masks[k], explains[:, k], False)) for k in largest(number, useful))
+            k, rule = next(((k, rule) for k, rule in ruled if rule is not None), (0, None))
+            if rule is None:
+                return None
             rules.append(self.under(guards[k], rule))
-            left = left & ~masks[k]
+            left = rests[k]
         return None
 
     def guards(self, mask: Tensor) -> list[tuple[int, int, Tensor]]:
@@ -311,6 +310,11 @@ class _Part:
         counts = torch.zeros(number * len(self.words), dtype=torch.long)
         counts.scatter_add_(0, code * len(self.words) + self.labels[mask], torch.ones_like(code))
         return float(mask.sum() - counts.view(number, -1).amax(1).sum()) + 1e-3 * number
+
+
+def largest(number: Tensor, useful: Tensor) -> list[int]:
+    """Where `useful`, those of the largest number first. Both [mask]"""
+    return [k for k in number.argsort(descending=True, stable=True).tolist() if bool(useful[k])]
 
 
 def writes_tokens(slot: Slot) -> bool:

@@ -577,8 +577,7 @@ def counts_back(looking: Tensor, k: Tensor, queries: slice) -> Tensor:
 
     Attention over tokens, turned around so that entry c of position i is the weight of the token at i−c.
     """
-    back = torch.arange(queries.start, queries.stop, device=k.device)[:, None] - torch.arange(
-        k.shape[1], device=k.device
-    )
+    query = torch.arange(queries.start, queries.stop, device=k.device)
+    back = query[:, None] - torch.arange(k.shape[1], device=k.device)
     scores = torch.einsum("bqhd,bkhd->bhqk", looking, k)
     return scores.gather(-1, back.clamp(min=0).expand_as(scores)).masked_fill(back < 0, -torch.inf).softmax(-1)
