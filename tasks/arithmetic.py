@@ -43,6 +43,7 @@ class ModularSumCoT(Task):
     """Running sum modulo 5. ``^ 3 4 1 = 3 2 3 $``. Step k reads x_k, n back, and the sum before it, itself."""
 
     name, summary = "modular-sum-cot", "the sum of every prefix modulo 5, as a chain of thought"
+    programs = ()
     family = "position-addressed"
     symbols: tuple[str, ...] = tuple("01234")  # as many as the modulus
     coupled_from = 1
@@ -73,6 +74,7 @@ class ModularSum(Task):
     """The sum modulo 5, in one token. ``^ 3 4 1 = 3 $``."""
 
     name, summary = "modular-sum", "the sum of the string modulo 5, at once"
+    programs = ()
     family = "growing"
     symbols: tuple[str, ...] = tuple("01234")  # as many as the modulus
 
@@ -179,6 +181,7 @@ def carried(columns: Tensor) -> Tensor:
 class _TwoNumbers(Task):
     """A task on two numbers of n digits each, whose answer has one digit more."""
 
+    programs = ()
     symbols: tuple[str, ...] = DIGITS
 
     def input_length(self, scale: int) -> int:

@@ -21,6 +21,7 @@ COPY = Operator("copy", 1, lambda token: END if token in ("=", BEGIN) else token
 class _Copying(Task):
     """Answer, circuit and coupling follow from the sources."""
 
+    programs = ()
     family = "position-addressed"
     symbols: tuple[str, ...] = DIGITS
 

@@ -32,6 +32,7 @@ class UniqueCopy(Task):
     """The string again, of distinct symbols. ``^ 7 3 = 7 3 $``. n is at most the number of symbols."""
 
     name, summary = "unique-copy", "a string of distinct numbers again"
+    programs = ("if k = 0: x[^+1]; first(prompt, x[j-1] = x[i]) or $", "x[^+k+1] or $")
     family = "content-addressed"
     symbols: tuple[str, ...] = NUMBERS
 
@@ -56,6 +57,7 @@ class UniqueReverse(UniqueCopy):
     """The string backwards, of distinct symbols. ``^ 7 3 = 3 7 $``."""
 
     name, summary = "unique-reverse", "a string of distinct numbers backwards"
+    programs = ("if k = 0: x[=-1]; first(prompt, x[j] = x[i])[-1] or $", "x[=-k-1] or $")
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         return inputs.flip(1)
@@ -72,6 +74,10 @@ class UniqueBigramCopy(UniqueCopy):
     """
 
     name, summary = "unique-bigram-copy", "a string again in which no two neighbours occur twice"
+    programs = (
+        "if k = 0: x[^+1]; if k = 1: x[^+2] or $; first(prompt, x[j-1] = x[i], x[j-2] = x[i-1]) or $",
+        "x[^+k+1] or $",
+    )
     symbols: tuple[str, ...] = tuple(ascii_lowercase)
 
     @property
@@ -105,6 +111,7 @@ class CountUp(Task):
     """All numbers from the first to the last. ``^ 5 8 = 5 6 7 8 $``. n is how many they are: here 4."""
 
     name, summary = "count-up", "all numbers from the first given to the last"
+    programs = ("if k = 0: x[^+1]; if any(prompt, x[j] > x[i]) = no: write $; next(x[i])",)
     family = "content-addressed"
     symbols: tuple[str, ...] = NUMBERS
 

@@ -36,6 +36,7 @@ class FieldsTask(Task):
     '^ 4 9 3 , 0 , 3 9 = 0 $'
     """
 
+    programs = ()
     family: ClassVar[Family] = "position-addressed"
     one_number = False
     usual: ClassVar[int] = 2

@@ -13,8 +13,8 @@ Slots, as they are written, with i the query, j a key, and k how many tokens aft
   ``first(prompt, x[j] = x[i])[-1]``: the token left of the first key that equals the query's token. Also ``last``,
   ``least``, ``greatest``, ``mode`` (the most frequent; ``mode>``: the greatest of the most frequent) and ``any``. The
   keys are those of the ``prompt``, of the ``answer``, ``all``, or those ``before`` a mark, under conditions: ``x[j-1] =
-  x[i-1]``, ``x[j] > x[=-1]``, ``x[j-1] = 'w'``, ``j % 3 = 1`` (counted from the start of the prompt), ``x[j] new`` (not
-  yet in the answer);
+  x[i-1]``, ``x[j] > x[=-1]``, ``x[j-1] = 'w'``, ``x[j] in {'a' 'b'}``, ``j % 3 = 1`` (counted from the start of the
+  prompt), ``x[j] new`` (not yet in the answer);
 - ``count(…) - count(…)``: whether there are ``more``, ``equal`` or ``less`` keys of the first kind than of the second;
 - ``k``: 0, 1, 2 or ``3+``; ``k % 2``.
 
@@ -147,16 +147,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Condition:
-    """What keys have to be: x[j−left] compared with the token at a place or with a given one, or a residue of j.
+    """What keys have to be: x[j−left] compared with the token at a place or with given ones, or a residue of j.
 
-    >>> str(Condition("=", 1)), str(Condition(">", 0, Place("=", -1))), str(Condition("is", 1, token="w"))
-    ('x[j-1] = x[i]', 'x[j] > x[=-1]', "x[j-1] = 'w'")
+    >>> str(Condition("=", 1)), str(Condition(">", 0, Place("=", -1))), str(Condition("in", 1, token="a b"))
+    ('x[j-1] = x[i]', 'x[j] > x[=-1]', "x[j-1] in {'a' 'b'}")
     """
 
-    kind: str  # "=", "<", ">", "is", "%" or "new"
+    kind: str  # "=", "<", ">", "is", "in", "%" or "new"
     left: int = 0  # of a residue, the modulus
     right: Place = Place("i")
-    token: str = ""  # of a residue, the residue
+    token: str = ""  # or several with spaces between them; of a residue, the residue
 
     def __str__(self) -> str:
         if self.kind == "%":
@@ -164,6 +164,9 @@ class Condition:
         left = f"x[j{f'{-self.left:+d}' if self.left else ''}]"
         if self.kind == "is":
             return f"{left} = '{self.token}'"
+        if self.kind == "in":
+            words = " ".join(f"'{word}'" for word in self.token.split())
+            return f"{left} in {{{words}}}"
         return f"{left} new" if self.kind == "new" else f"{left} {self.kind} {self.right}"
 
     def holds(self, steps: Steps, key: Tensor) -> Tensor:
@@ -173,6 +176,9 @@ class Condition:
         left = steps.at(key - self.left)
         if self.kind == "is":
             return left == steps.strings.ids.get(self.token, NONE - 1)
+        if self.kind == "in":
+            ids = [steps.strings.ids[word] for word in self.token.split() if word in steps.strings.ids]
+            return torch.isin(left, torch.tensor(ids, device=left.device))
         if self.kind == "new":
             start = steps.strings.start[steps.row, None]
             written = torch.where((key > start) & (key <= steps.query[:, None]), steps.at(key), NONE)
@@ -612,6 +618,14 @@ class _Reader:
         if self.peek("new"):
             self.take()
             return Condition("new", left)
+        if self.peek("in"):
+            self.take("in")
+            self.take("{")
+            words = []
+            while not self.peek("}"):
+                words.append(self.unquoted())
+            self.take("}")
+            return Condition("in", left, token=" ".join(words))
         kind = self.take("=", "<", ">")
         if self.peek("x["):
             return Condition(kind, left, self.place())

@@ -23,6 +23,7 @@ class FlipFlop(Task):
     """
 
     name, summary = "flip-flop", "the bit that the last of n instructions to write wrote"
+    programs = ("if k = 0: last(prompt, x[j-1] = 'w'); write $",)
     family = "content-addressed"
     symbols: tuple[str, ...] = ("0", "1", "w", "r", "i")
 
@@ -110,6 +111,7 @@ class AssociativeRecall(_Pairs):
     """The value of the queried key. ``^ 5 a 9 c ? 5 = a $``. n is the number of pairs, at most that of the keys."""
 
     name, summary = "associative-recall", "the value of one key, among n pairs of a key and a value"
+    programs = ("first(prompt, x[j-1] = x[i-1]) or $",)
 
     def queries(self, scale: int) -> int:
         return 1
@@ -119,6 +121,7 @@ class MultiQueryRecall(_Pairs):
     """The values of all keys, in the order of the queries. ``^ 5 a 9 c ? 9 5 = c a $``. n is the number of pairs."""
 
     name, summary = "mqar", "the values of all keys in the order of the queries, for n pairs of a key and a value"
+    programs = ("first(prompt, x[j-1] = x[?+k+1]) or $",)
 
     def queries(self, scale: int) -> int:
         return scale
@@ -133,6 +136,7 @@ class KeyValueRetrieval(Task):
     """
 
     name, summary = "key-value-retrieval", "the value of one key, among n tokens of pairs and distractors"
+    programs = ("first(prompt, x[j-1] = x[i-1]) or $",)
     family = "content-addressed"
     marks = ("?", "=")
     symbols: tuple[str, ...] = (*NUMBERS, *ascii_lowercase, *ascii_uppercase)

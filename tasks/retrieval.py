@@ -43,6 +43,7 @@ class Sort(_ContentAddressed):
     """Distinct numbers in increasing order. ``^ 7 3 5 = 3 5 7 $``. n is at most the number of symbols."""
 
     name, summary = "sort", "distinct numbers in increasing order"
+    programs = ("if k = 0: least(prompt); least(prompt, x[j] > x[i]) or $",)
     symbols: tuple[str, ...] = tuple(map(str, range(128)))
 
     @property
@@ -75,6 +76,9 @@ class Count(_ContentAddressed):
     """As many ones as the queried letter occurs, in n slots. ``^ a c a ? a = 1 1 . $``."""
 
     name, summary = "count", "how often a letter occurs, in strokes, filled up to n"
+    programs = (
+        "if x[^+k+1] = '?': write $; if count(before ?, x[j] = x[=-1]) - count(answer) = more: write 1; write .",
+    )
     marks = ("?", "=", "1", ".")
     symbols: tuple[str, ...] = tuple("abcd")
     operator = Operator("tally", 1, lambda token: {"=": ".", BEGIN: END}.get(token, "1"))
@@ -97,6 +101,7 @@ class Mode(_ContentAddressed):
     """The letter that occurs most often; the first of the alphabet in a tie. ``^ c a b c = c $``."""
 
     name, summary = "mode", "the most frequent letter, the first of the alphabet in a tie"
+    programs = ("if k = 0: mode(prompt); write $",)
     symbols: tuple[str, ...] = tuple("abcdefgh")
     preference: ClassVar[int] = 1  # in a tie: the first symbol, or, with −1, the last
 
@@ -122,6 +127,7 @@ class Majority(Mode):
     """The bit that occurs more often; 1 if both do equally. ``^ 0 1 0 = 0 $``."""
 
     name, summary = "majority", "the more frequent bit, 1 in a tie"
+    programs = ("if k = 0: mode>(prompt); write $",)
     symbols: tuple[str, ...] = ("0", "1")
     preference = -1
 
@@ -131,6 +137,7 @@ class Induction(_ContentAddressed):
     """The letter right of the queried one, which occurs once in the string. ``^ c a b = a b $``."""
 
     name, summary = "induction", "the letter right of the queried one"
+    programs = ("if k = 0: first(prompt, x[j-1] = x[i]); write $",)
     symbols: tuple[str, ...] = tuple(ascii_lowercase)
     min_scale: int = 2
     offset: ClassVar[int] = 1
@@ -165,6 +172,7 @@ class AntiInduction(Induction):
     """The letter left of the queried one. ``^ c a b = a c $``."""
 
     name, summary = "anti-induction", "the letter left of the queried one"
+    programs = ("if k = 0: first(prompt, x[j] = x[i])[-1]; write $",)
     offset = -1
 
 
@@ -192,4 +200,5 @@ class LeftNeighbour(RightNeighbour):
     """The symbol left of the queried one, in a string of distinct symbols. ``^ 4 9 2 = 9 4 $``."""
 
     name, summary = "left-neighbour", "the number left of the queried one, among distinct numbers"
+    programs = ("if k = 0: first(prompt, x[j] = x[i])[-1]; write $",)
     offset = -1

@@ -67,7 +67,8 @@ class Task(ABC):
     min_scale: int = 1
     max_scale: int | None = None
     coupled_from: ClassVar[int | None] = None  # of the first answer token in `coupled_answer`, if they count up
-    programs: ClassVar[tuple[str, ...]] = ()  # programs that compute the answer, as text
+    # Programs that compute the answer, as text, the best one first; none beside the circuit if empty; sought if None.
+    programs: ClassVar[tuple[str, ...] | None] = None
 
     @abstractmethod
     def answer(self, inputs: Int[Tensor, "row input"], scale: int) -> Int[Tensor, "row answer"]:

@@ -52,6 +52,10 @@ class BinaryMajorityInterleave(Task):
     """
 
     name, summary = "binary-majority-interleave", "the majorities of three interleaved bit strings of n bits together"
+    programs = (
+        "if k = 0: mode(prompt, j % 3 = 0); if k = 1: mode(prompt, j % 3 = 1); if k = 2: mode(prompt, j % 3 = 2);"
+        "write $",
+    )
     family = "content-addressed"
     symbols: tuple[str, ...] = ("0", "1")
     min_scale: int = 3

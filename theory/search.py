@@ -46,10 +46,11 @@ from lengthlens.tasks.program import (
 ROWS, MOST_STEPS = 300, 1500  # strings, and steps of them, that a search looks at: a second
 MOST_VALUES = 16  # of a slot in a table: with more, most pairs of values are never seen
 GUARD_VALUES = 6  # of a slot that is a guard
-FEW_SYMBOLS = 6  # up to so many symbols are tried one by one in conditions
+FEW_SYMBOLS = 12  # up to so many symbols are tried one by one in conditions
 BEST = 24  # slots that are tried in pairs: those that alone tell most
 BEST_PAIRS = 6  # pairs that are extended to triples
 SEEN = 3  # how often each row of a table has to be seen, on average
+MOST_CLASSED = 12  # symbols in sets that conditions name
 MOST_GUARDS = 4  # rules of one kind of step beside the last
 MOVES = {"same": 0, "next": 1, "previous": -1}
 
@@ -87,8 +88,20 @@ def places(strings: Strings) -> Iterator[Place]:
     yield from (Place("n", c) for c in (0, 1, -1))
 
 
-def selectors(strings: Strings) -> Iterator[Pick]:
+def classes(steps: Steps, labels: Tensor) -> Iterator[Condition]:
+    """Sets of symbols: those that are written at first, those below each, every second one, and the rest of each."""
+    strings = steps.strings
+    words, written = strings.vocab[: strings.symbols], set(labels[steps.k == 0].tolist())
+    sets = [written, *(set(range(c)) for c in range(2, len(words) - 1)), set(range(0, len(words), 2))]
+    for some in sets if len(words) <= MOST_CLASSED else sets[:1]:
+        for chosen in ([k for k in range(len(words)) if (k in some) == inside] for inside in (True, False)):
+            if 1 < len(chosen) < len(words) and len(chosen) <= MOST_CLASSED:
+                yield Condition("in", token=" ".join(words[k] for k in chosen))
+
+
+def selectors(steps: Steps, labels: Tensor) -> Iterator[Pick]:
     """Keys by what they are: every region with every condition."""
+    strings = steps.strings
     words = strings.vocab[: strings.symbols] if strings.symbols <= FEW_SYMBOLS else ()
     marks = list(strings.marks)
     inner = [mark for mark in marks if bool((strings.marks[mark] < strings.start).all()) and mark != strings.vocab[0]]
@@ -103,17 +116,17 @@ def selectors(strings: Strings) -> Iterator[Pick]:
     two = [(equal[2], Condition("=", 2, Place("i", -1))), (new, ordered[0]), (new, ordered[2])]
     for region in regions:
         yield Pick("any", region)
-        for condition in (*equal, *asked, *ordered, new, *told, *residues):
+        for condition in (*equal, *asked, *ordered, new, *told, *residues, *classes(steps, labels)):
             yield Pick("any", region, (condition,))
         for both in two:
             yield Pick("any", region, both)
 
 
-def columns(steps: Steps) -> Iterator[tuple[Slot, Tensor]]:
+def columns(steps: Steps, labels: Tensor) -> Iterator[tuple[Slot, Tensor]]:
     """Every slot of the dictionary that is not the same at all steps, with its values. [step]"""
-    for slot in (Ordinal(), Ordinal(2), Ordinal(3), *places(steps.strings)):
-        yield slot, slot.values(steps)
-    for pick in selectors(steps.strings):
+    plain: list[Slot] = [Ordinal(), Ordinal(2), Ordinal(3), *places(steps.strings)]
+    yield from ((slot, slot.values(steps)) for slot in plain)
+    for pick in selectors(steps, labels):
         mask = pick.picked(steps)
         if not bool(mask.any()):
             continue
@@ -147,7 +160,7 @@ class Search:
     @cached_property
     def dictionary(self) -> tuple[list[Slot], Tensor]:
         """Every slot, and its values. [slot, step]"""
-        slots, values = zip(*columns(self.steps))
+        slots, values = zip(*columns(self.steps, self.labels))
         return list(slots), torch.stack(values)
 
     def program(self, allowed: Allowed = lambda slot: True) -> Program | None:
@@ -165,6 +178,22 @@ class Search:
                     return None
                 rules += [replace_guards(rule, guard) for rule in found]
         return Program(tuple(rules))
+
+    def closest(self, allowed: Allowed) -> tuple[Rule, int] | None:
+        """The rule of one slot that writes most labels, and the earliest step at which it is wrong."""
+        slots, values = self.dictionary
+        chosen = [k for k, slot in enumerate(slots) if allowed(slot) and writes_tokens(slot)]
+        if not chosen:
+            return None
+        part = _Part(self, [slots[k] for k in chosen], values[chosen])
+        best = int(part.wrong.sum(1).argmin())
+        move, slot = divmod(best, len(chosen))
+        rule = Rule(operator=list(MOVES)[move], slots=(part.slots[slot],), default=self.words[int(part.default[slot])])
+        wrong = part.wrong[best].nonzero()[:, 0]
+        if not len(wrong):
+            return None
+        length = self.steps.strings.start[self.steps.row[wrong]] * self.steps.strings.tokens.shape[1]
+        return rule, int(wrong[(length + self.steps.query[wrong]).argmin()])
 
     def kinds(self) -> Iterator[tuple[tuple[Guard, ...], Tensor]]:
         """The first step, steps whose query is a mark, and all others: their guard, and which they are. [step]"""

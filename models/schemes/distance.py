@@ -43,7 +43,7 @@ def along_diagonals(line: Tensor, queries: int) -> Tensor:
 class Distanced(Anchorable):
     """A scheme for which a pair counts by its distance, and perhaps by where the query is."""
 
-    family = "relative"
+    family, beyond = "relative", "bounded"
     relation_in_words = "i−j"
     anchored_in_words = "|i−j−n|"
 
@@ -396,7 +396,7 @@ class TransformerXL(Distanced):
     anchored twin has no u, since content needs no second one.
     """
 
-    by_formula = True
+    by_formula, beyond = True, "unknown"
     name = "xl"
     weighs_content = True
     summary = "queries meet mapped sinusoids of the distance, and two learned biases"
