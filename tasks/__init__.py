@@ -30,6 +30,8 @@ from lengthlens.tasks.complexity import search_src, src_curve, src_declared, src
 from lengthlens.tasks.copying import Copy, Duplicate, NBack, RepeatCopy, Reverse, Shift
 from lengthlens.tasks.distinct import CountUp, UniqueBigramCopy, UniqueCopy, UniqueReverse
 from lengthlens.tasks.fields import BinaryAddition, CopyField, RunningAddition, UnpaddedAddition
+from lengthlens.tasks.in_context import AffineHidden, AffineShown, MarkovChain
+from lengthlens.tasks.languages import LANGUAGES
 from lengthlens.tasks.recall import AssociativeRecall, FlipFlop, KeyValueRetrieval, MultiQueryRecall
 from lengthlens.tasks.retrieval import (
     AntiInduction,
@@ -55,6 +57,7 @@ _CONTENT_ADDRESSED: tuple[Task, ...] = (
     *(UniqueCopy(), UniqueReverse(), UniqueBigramCopy(), CountUp(), SortPublished(), RightNeighbour(), LeftNeighbour()),
     *(BinaryMajority(), BinaryMajorityInterleave(), LetterMajority(), BinaryAddition()),
     *(FlipFlop(), AssociativeRecall(), MultiQueryRecall(), KeyValueRetrieval()),
+    *(AffineShown(), AffineHidden(), MarkovChain(), *LANGUAGES),
 )
 _MORE_POSITIONS: tuple[Task, ...] = (UnpaddedAddition(), RunningAddition(), CopyField(), RepeatCopy(), NBack())
 _TASKS = (*_POSITION_ADDRESSED, *_GROWING, *_CONTENT_ADDRESSED, *_MORE_POSITIONS)
