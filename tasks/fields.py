@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.arithmetic import add, value
+from lengthlens.tasks.arithmetic import add, carried, convolved, product_at_once, value
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.scale import SHAPES, Ints, Lengths, Tuples, size_of
@@ -192,6 +192,26 @@ class UnpaddedAddition(FieldsTask):
 
 
 @dataclass(frozen=True)
+class UnpaddedMultiplication(FieldsTask):
+    """Two numbers of any lengths, lowest digit first, nothing written on the way. 27 · 4: ``^ 7 2 * 4 = 8 0 1 $``."""
+
+    name, summary = "multiplication-unpadded", "the product of two numbers of any lengths, lowest digit first"
+    family = "growing"
+    marks = ("*", "=")
+
+    def answer_length(self, scale: int) -> int:
+        return sum(self.parts(scale)) + 1
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        most = max(self.parts(scale))
+        a, b = (torch.nn.functional.pad(x, (0, most - x.shape[1])) for x in inputs.split(self.parts(scale), 1))
+        return carried(convolved(a, b))[:, : inputs.shape[1]]
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        return product_at_once(*self.parts(scale))
+
+
+@dataclass(frozen=True)
 class BinaryAddition(FieldsTask):
     """Binary, highest bit first, nothing padded. 5 + 3 = 8: ``^ 1 0 1 + 1 1 = 1 0 0 0 $``.
 
@@ -205,6 +225,7 @@ class BinaryAddition(FieldsTask):
     marks = ("+", "=")
     symbols: tuple[str, ...] = ("0", "1")
     min_scale: int = 2
+    answers_differ = True
 
     @staticmethod
     def size_from(lengths: Lengths) -> int:

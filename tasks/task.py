@@ -74,6 +74,7 @@ class Task(ABC):
     max_scale: int | None = None
     coupled_from: ClassVar[int | None] = None  # of the first answer token in `coupled_answer`, if they count up
     programs: ClassVar[tuple[str, ...]] = ()  # programs that compute the answer, as text
+    answers_differ: ClassVar[bool] = False  # whether answers of one size have different lengths
     next_sets: ClassVar[bool] = False  # whether a set of tokens is right at each position, and not one token
 
     @abstractmethod

@@ -144,7 +144,7 @@ BITS = ("0", "1")
         (lambda: Regular("odd", "odd", BITS, table=((0, 0), (1, 1)), accepting=(1,)), "'odd' accepts no word"),
         (lambda: Regular("odd", "odd", BITS, table=((0, 0),), accepting=(1,)), "'odd' accepts no word"),
         (
-            lambda: Regular("aa1", "aa", ("a",), table=((1,), (0,)), accepting=(0,)).sample(3, 1),
+            lambda: Regular("even", "aa", ("a",), table=((1,), (0,)), accepting=(0,)).sample(3, 1),
             "no word has 3 symbols",
         ),
         (lambda: TASKS["d-2"].parse("^ a b a $"), "has 2 symbols for each of n, so not 3"),

@@ -72,6 +72,7 @@ MEANING = {
     "copy-field": lambda w: " ".join(w[1 : w.index("=")]).split(" , ")[-2].split(),
     "addition-msb": lambda w: padded(number(left(w)[::-1]) + number(right(w)[::-1]), len(left(w)) + 1)[::-1],
     "multiplication": lambda w: padded(number(left(w)) * number(right(w)), 2 * len(left(w))),
+    "multiplication-unpadded": lambda w: padded(number(left(w)) * number(right(w)), len(left(w)) + len(right(w))),
     "multiplication-by-digit": lambda w: padded(number(left(w)) * number(right(w)), len(left(w)) + 1),
     "sort": lambda w: sorted(left(w), key=int),
     "count": lambda w: list(("1" * left(w).count(right(w)[0])).ljust(len(left(w)), ".")),
