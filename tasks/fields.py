@@ -7,7 +7,7 @@ number, a tuple has a number that stands for it (`lengthlens.tasks.scale`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from lengthlens.tasks.arithmetic import add, carried, convolved, product_at_once
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.scale import SHAPES, Ints, Lengths, Tuples, size_of
-from lengthlens.tasks.task import BEGIN, END, Batch, Family, Task
+from lengthlens.tasks.task import BEGIN, END, Family, Task
 
 MOST_FIELDS = 10_000
 
@@ -113,20 +113,6 @@ class FieldsTask(Task):
         return self.number_of(tuple(lengths.tolist()))
 
     # -- instances ------------------------------------------------------------------------------------------------
-
-    def sample(
-        self,
-        scale: Any,
-        batch: int | None = None,
-        generator: torch.Generator | None = None,
-        device: str | torch.device = "cpu",
-    ) -> Batch:
-        """Random instances: of one size, a tuple or a number; or, if `scale` is a list, of one size for each row."""
-        if isinstance(scale, tuple):
-            scale = self.number_of(scale)
-        elif isinstance(scale, list):
-            scale = [self.number_of(each) for each in scale]
-        return super().sample(scale, batch, generator, device)
 
     def input_length(self, scale: int) -> int:
         return sum(self.parts(scale))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.plugins.registry import Extensible, Origin
-from lengthlens.tasks.task import END, PAD, Batch, Task
+from lengthlens.tasks.task import END, PAD, Task
 
 FORMATS = ("cot", "padded", "reversed", "hints")  # in the order in which they are applied
 HINTS = tuple(f"#{k}" for k in range(200))
@@ -57,17 +57,6 @@ class Formatted(Task):
             raise UserError(f"task '{task.name}' has no format 'padded': its answers of one size n have one length")
 
     # -- sizes -------------------------------------------------------------------------------------------------------
-
-    def sample(
-        self,
-        scale: Any,
-        batch: int | None = None,
-        generator: torch.Generator | None = None,
-        device: str | torch.device = "cpu",
-    ) -> Batch:
-        if isinstance(scale, tuple | list):
-            scale = self.number_of(scale) if isinstance(scale, tuple) else [self.number_of(each) for each in scale]
-        return super().sample(scale, batch, generator, device)
 
     def checked_scale(self, scale: int) -> int:
         if self.hints and self._number_of_hints(self.task.checked_scale(scale)) > len(self.hints):

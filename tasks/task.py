@@ -181,12 +181,14 @@ class Task(ABC):
 
     def sample(
         self,
-        scale: int | Sequence[int] | Tensor,
+        scale: int | Lengths | Sequence[int | Lengths] | Tensor,
         batch: int | None = None,
         generator: torch.Generator | None = None,
         device: str | torch.device = "cpu",
     ) -> Batch:
         """Random instances: of one size, or, if `scale` lists one per row, of mixed sizes, padded at the end.
+
+        Where sizes are tuples (`one_number` is false), a tuple is one size.
 
         >>> from lengthlens.tasks import TASKS
         >>> batch = TASKS["copy"].sample([1, 3], generator=torch.Generator().manual_seed(0))
@@ -194,11 +196,13 @@ class Task(ABC):
         (torch.Size([2, 9]), [1, 3], [2, 4])
         """
         device = torch.device(device)
+        if isinstance(scale, tuple) and not self.one_number:
+            scale = self.number_of(scale)
         if isinstance(scale, int):
             if batch is None or batch < 1:
                 raise UserError(f"the batch size must be at least 1, not {batch}")
             return self.assemble(self.draw(self.checked_scale(scale), batch, generator, device), scale)
-        listed = scale.tolist() if isinstance(scale, Tensor) else list(scale)
+        listed = scale.tolist() if isinstance(scale, Tensor) else [self.number_of(each) for each in scale]
         if not listed or (batch is not None and batch != len(listed)):
             raise UserError(f"{len(listed)} sizes n were given for a batch of {batch}: one for each row is needed")
         scales = torch.tensor(listed, device=device)
