@@ -30,7 +30,7 @@ class Formatted(Task):
     >>> from lengthlens.tasks import TASKS
     >>> both = Formatted(TASKS["copy"], ["reversed", "hints"])
     >>> both.name, both.render(both.parse("^ #5 7 #6 3 =").tokens[0])
-    ('copy/reversed/hints', '^ #5 7 #6 3 = #5 3 #6 7 $')
+    ('copy/reversed/hints', '^ #5 7 #6 3 = #6 3 #5 7 $')
     """
 
     family = "content-addressed"
