@@ -166,4 +166,5 @@ def test_a_curve_that_could_not_be_measured_is_left_out() -> None:
     """Of a task without positions to exchange, a probe stores a reason and no value."""
     about = {"measure": "interchange_src", "head": None, "layer": None, "readout": None, **dict.fromkeys(THRESHOLDS)}
     rows = [{**about, "scale": 2, "value": None}, {**about, "scale": 3, "value": 4.0}]
-    assert curve_cells(rows[:1]) == [] and curve_cells(rows)[0]["n=3"] == 4
+    index = {**about, "measure": "iota_interchange", "scale": 3, "value": 0.5}
+    assert curve_cells(rows[:1]) == [] and curve_cells([*rows, index])[0]["n=3"] == 4
