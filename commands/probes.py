@@ -99,7 +99,7 @@ def curve_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     indices = {key(row, row["measure"]): row["value"] for row in rows if row["measure"] in index_of.values()}
     curves: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        if row["measure"] in index_of and row["head"] is None:
+        if row["measure"] in index_of and row["head"] is None and row["value"] is not None:
             layer = f" layer {row['layer']} {row['readout']}" if row["readout"] else ""
             name = row["measure"].replace("_", " ")
             curve = curves.setdefault(key(row, index_of[row["measure"]]), {"measure": f"{name}{layer}"})

@@ -59,6 +59,7 @@ def probe_model(
 
 
 def _table(context: Context, probes: Sequence[Probe], report: Report | None) -> pd.DataFrame:
+    context.task.refuse_sets("a probe")
     tell = report or (lambda text: None)
     tell("exact match in range")
     rows = by_scale("exact_match", context.exact, {})

@@ -45,7 +45,7 @@ class Stack:
         self.trainers = list(trainers)
         first = self.trainers[0]
         self.device, self.config = first.device, first.config
-        self.loss = AnswerLoss(first.model)
+        self.loss = AnswerLoss(first.model, first.task.next_sets)
         for block in first.model.layers:
             block.attn.explicit = True  # torch cannot map the fused kernel over models
         named = dict(self.loss.named_parameters())

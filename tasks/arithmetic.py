@@ -147,10 +147,22 @@ def result_digit(result: str, compute: Callable[[int, int], int], place: int, lo
     return Operator(f"digit {place} of the {result}", 2 * low, stops_at_equals(digit))
 
 
-def written_at_once(scale: int, digits: Iterable[tuple[Operator, Ints]]) -> Circuit:
-    """A step for each token of the answer: its operator, and its sources."""
-    steps = enumerate(digits, 2 * scale + 2)  # from the query at "=" on
+def written_at_once(equals: int, digits: Iterable[tuple[Operator, Ints]]) -> Circuit:
+    """A step for each token of the answer, from the query at ``=`` on: its operator, and its sources."""
+    steps = enumerate(digits, equals)
     return Circuit.join(*(Circuit.of(operator, [query], *sources[:, None]) for query, (operator, sources) in steps))
+
+
+def product_at_once(first: int, second: int) -> Circuit:
+    """The steps that write the product of numbers of so many digits: ``^``, the first, ``*``, the second, ``=``."""
+    digits, star, equals = [], first + 1, first + second + 2
+    for place in range(1, first + second + 1):
+        low = np.arange(1, place + 1)
+        # A mark where the numbers have no digit any more.
+        sources = np.concatenate([np.where(low <= n, start + low, star) for start, n in ((0, first), (star, second))])
+        digits.append((result_digit("product", int.__mul__, place, place), sources))
+    stop = result_digit("product", int.__mul__, 1, 1), np.full(2, equals)
+    return written_at_once(equals, [*digits, stop])
 
 
 def add(a: Tensor, b: Tensor, base: int = 10) -> Tensor:
@@ -256,7 +268,7 @@ class AdditionMsb(_TwoNumbers):
             sources = np.concatenate([scale - low, 2 * scale + 1 - low])
             digits.append((result_digit(f"sum of {len(low)}", int.__add__, place, len(low)), sources))
         stop = result_digit("sum of 1", int.__add__, 1, 1), np.full(2, 2 * scale + 2)
-        return written_at_once(scale, [*digits, stop])
+        return written_at_once(2 * scale + 2, [*digits, stop])
 
 
 class Multiplication(_TwoNumbers):
@@ -278,11 +290,4 @@ class Multiplication(_TwoNumbers):
         return carried(columns.round().long())
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
-        digits = []
-        for place in range(1, 2 * scale + 1):
-            low = np.arange(1, place + 1)
-            # A mark where the numbers have no digit any more.
-            sources = np.concatenate([np.where(low <= scale, number + low, scale + 1) for number in (0, scale + 1)])
-            digits.append((result_digit("product", int.__mul__, place, place), sources))
-        stop = result_digit("product", int.__mul__, 1, 1), np.full(2, 2 * scale + 2)
-        return written_at_once(scale, [*digits, stop])
+        return product_at_once(scale, scale)

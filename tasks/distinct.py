@@ -85,10 +85,7 @@ class UniqueBigramCopy(UniqueCopy):
         return len(self.symbols) ** 2 // 2
 
     def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
-        strings = self._trails(scale, batch, generator, device)
-        while device.type != "meta" and bool((stuck := ~self.valid(strings, scale)).any()):
-            strings[stuck] = self._trails(scale, int(stuck.sum()), generator, device)
-        return strings
+        return self.redrawn(lambda rows: self._trails(scale, rows, generator, device), scale, batch)
 
     def _trails(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
         """Each symbol is drawn from those that did not yet follow the one before; where none is left, from all."""

@@ -7,18 +7,18 @@ number, a tuple has a number that stands for it (`lengthlens.tasks.scale`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.arithmetic import add, value
+from lengthlens.tasks.arithmetic import add, carried, convolved, product_at_once, value
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import DIGITS
 from lengthlens.tasks.scale import SHAPES, Ints, Lengths, Tuples, size_of
-from lengthlens.tasks.task import BEGIN, END, Batch, Family, Task
+from lengthlens.tasks.task import BEGIN, END, Family, Task
 
 MOST_FIELDS = 10_000
 
@@ -115,20 +115,6 @@ class FieldsTask(Task):
 
     # -- instances ------------------------------------------------------------------------------------------------
 
-    def sample(
-        self,
-        scale: Any,
-        batch: int | None = None,
-        generator: torch.Generator | None = None,
-        device: str | torch.device = "cpu",
-    ) -> Batch:
-        """Random instances: of one size, a tuple or a number; or, if `scale` is a list, of one size for each row."""
-        if isinstance(scale, tuple):
-            scale = self.number_of(scale)
-        elif isinstance(scale, list):
-            scale = [self.number_of(each) for each in scale]
-        return super().sample(scale, batch, generator, device)
-
     def input_length(self, scale: int) -> int:
         return sum(self.parts(scale))
 
@@ -193,6 +179,26 @@ class UnpaddedAddition(FieldsTask):
 
 
 @dataclass(frozen=True)
+class UnpaddedMultiplication(FieldsTask):
+    """Two numbers of any lengths, lowest digit first, nothing written on the way. 27 · 4: ``^ 7 2 * 4 = 8 0 1 $``."""
+
+    name, summary = "multiplication-unpadded", "the product of two numbers of any lengths, lowest digit first"
+    family = "growing"
+    marks = ("*", "=")
+
+    def answer_length(self, scale: int) -> int:
+        return sum(self.parts(scale)) + 1
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        most = max(self.parts(scale))
+        a, b = (torch.nn.functional.pad(x, (0, most - x.shape[1])) for x in inputs.split(self.parts(scale), 1))
+        return carried(convolved(a, b))[:, : inputs.shape[1]]
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        return product_at_once(*self.parts(scale))
+
+
+@dataclass(frozen=True)
 class BinaryAddition(FieldsTask):
     """Binary, highest bit first, nothing padded. 5 + 3 = 8: ``^ 1 0 1 + 1 1 = 1 0 0 0 $``.
 
@@ -206,6 +212,7 @@ class BinaryAddition(FieldsTask):
     marks = ("+", "=")
     symbols: tuple[str, ...] = ("0", "1")
     min_scale: int = 2
+    answers_differ = True
 
     @staticmethod
     def size_from(lengths: Lengths) -> int:

@@ -68,10 +68,7 @@ class _Pairs(Task):
     marks = ("?", "=")
     symbols: tuple[str, ...] = (*NUMBERS, *ascii_lowercase)
     keys: ClassVar[int] = len(NUMBERS)  # of the symbols, the first ones
-
-    @property
-    def max_scale(self) -> int:  # type: ignore[override]
-        return self.keys
+    max_scale = keys
 
     @abstractmethod
     def queries(self, scale: int) -> int:
@@ -142,11 +139,8 @@ class KeyValueRetrieval(Task):
     symbols: tuple[str, ...] = (*NUMBERS, *ascii_lowercase, *ascii_uppercase)
     min_scale: int = 2
     keys: ClassVar[int] = len(NUMBERS)  # of the symbols, the first ones
+    max_scale = 4 * keys + 3
     stored: ClassVar[int] = len(NUMBERS) + len(ascii_lowercase)  # keys and values
-
-    @property
-    def max_scale(self) -> int:  # type: ignore[override]
-        return 4 * self.keys + 3
 
     def input_length(self, scale: int) -> int:
         return scale + 1

@@ -3,7 +3,7 @@
 import bisect
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
@@ -30,12 +30,14 @@ class Batch:
     """Instances as token ids.
 
     `tokens` [row, pos], `answer_mask` [row, pos] true at the answer's tokens (end token included, padding never),
-    `scale` [row], the size n of each.
+    `scale` [row], the size n of each. Of a task on sets (`Task.next_sets`), `targets` [row, pos, token]: the set of
+    tokens that may come next; None for all others.
     """
 
     tokens: Int[Tensor, "row pos"]
     answer_mask: Bool[Tensor, "row pos"]
     scale: Int[Tensor, "row"]
+    targets: Bool[Tensor, "row pos token"] | None = None
 
     @property
     def query_mask(self) -> Bool[Tensor, "row query"]:
@@ -44,6 +46,10 @@ class Batch:
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        targets = None if self.targets is None else self.targets[rows]
+        return Batch(self.tokens[rows], self.answer_mask[rows], self.scale[rows], targets)
 
 
 class Task(ABC):
@@ -69,6 +75,8 @@ class Task(ABC):
     coupled_from: ClassVar[int | None] = None  # of the first answer token in `coupled_answer`, if they count up
     # Programs that compute the answer, as text, the best one first; none beside the circuit if empty; sought if None.
     programs: ClassVar[tuple[str, ...] | None] = None
+    answers_differ: ClassVar[bool] = False  # whether answers of one size have different lengths
+    next_sets: ClassVar[bool] = False  # whether a set of tokens is right at each position, and not one token
 
     @abstractmethod
     def answer(self, inputs: Int[Tensor, "row input"], scale: int) -> Int[Tensor, "row answer"]:
@@ -81,6 +89,11 @@ class Task(ABC):
     @property
     def declares_circuit(self) -> bool:
         return type(self).circuit is not Task.circuit
+
+    def refuse_sets(self, what: str) -> None:
+        """An error if this is a task on sets, for something that needs one right token at each place."""
+        if self.next_sets:
+            raise UserError(f"{what} needs one right token at each place, and task '{self.name}' asks for sets of them")
 
     # -- what a subclass may override -----------------------------------------------------------------------------
 
@@ -108,6 +121,13 @@ class Task(ABC):
         """The free symbols of random instances, from which the rest follows. [row, input]"""
         shape = (batch, self.input_length(scale))
         return torch.randint(len(self.symbols), shape, generator=generator, device=device)
+
+    def redrawn(self, draw: Callable[[int], Tensor], scale: int, batch: int) -> Int[Tensor, "row input"]:
+        """What `draw` gives for so many rows; rows that make no instance are drawn again."""
+        inputs = draw(batch)
+        while inputs.device.type != "meta" and bool((wrong := ~self.valid(inputs, scale)).any()):
+            inputs[wrong] = draw(int(wrong.sum()))
+        return inputs
 
     def valid(self, inputs: Int[Tensor, "row input"], scale: int) -> Bool[Tensor, "row"]:
         """Which rows of free symbols [row, input] make an instance, [row]."""
@@ -162,12 +182,14 @@ class Task(ABC):
 
     def sample(
         self,
-        scale: int | Sequence[int] | Tensor,
+        scale: int | Lengths | Sequence[int | Lengths] | Tensor,
         batch: int | None = None,
         generator: torch.Generator | None = None,
         device: str | torch.device = "cpu",
     ) -> Batch:
         """Random instances: of one size, or, if `scale` lists one per row, of mixed sizes, padded at the end.
+
+        Where sizes are tuples (`one_number` is false), a tuple is one size.
 
         >>> from lengthlens.tasks import TASKS
         >>> batch = TASKS["copy"].sample([1, 3], generator=torch.Generator().manual_seed(0))
@@ -175,23 +197,28 @@ class Task(ABC):
         (torch.Size([2, 9]), [1, 3], [2, 4])
         """
         device = torch.device(device)
+        if isinstance(scale, tuple) and not self.one_number:
+            scale = self.number_of(scale)
         if isinstance(scale, int):
             if batch is None or batch < 1:
                 raise UserError(f"the batch size must be at least 1, not {batch}")
             return self.assemble(self.draw(self.checked_scale(scale), batch, generator, device), scale)
-        listed = scale.tolist() if isinstance(scale, Tensor) else list(scale)
+        listed = scale.tolist() if isinstance(scale, Tensor) else [self.number_of(each) for each in scale]
         if not listed or (batch is not None and batch != len(listed)):
             raise UserError(f"{len(listed)} sizes n were given for a batch of {batch}: one for each row is needed")
         scales = torch.tensor(listed, device=device)
         shape = (len(listed), max(self.length(self.checked_scale(each)) for each in set(listed)))
         tokens = torch.full(shape, self.pad_id, device=device)
         answer_mask = torch.zeros(shape, dtype=torch.bool, device=device)
+        targets = torch.zeros(*shape, len(self.vocab), dtype=torch.bool, device=device) if self.next_sets else None
         for each in sorted(set(listed), key=self.parts):  # one draw for each; rows keep their places
             rows = (scales == each).nonzero().squeeze(1)
             part = self.sample(each, len(rows), generator, device)
             tokens[rows, : part.tokens.shape[1]] = part.tokens
             answer_mask[rows, : part.tokens.shape[1]] = part.answer_mask
-        return Batch(tokens, answer_mask, scales)
+            if targets is not None and part.targets is not None:
+                targets[rows, : part.tokens.shape[1]] = part.targets
+        return Batch(tokens, answer_mask, scales, targets)
 
     def assemble(self, inputs: Int[Tensor, "row input"], scale: int) -> Batch:
         """The instances that follow from their free symbols."""
@@ -450,6 +477,15 @@ class Task(ABC):
         rows = np.arange(base**digits)
         inputs = torch.from_numpy(rows[:, None] // base ** np.arange(digits)[::-1] % base)
         return self.assemble(inputs[self.valid(inputs, scale)], scale)
+
+
+def sets_of(values: Tensor) -> Tensor:
+    """Of a value for each token, those of the symbols and, last, of ``$``: what a set is about. [*, token]
+
+    >>> sets_of(torch.arange(5)).tolist()  # two symbols, and ^ $ _
+    [0, 1, 3]
+    """
+    return torch.cat([values[..., :-3], values[..., -2:-1]], -1)
 
 
 @remembered

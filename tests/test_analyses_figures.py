@@ -16,6 +16,7 @@ from lengthlens.analyses.prediction import Prediction
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, indices, joined
 from lengthlens.analyses.tables import Table
+from lengthlens.errors import UserError
 from lengthlens.tests.parameters import few
 from lengthlens.tests.synthetic import all_tables, synthetic_study
 
@@ -160,6 +161,25 @@ def test_a_run_alone_is_drawn_with_its_training_range():
     figure = curves.plot_exact_match(rows, 10, "a run of $5")
     assert r"a run of \$5" in texts(figure)
     assert [list(line.get_xdata()) for line in figure.axes[0].get_lines()] == [[5, 20], [5, 20]]
+
+
+def test_sizes_that_are_tuples_are_two_axes_of_a_heat_map():
+    """Operands by their digits, or two lengths: each cell is where its size says; a line bounds the training range."""
+    cases: dict[tuple[str, str], list[tuple[int, ...]]] = {
+        ("number of fields", "length of each"): [(2, 2), (4, 4), (2, 2, 2), (4, 4, 4)],
+        ("length of the second", "length of the first"): [(2, 3), (2, 9), (5, 3), (5, 9)],
+    }
+    for about, shapes in cases.items():
+        shares = [0.9, 0.25, 0.5, 0.0]
+        rows = [{"length": max(s), "shape": list(s), "exact_match": x} for s, x in zip(shapes, shares)]
+        axes = curves.plot_exact_match(rows, 3, "a run").axes[0]
+        assert (axes.get_ylabel(), axes.get_xlabel()) == about
+        drawn = axes.collections[0].get_array().reshape(2, 2).tolist()  # highest row first
+        order = [[1, 3], [0, 2]] if about[0].startswith("length") else [[2, 3], [0, 1]]
+        assert drawn == [[shares[k] for k in row] for row in order]
+        assert next(list(line.get_xdata()) for line in axes.get_lines()) == [1, 1]
+    with pytest.raises(UserError, match="two fields"):
+        curves.plot_exact_match([{"length": 3, "shape": [1, 2, 3], "exact_match": 1.0}], 3, "a run")
 
 
 def test_growth_is_of_whole_models_and_declared_src_stays_in_range():

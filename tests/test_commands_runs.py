@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 
 from lengthlens.cli import main
-from lengthlens.commands.probes import show
+from lengthlens.commands.probes import curve_cells, show
 from lengthlens.commands.terminal import live_line, progress, training_progress
+from lengthlens.probes.schema import THRESHOLDS
 from lengthlens.probes.table import plain_rows, probe_model
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics
@@ -155,3 +156,11 @@ def test_all_measures_of_a_run_are_printed(trained, capsys) -> None:
     show(plain_rows(table.assign(run="a run")))
     shown = capsys.readouterr().out
     assert "predicted exact match: 1.00 at n = 6" in shown and "marks are recognised by position in" in shown
+
+
+def test_a_curve_that_could_not_be_measured_is_left_out() -> None:
+    """Of a task without positions to exchange, a probe stores a reason and no value."""
+    about = {"measure": "interchange_src", "head": None, "layer": None, "readout": None, **dict.fromkeys(THRESHOLDS)}
+    rows = [{**about, "scale": 2, "value": None}, {**about, "scale": 3, "value": 4.0}]
+    index = {**about, "measure": "iota_interchange", "scale": 3, "value": 0.5}
+    assert curve_cells(rows[:1]) == [] and curve_cells([*rows, index])[0]["n=3"] == 4

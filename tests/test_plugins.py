@@ -115,7 +115,7 @@ def test_what_cannot_be_registered_is_refused() -> None:
 
     for thing, sentence in (
         (Nothing, "subclass of one of Task"),
-        (Half, "lacks the methods answer"),
+        (Half, "lacks the method answer"),
         (Taken, "already"),
     ):
         with pytest.raises(UserError, match=sentence):
