@@ -1,4 +1,4 @@
-"""Parameters of tests: a scheme, and which values `make test` tries, where `.ci/run` tries all."""
+"""What tests share: schemes, small runs and models, mixed batches, the command, and which values `make test` tries."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 import lengthlens as ll
 from lengthlens.cli import main
+from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.scheme import PositionScheme
+from lengthlens.models.transformer import HookedModel, build
+from lengthlens.tasks import TASKS
 
 NINE = "lbpe/forms=nine/other=each"  # the learned relation with few forms, which trains in few steps
 
@@ -35,6 +38,33 @@ def few(values: Iterable[Any], *quick: Any) -> list[Any]:
 def command(*words: str) -> Result:
     """What `lengthlens` does with these words."""
     return CliRunner().invoke(main, words)
+
+
+SIZES = {"task": "copy", "n_layers": 2, "n_heads": 3, "d_head": 4, "d_model": 10, "d_mlp": 12, "n_ctx": 128}
+
+
+def small_model(scheme: str, **changes: object) -> HookedModel:
+    """A small model in evaluation mode with every parameter moved off its initial value.
+
+    Tables that begin at zero would hide a mistake in what they multiply.
+    """
+    model = build(ModelConfig.from_dict({**SIZES, "scheme": scheme, **changes})).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def mixed_batch(length: int, task: str = "copy", rows: int = 3) -> tuple[Tensor, Tensor]:
+    """Ids [row, `length`] of instances of different scales, cut or padded, and their scales [row]."""
+    largest = max(1, (length - 3) // 2)
+    scales = torch.linspace(1, largest, rows).long()
+    batch = TASKS[task].sample(scales, generator=torch.Generator().manual_seed(length))
+    tokens = torch.full((rows, length), TASKS[task].pad_id)
+    width = min(length, batch.tokens.shape[1])
+    tokens[:, :width] = batch.tokens[:, :width]
+    return tokens, scales
 
 
 class EvenOdd(PositionScheme):

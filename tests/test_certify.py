@@ -6,7 +6,6 @@ Kinds of steps, and networks drawn at random, are in test_certify_kinds.py.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -24,7 +23,7 @@ from lengthlens.probes.certify import CONFIDENCE, INSTANCES, certify, clopper_pe
 from lengthlens.probes.proof import NamedSteps, Tables, leak_bound, least_lead, steps_of
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import NINE
+from lengthlens.tests.parameters import NINE, small_model
 
 COPY = TASKS["copy"]
 BACK, ZERO = 1, 3  # the form i−j−n and the place of its value 0, in a learned relation
@@ -209,7 +208,7 @@ def test_lengths_are_drawn_evenly_in_their_logarithm() -> None:
         assert drawn[n] / 200_000 == pytest.approx(chance, abs=4 * math.sqrt(chance / 200_000))
 
 
-def test_networks_that_no_proof_covers_are_tested(small_model: Callable[..., HookedModel]) -> None:
+def test_networks_that_no_proof_covers_are_tested() -> None:
     """Each with a sentence that says why; these are not trained, and fail at once."""
     for model, why in (
         (small_model("lbpe"), "a form with 2j that is still in use names keys at every second query"),
@@ -271,9 +270,7 @@ def test_leak_bound_in_closed_form() -> None:
     [(scheme, *how) for scheme in ("lbpe", "ideal") for how in (("none", "each"), ("log", "each"), ("none", "one"))]
     + [("lbpe", "none", "mean")],
 )
-def test_no_head_leaks_more_than_its_bound(
-    small_model: Callable[..., HookedModel], scheme: str, scaling: str, other: str
-) -> None:
+def test_no_head_leaks_more_than_its_bound(scheme: str, scaling: str, other: str) -> None:
     model = small_model(scheme, score_scaling=scaling, train_ctx=9, scheme_options=options_of(scheme, other))
     if isinstance(model.pos_embed, LearnedRelation):
         some = torch.rand(model.pos_embed.alive.shape, generator=torch.Generator().manual_seed(1)) < 0.2
