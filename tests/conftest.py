@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +15,13 @@ import pytest
 import torch
 from filelock import FileLock
 from jaxtyping import install_import_hook
-from safetensors import safe_open
 
 # Shapes and types of what these modules are given and give are checked, in tests only. Before they are imported.
 install_import_hook(
     ["lengthlens.tasks.task", "lengthlens.runs.evaluation", "lengthlens.probes.network"], "beartype.beartype"
 )
 
-from lengthlens.models.config import ModelConfig  # noqa: E402
-from lengthlens.models.transformer import HookedModel, build  # noqa: E402
+from lengthlens.models.transformer import HookedModel  # noqa: E402
 from lengthlens.plugins.registry import registries  # noqa: E402
 from lengthlens.runs.store import RunStore  # noqa: E402
 from lengthlens.tests.parameters import small_model  # noqa: E402
@@ -41,9 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
         prepare()
 
 
-TRAINED = Path(__file__).parent / "fixtures" / "trained"  # by the recipes of test_probes_growth
-
-
 @pytest.fixture(autouse=True)
 def nothing_stays_registered() -> Iterator[None]:
     """What a test registers is gone after it."""
@@ -57,20 +52,6 @@ def nothing_stays_registered() -> Iterator[None]:
 def model() -> HookedModel:
     """A small model for tests that are about the model rather than about a scheme."""
     return small_model("relative")
-
-
-@pytest.fixture(scope="session")
-def trained() -> Callable[[str], HookedModel]:
-    """A small network that was trained until it was accurate in range, by task and scheme: "copy_lbpe"."""
-
-    def load(name: str) -> HookedModel:
-        with safe_open(TRAINED / f"{name}.safetensors", "pt") as file:
-            config, state = file.metadata()["config"], {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        model = build(ModelConfig.from_dict(json.loads(config))).eval()
-        model.load_state_dict(state)
-        return model
-
-    return load
 
 
 # -- one finished study ------------------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """What tests share: schemes, small runs and models, mixed batches, the command, and which values `make test` tries."""
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from safetensors import safe_open
 from torch import Tensor, nn
 
 import lengthlens as ll
@@ -44,26 +47,37 @@ SIZES = {"task": "copy", "n_layers": 2, "n_heads": 3, "d_head": 4, "d_model": 10
 
 
 def small_model(scheme: str, **changes: object) -> HookedModel:
-    """A small model in evaluation mode with every parameter moved off its initial value.
+    """A small model in evaluation mode, shaken."""
+    return shaken(build(ModelConfig.from_dict({**SIZES, "scheme": scheme, **changes})).eval())
 
-    Tables that begin at zero would hide a mistake in what they multiply.
-    """
-    model = build(ModelConfig.from_dict({**SIZES, "scheme": scheme, **changes})).eval()
-    generator = torch.Generator().manual_seed(1)
+
+def shaken(model: Any, seed: int = 1) -> Any:
+    """With every parameter moved off its initial value: tables of zeros would hide a mistake in what they multiply."""
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
     return model
 
 
-def mixed_batch(length: int, task: str = "copy", rows: int = 3) -> tuple[Tensor, Tensor]:
-    """Ids [row, `length`] of instances of different scales, cut or padded, and their scales [row]."""
-    largest = max(1, (length - 3) // 2)
-    scales = torch.linspace(1, largest, rows).long()
-    batch = TASKS[task].sample(scales, generator=torch.Generator().manual_seed(length))
-    tokens = torch.full((rows, length), TASKS[task].pad_id)
-    width = min(length, batch.tokens.shape[1])
-    tokens[:, :width] = batch.tokens[:, :width]
+TRAINED = Path(__file__).parent / "fixtures" / "trained"  # by the recipes of test_probes_growth
+
+
+def trained(name: str) -> HookedModel:
+    """A small network that was trained until it was accurate in range, by task and scheme: "copy_lbpe"."""
+    with safe_open(TRAINED / f"{name}.safetensors", "pt") as file:
+        config, state = file.metadata()["config"], {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    model = build(ModelConfig.from_dict(json.loads(config))).eval()
+    model.load_state_dict(state)
+    return model
+
+
+def mixed_batch(length: int) -> tuple[Tensor, Tensor]:
+    """Ids [row, `length`] of three instances of copying of different n, cut or padded, and their n [row]."""
+    task, scales = TASKS["copy"], torch.linspace(1, max(1, (length - 3) // 2), 3).long()
+    tokens = torch.full((3, length), task.pad_id)
+    drawn = task.sample(scales, generator=torch.Generator().manual_seed(length)).tokens[:, :length]
+    tokens[:, : drawn.shape[1]] = drawn
     return tokens, scales
 
 

@@ -1,7 +1,5 @@
 """Attribution: relevance is conserved for every scheme, and names the tokens and positions that are known to matter."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -10,9 +8,9 @@ from lengthlens.errors import UserError
 from lengthlens.models.by_hand import copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.spec import scheme_names
-from lengthlens.models.transformer import HookedModel, build
+from lengthlens.models.transformer import build
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import small_model
+from lengthlens.tests.parameters import small_model, trained
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
@@ -90,7 +88,7 @@ def test_rollout_is_the_product_of_patterns() -> None:
     assert torch.allclose(result.tokens[0], (two @ one)[-1], atol=1e-6) and result.positions is None
 
 
-def test_relevance_beats_a_random_order(trained: Callable[[str], HookedModel]) -> None:
+def test_relevance_beats_a_random_order() -> None:
     table = ll.judge_relevance(trained("copy_lbpe"), scales=[5], rows=16, methods=["lrp"]).iloc[0]
     assert table["conservation"] < 1e-4 and table["sources"] > 0.8 > 4 * table["sources_random"]
     assert table["deletion"] < 0.6 * table["deletion_random"]

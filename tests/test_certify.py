@@ -256,12 +256,10 @@ def test_refusals_in_a_sentence() -> None:
 
 def test_leak_bound_in_closed_form() -> None:
     """The last step at n = 100 reads ``=`` with e⁵; ``^`` and the query weigh 1 each, and the rest less than i+2."""
-    layout = COPY.layout()
-    assert layout is not None
-    bound = leak_bound(pointed("lbpe", 5.0), COPY, layout, 100)
+    bound = leak_bound(pointed("lbpe", 5.0), COPY, COPY.layout(), 100)
     assert torch.allclose(bound, torch.tensor([1 / (1 + (math.exp(5) + 2) / 203)]))
     # As one, the rest weighs 1 at most; ``^`` stands apart, and the query is in the crowd.
-    bound = leak_bound(pointed("ideal", 5.0, "one"), COPY, layout, 100)
+    bound = leak_bound(pointed("ideal", 5.0, "one"), COPY, COPY.layout(), 100)
     assert torch.allclose(bound, torch.tensor([1 / (1 + math.exp(5) + 1 + 1 / 203)]))
 
 
@@ -275,8 +273,6 @@ def test_no_head_leaks_more_than_its_bound(scheme: str, scaling: str, other: str
     if isinstance(model.pos_embed, LearnedRelation):
         some = torch.rand(model.pos_embed.alive.shape, generator=torch.Generator().manual_seed(1)) < 0.2
         model.pos_embed.alive.copy_(some)
-    layout = COPY.layout()
-    assert layout is not None
     for n in (3, 12, 40):
         steps = NamedSteps.of_size(model.pos_embed, COPY, n)
         batch = COPY.sample(n, 16, torch.Generator().manual_seed(n))
@@ -285,7 +281,7 @@ def test_no_head_leaks_more_than_its_bound(scheme: str, scaling: str, other: str
         unnamed = torch.ones(len(steps.query), length + 1, dtype=torch.bool)
         unnamed.scatter_(1, torch.where(steps.named.exists, steps.named.key, length), False)
         leaked = (cache["pattern", 0][:, :, steps.query] * unnamed[:, :-1]).sum(-1)  # [row, head, step]
-        assert (leaked.amax((0, 2)) <= leak_bound(model, COPY, layout, n) + 1e-6).all()
+        assert (leaked.amax((0, 2)) <= leak_bound(model, COPY, COPY.layout(), n) + 1e-6).all()
 
 
 # -- the command ---------------------------------------------------------------------------------------------

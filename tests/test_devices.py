@@ -3,7 +3,7 @@
 import io
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +18,12 @@ from lengthlens.errors import UserError
 from lengthlens.models.devices import arithmetic
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.schemes.scheme import PositionScheme
-from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.runs.sweep import Grid
 from lengthlens.runs.trainer import Trainer, answer_loss
 from lengthlens.runs.training import decode_checkpoint, encode_checkpoint
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import few, small
+from lengthlens.tests.parameters import few, small, trained
 from lengthlens.tests.pretended import Gpus, prepare, pretended_gpus
 
 if not prepare.cache_info().currsize and not torch.cuda.is_available():
@@ -179,9 +178,7 @@ def test_a_run_says_where_it_was_trained(tmp_path: Path) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.slow
-def test_probes_and_certificates_on_a_gpu_are_those_of_the_cpu(
-    cuda: torch.device, trained: Callable[[str], HookedModel]
-) -> None:
+def test_probes_and_certificates_on_a_gpu_are_those_of_the_cpu(cuda: torch.device) -> None:
     from lengthlens.probes.table import probe_model
 
     tables, certificates = [], []

@@ -25,6 +25,7 @@ from lengthlens.probes.table import probe_run
 from lengthlens.runs.evaluation import evaluate, instance_seed, right_tokens, score_of
 from lengthlens.runs.importing import source_of
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import shaken
 
 HOOKED = Path(__file__).parent / "fixtures" / "hooked39"  # made with TransformerLens 3.9, by make.py there
 HOOKED_CASES = sorted(path.stem for path in HOOKED.glob("*.json"))
@@ -69,16 +70,7 @@ def source(kind: str, settings: Mapping[str, Any]) -> Any:
     config = getattr(transformers, f"{kind}Config")(**{"bos_token_id": None, "eos_token_id": None, **settings})
     config._attn_implementation = "eager"  # the one that shows patterns
     suffix = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
-    model = getattr(transformers, f"{kind}{suffix}")(config).eval()
-    return shaken(model)
-
-
-def shaken(model: Any) -> Any:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return model
+    return shaken(getattr(transformers, f"{kind}{suffix}")(config).eval(), seed=0)
 
 
 def model_of(folder: Path) -> HookedModel:
@@ -226,7 +218,7 @@ NATIVE = {
 def test_a_native_bridge_of_version_4(case: str, tmp_path: Path) -> None:
     sizes = {"n_layers": 2, "n_heads": 4, "d_head": 6, "d_model": 24, "d_mlp": 20, "d_vocab": VOCAB, "n_ctx": 64}
     about = {"act_fn": "gelu", "normalization_type": "LN", "architecture": "TransformerLensNative", **NATIVE[case]}
-    bridge = shaken(TransformerBridge.boot_native(TransformerBridgeConfig(**sizes, **about)).eval())
+    bridge = shaken(TransformerBridge.boot_native(TransformerBridgeConfig(**sizes, **about)).eval(), seed=0)
     hooked_folder(tmp_path, bridge.tl_parameters(), bridge.cfg.to_dict())
     assert_same(bridge, tmp_path)
 

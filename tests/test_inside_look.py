@@ -53,7 +53,6 @@ def value(table: pd.DataFrame, **at: object) -> float:
     ids=["position", "content"],
 )
 def test_a_copier_is_recognised(model: HookedModel, relation: str, kind: str, scores: dict[str, float]) -> None:
-    assert model.task is not None
     assert all(score.exact_match == 1.0 for score in exact_match(model, model.task, [2, 7, 60], samples=64))
     (of_head,) = relations(model, scales=[3, 8, 30])
     assert str(of_head) == f"L0H0 {relation}, weight 1.00 at every length up to 30"
@@ -69,7 +68,6 @@ def test_a_copier_is_recognised(model: HookedModel, relation: str, kind: str, sc
 
 
 def test_an_induction_head_is_recognised_with_what_it_is_made_of() -> None:
-    assert INDUCTION.task is not None
     assert all(score.exact_match == 1.0 for score in exact_match(INDUCTION, INDUCTION.task, [2, 7, 60], samples=64))
     words = [each.words for each in relations(INDUCTION, scales=[4, 12])]
     for text, relation in zip(words, ("i−j = 1", "i−j = 2", "the circuit's source 'token'")):

@@ -40,9 +40,7 @@ def store(tmp_path: Path) -> RunStore:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    trained = train(tiny(), RunStore(tmp_path_factory.mktemp("store")))
-    assert trained.run is not None
-    return trained.run
+    return train(tiny(), RunStore(tmp_path_factory.mktemp("store"))).run
 
 
 @pytest.fixture
@@ -75,7 +73,7 @@ def test_every_choice_that_changes_the_result_changes_the_name() -> None:
 def test_a_run_holds_its_model() -> None:
     """Every field that a run shares with a model reaches it, with the model's defaults but for one."""
     sizes = {"n_layers": 3, "n_heads": 2, "d_model": 20, "d_mlp": 9, "n_ctx": 77, "initializer_range": 0.5, "seed": 4}
-    config = RunConfig("addition", "t5", {"num_buckets": 8}, score_scaling="none", train_max=3, **sizes)  # type: ignore[arg-type]
+    config = RunConfig("addition", "t5", {"num_buckets": 8}, score_scaling="none", train_max=3, **sizes)
     shared = {f.name for f in dataclasses.fields(config)} & {f.name for f in dataclasses.fields(ModelConfig)}
     assert shared == {*sizes, "task", "scheme", "scheme_options", "score_scaling", "plugins"}
     assert all(getattr(config.model, name) == getattr(config, name) for name in shared)

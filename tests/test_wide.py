@@ -62,7 +62,6 @@ def test_scores_are_the_sum_over_all_pairs_that_are_alive() -> None:
     positions = scheme.positions(torch.zeros(1, 12, dtype=torch.long), torch.tensor([4]))
     empty = torch.zeros(1, 12, 2, 4)
     found = scheme.score(1, positions, slice(0, 12), empty, empty)
-    assert found is not None
     by_hand, window = torch.zeros(2, 12, 12), scheme.options.window
     for f, (a, b, c, _) in enumerate(scheme.forms):
         for i in range(12):
@@ -81,7 +80,7 @@ def test_named_keys_are_those_of_the_scores_and_lines_are_only_of_whole_forms() 
     named = scheme.named_keys(torch.tensor([8, 9]), 4)
     assert sorted(named.key[0].tolist()) == [3, 4] and sorted(named.key[1].tolist()) == [-1, 4]
     layout = TASKS["copy"].layout()
-    assert layout is not None and scheme.named_lines(layout) is None
+    assert scheme.named_lines(layout) is None
     scheme.alive.flatten(2)[0, 0, place(scheme, half, 0)] = False
     (line,) = scheme.named_lines(layout) or []
     assert line.at(9, 4) == key_with(back, 1, 9, 4)
@@ -107,7 +106,6 @@ def test_condensing_keeps_what_is_needed_and_nothing_else() -> None:
 def test_only_the_wide_family_has_a_price_and_condenses() -> None:
     scheme, listed = wide(), make_scheme(NINE, {}, TASKS["copy"], SIZES)
     price = scheme.penalty()
-    assert price is not None
     torch.testing.assert_close(price, PRICE * scheme.bias.abs().sum())
     listed.condense(lambda: pytest.fail("nothing to ask for"))
     assert listed.penalty() is None
