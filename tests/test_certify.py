@@ -10,10 +10,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from click.testing import CliRunner
 from scipy.stats import binom
 
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.by_hand import SHARP, copy_by_hand
 from lengthlens.models.schemes.ideal import Ideal
@@ -23,7 +21,7 @@ from lengthlens.probes.certify import CONFIDENCE, INSTANCES, certify, clopper_pe
 from lengthlens.probes.proof import NamedSteps, Tables, leak_bound, least_lead, steps_of
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import NINE, small_model
+from lengthlens.tests.parameters import NINE, command, small_model
 
 COPY = TASKS["copy"]
 BACK, ZERO = 1, 3  # the form i−j−n and the place of its value 0, in a learned relation
@@ -289,7 +287,7 @@ def test_no_head_leaks_more_than_its_bound(scheme: str, scaling: str, other: str
 
 def test_the_command_says_it_all(tmp_path: object) -> None:
     def run(*words: str) -> str:
-        result = CliRunner().invoke(main, [*words, "--store", str(tmp_path)])
+        result = command(*words, "--store", str(tmp_path))
         assert result.exit_code == 0, result.output
         return result.stdout
 

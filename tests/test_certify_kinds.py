@@ -271,14 +271,6 @@ def exceeded(seeds: range, constants: int, most: int) -> Iterator[tuple[int, Cer
         yield seed, found, first_failure(model, task, seed, found.length, most) if proven else None
 
 
-def assert_none_exceeded(found: list[tuple[int, Certificate, int | None]]) -> None:
-    """No failure within a proof, nor within a test; and so many have a proof, and so many end, that this says much."""
-    assert [(seed, each.length, failed) for seed, each, failed in found if failed is not None] == []
-    assert all(each.length < min(each.failed) for _, each, _ in found if each.failed)
-    proven = [each for _, each, _ in found if each.kind == "proven"]
-    assert len(proven) >= 0.3 * len(found) and any(not each.limit and each.length > 8 for each in proven)
-
-
 @pytest.fixture
 def short_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of networks about which nothing is proven: these are about those of which something is."""
@@ -295,7 +287,12 @@ def short_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_no_proof_exceeds_a_failure(seeds: range, constants: int, most: int) -> None:
-    assert_none_exceeded(list(exceeded(seeds, constants, most)))
+    """Nor a test; and so many have a proof, and so many end, that this says much."""
+    found = list(exceeded(seeds, constants, most))
+    assert [(seed, each.length, failed) for seed, each, failed in found if failed is not None] == []
+    assert all(each.length < min(each.failed) for _, each, _ in found if each.failed)
+    proven = [each for _, each, _ in found if each.kind == "proven"]
+    assert len(proven) >= 0.3 * len(found) and any(not each.limit and each.length > 8 for each in proven)
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import Tensor
@@ -16,7 +15,6 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 
 import lengthlens as ll
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.foreign import Checkpoint, read_checkpoint, token_ids
 from lengthlens.models.transformer import HookedModel, with_weights
@@ -25,7 +23,7 @@ from lengthlens.probes.table import probe_run
 from lengthlens.runs.evaluation import evaluate, instance_seed, right_tokens, score_of
 from lengthlens.runs.importing import source_of
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import shaken
+from lengthlens.tests.parameters import command, shaken
 
 HOOKED = Path(__file__).parent / "fixtures" / "hooked39"  # made with TransformerLens 3.9, by make.py there
 HOOKED_CASES = sorted(path.stem for path in HOOKED.glob("*.json"))
@@ -425,13 +423,13 @@ def test_the_command(tmp_path: Path) -> None:
     saved(tmp_path / "theirs", *CASES["llama"])
     (tmp_path / "vocab.json").write_text(json.dumps(IDS))
     words = ["import", str(tmp_path / "theirs"), "--task", "parity-cot", "--store", str(tmp_path / "runs")]
-    failed = CliRunner().invoke(main, words)
+    failed = command(*words)
     assert failed.exit_code == 2 and "give a JSON file that maps every token" in failed.output
     words += ["--vocab", str(tmp_path / "vocab.json"), "--train-max", "3", "--name", "tiny llama"]
-    done = CliRunner().invoke(main, words, catch_exceptions=False)
+    done = command(*words)
     assert done.exit_code == 0 and "llama model 'tiny llama' with scheme rope" in done.output
     assert "0 5  1 11  = 3  ^ 19  $ 7  _ 7" in done.output and "exact match, mean over n up to 3: 0.0000" in done.output
-    assert json.loads(CliRunner().invoke(main, [*words, "--json"]).output)["source"]["kind"] == "llama"
+    assert json.loads(command(*words, "--json").output)["source"]["kind"] == "llama"
 
 
 @pytest.mark.slow

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from matplotlib.figure import Figure
 
 from lengthlens.analyses.page import BEYOND, IN_RANGE, TERMS, all_cells, page
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import as_study, write_study
-from lengthlens.cli import main
-from lengthlens.tests.parameters import few
+from lengthlens.tests.parameters import command, few
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
 HOSTILE = "<script>alert(1)</script>"
@@ -152,7 +150,7 @@ def test_what_is_missing_is_a_sentence(table: pd.DataFrame, how: str) -> None:
 def test_the_command_writes_the_page(table: pd.DataFrame, tmp_path: Path) -> None:
     study, out = tmp_path / "study.parquet", tmp_path / "deep" / "index.html"
     write_study(table, synthetic_provenance(table), study)
-    result = CliRunner().invoke(main, ["report", "--table", str(study), "--out", str(out), "--held-out", "parity"])
+    result = command("report", "--table", str(study), "--out", str(out), "--held-out", "parity")
     assert result.exit_code == 0, result.output
     assert result.stdout.strip() == str(out)
     assert "On the tasks held out" in out.read_text(encoding="utf-8")

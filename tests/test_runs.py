@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from filelock import FileLock
 
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.files import PARTIAL, StorageError
 from lengthlens.models.config import ModelConfig
@@ -24,7 +22,7 @@ from lengthlens.runs.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATU
 from lengthlens.runs.store import RunStore, repair
 from lengthlens.runs.sweep import Planned, pending
 from lengthlens.runs.training import train
-from lengthlens.tests.parameters import NINE
+from lengthlens.tests.parameters import NINE, command
 
 TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
 
@@ -289,7 +287,7 @@ def test_reading_leaves_every_file_as_it_is(run: Run, tmp_path: Path) -> None:
     assert found.facts()["status"]["status"] == "not-converged" and not interrupted.busy()
     assert found.model() is not None
     for words in (["runs"], ["runs", "show", run.id], ["runs", "check"], ["runs", "table", str(tmp_path / "again")]):
-        assert CliRunner().invoke(main, [*words, "--store", str(store.path)]).exit_code == 0
+        assert command(*words, "--store", str(store.path)).exit_code == 0
     assert pending([Planned(tiny(), {}), Planned(tiny(seed=1), {})], store) == [tiny(seed=1)]
     assert snapshot(store.path) == before
 
