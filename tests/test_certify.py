@@ -55,9 +55,6 @@ def true_length(bias: float) -> int:
     return math.ceil(math.exp(bias) / 2) - 1
 
 
-# -- proofs --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scheme", ["lbpe", "ideal"])
 @pytest.mark.parametrize("bias", [5.0, *(pytest.param(bias, marks=pytest.mark.slow) for bias in (4.0, 6.5))])
 def test_a_proof_reaches_the_length_at_which_the_model_fails(scheme: str, bias: float) -> None:
@@ -132,9 +129,6 @@ def test_the_least_lead_of_what_weighs_as_one_in_closed_form() -> None:
 def test_nothing_is_certified_where_nothing_is_read() -> None:
     found = certify(pointed("lbpe", 0.0))
     assert (found.kind, found.worst) == ("none", {}) and "can outweigh" in found.unproven
-
-
-# -- tests ---------------------------------------------------------------------------------------------------
 
 
 def attacked(layers: int) -> HookedModel:
@@ -249,9 +243,6 @@ def test_refusals_in_a_sentence() -> None:
         certify(model)
 
 
-# -- leaks ---------------------------------------------------------------------------------------------------
-
-
 def test_leak_bound_in_closed_form() -> None:
     """The last step at n = 100 reads ``=`` with e⁵; ``^`` and the query weigh 1 each, and the rest less than i+2."""
     bound = leak_bound(pointed("lbpe", 5.0), COPY, COPY.layout(), 100)
@@ -280,9 +271,6 @@ def test_no_head_leaks_more_than_its_bound(scheme: str, scaling: str, other: str
         unnamed.scatter_(1, torch.where(steps.named.exists, steps.named.key, length), False)
         leaked = (cache["pattern", 0][:, :, steps.query] * unnamed[:, :-1]).sum(-1)  # [row, head, step]
         assert (leaked.amax((0, 2)) <= leak_bound(model, COPY, COPY.layout(), n) + 1e-6).all()
-
-
-# -- the command ---------------------------------------------------------------------------------------------
 
 
 def test_the_command_says_it_all(tmp_path: object) -> None:

@@ -40,9 +40,6 @@ GRID = Grid(["copy", "parity-cot"], ["relative"], range(2), [2, 4], 10, TINY)
 PATIENCE = 600.0  # seconds for a machine that is busy with other things
 
 
-# -- processes ---------------------------------------------------------------------------------------------------
-
-
 def fork(body: Callable[[], object]) -> int:
     """A child process, warm at once, in a group of its own."""
     child = os.fork()
@@ -91,9 +88,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
     store = RunStore(tmp_path_factory.mktemp("reference") / "runs")
     sweep(GRID, store, workers=1, checkpoint_seconds=0)
     return store
-
-
-# -- kills -------------------------------------------------------------------------------------------------------
 
 
 def test_kills_inside_training(reference: RunStore, tmp_path: Path) -> None:
@@ -157,9 +151,6 @@ def test_kills_while_a_model_is_saved(reference: RunStore, tmp_path: Path) -> No
         assert any(all(torch.equal(there[name], x) for name, x in model.state_dict().items()) for model in models)
 
 
-# -- disks and clocks --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("room", [0, 100, 700, 2000, 5000, 9000, 20_000])
 def test_a_disk_that_fills_up(reference: RunStore, tmp_path: Path, room: int) -> None:
     """Files may have so many bytes: the write that crosses the limit is a short one, and then nothing more is taken."""
@@ -204,9 +195,6 @@ def test_a_clock_that_is_set_back(reference: RunStore, tmp_path: Path, monkeypat
     monkeypatch.setattr(time, "gmtime", lambda *_: time.localtime(next(now)))
     sweep(GRID, store, workers=1, checkpoint_seconds=0)
     assert same_table(store, reference, tmp_path) and store.check() == []
-
-
-# -- many writers, clusters --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("writers", [2, 8])

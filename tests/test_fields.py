@@ -25,9 +25,6 @@ def scales(task: FieldsTask, most: int = 12) -> list[int]:
     return list(task.scales_up_to(most, 3, seeded(1)))
 
 
-# -- tasks -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_circuit_and_meaning_agree_with_the_generator_and_a_size_is_read_off_the_marks(name: str) -> None:
     task = TASKS[name]
@@ -71,9 +68,6 @@ def test_a_size_is_the_largest_length(name: str) -> None:
     assert all(max(lengths) == 7 and 2 <= len(lengths) <= task.most_fields(7) for lengths in drawn)
     assert {length for lengths in drawn for length in lengths} == set(range(1, 8))
     assert task.longest(7) >= max(task.length(task.number_of(lengths)) for lengths in drawn)
-
-
-# -- fields and pointers, against slow code of their own -------------------------------------------------------------
 
 
 def slow_coordinates(tokens: list[str], marks: str) -> list[tuple[int, int]]:
@@ -120,9 +114,6 @@ def test_pointers_point_where_slow_code_says() -> None:
             assert found == [slow_key(form, value, words, "+=;,^", query) for form, value in pointers]
 
 
-# -- networks --------------------------------------------------------------------------------------------------------
-
-
 def network(scheme: str, task: str) -> ll.models.transformer.HookedModel:
     model = ll.build(ll.ModelConfig(task=task, scheme=scheme, n_heads=2, d_model=16, score_scaling="none"))
     generator = seeded(8)
@@ -157,9 +148,6 @@ def test_long_inputs_give_the_same_by_their_few_named_keys(monkeypatch: pytest.M
         monkeypatch.setattr("lengthlens.models.attention.NAMED_LENGTH", 1)
         mixed = TASKS["addition-operands"].sample([(6, 7), (4, 4, 1)], None, seeded(10)).tokens
         assert torch.isfinite(model(mixed)).all()  # rows that differ take the other way
-
-
-# -- runs, verdict ---------------------------------------------------------------------------------------------------
 
 
 def peeking(task: FieldsTask, wrong: int = 0) -> object:

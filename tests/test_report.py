@@ -47,9 +47,6 @@ def embedded(text: str) -> dict[str, Any]:
     return data
 
 
-# -- what it says ------------------------------------------------------------------------------------------------
-
-
 def plain(text: str) -> str:
     """The text of a piece of the page, without its tags."""
     return html.unescape(re.sub(r"<[^>]+>", "", text))
@@ -98,9 +95,6 @@ def test_configs_say_once_what_all_share(table: pd.DataFrame) -> None:
     assert "lr = 0.1" in text and "lr = 0.2" in text
 
 
-# -- names stay names --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("no_figures")
 def test_names_are_escaped(table: pd.DataFrame) -> None:
     hostile = table.assign(task=table["task"].replace("copy", HOSTILE), reason="</script><b>", status=HOSTILE)
@@ -117,9 +111,6 @@ def test_nothing_is_fetched(text: str) -> None:
     assert not re.search(r'(src|href)="(?!#|data:)', body)
     assert "url(" not in text and "@import" not in text
     assert "default-src 'none'" in text
-
-
-# -- what a table may lack ---------------------------------------------------------------------------------------
 
 
 LACKS = {
@@ -141,9 +132,6 @@ def test_what_is_missing_is_a_sentence(table: pd.DataFrame, how: str) -> None:
     assert found and found[1].endswith(".")
     embedded(text)
     assert not re.search(r">\s*[-−]?(nan|NaN|inf|None|&lt;NA&gt;)\s*<", text)  # "none" is a surgery
-
-
-# -- command -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -88,9 +88,6 @@ def test_a_failed_run_is_shown_and_not_fatal(tmp_path: Path, monkeypatch: pytest
     assert "2 of 2 runs: 1 failed, 2 not accurate in range, 1 did not converge" in page
 
 
-# -- progress ----------------------------------------------------------------------------------------------------
-
-
 def test_the_time_left_follows_from_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 5.0, 10.0, 10.0])
     with study_progress(clock=lambda: next(times)) as show:

@@ -254,9 +254,6 @@ def test_a_config_of_another_run_and_a_file_that_nobody_wrote_are_noticed(run: R
         store.create(tiny())
 
 
-# -- one writer --------------------------------------------------------------------------------------------------
-
-
 def test_a_run_that_another_process_has_in_hand_is_refused(store: RunStore) -> None:
     run = store.create(tiny())
     run.set_status(Status("running", 2))
@@ -266,9 +263,6 @@ def test_a_run_that_another_process_has_in_hand_is_refused(store: RunStore) -> N
         with pytest.raises(UserError, match="another process"):
             train(tiny(), store)
     assert train(tiny(), store).status.finished
-
-
-# -- reading -----------------------------------------------------------------------------------------------------
 
 
 def test_reading_leaves_every_file_as_it_is(run: Run, tmp_path: Path) -> None:
@@ -296,9 +290,6 @@ def snapshot(folder: Path) -> dict[Path, tuple[int, bytes]]:
     """When each file and directory was changed, and what is in it."""
     paths = [folder, *folder.rglob("*")]
     return {path: (path.stat().st_mtime_ns, b"" if path.is_dir() else path.read_bytes()) for path in paths}
-
-
-# -- a disk that takes nothing -----------------------------------------------------------------------------------
 
 
 def in_child(body: Callable[[], None]) -> str:

@@ -33,9 +33,6 @@ def exact(model: HookedModel, scale: int) -> float:
     return exact_by_scale(model, COPY, [scale], n_instances=32)[scale]
 
 
-# -- nothing is changed ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scheme", few(scheme_names(), "none", "rope", "lbpe", "hinted:relative"))
 def test_surgery_that_changes_nothing_changes_no_bit(scheme: str) -> None:
     model, tokens = small_model(scheme), instances(5)
@@ -60,9 +57,6 @@ def test_model_is_itself_again_after_an_error(scheme: str) -> None:
         assert not torch.equal(model(tokens), before)
         raise RuntimeError("stop")
     assert torch.equal(model(tokens), before) and list(model.hook_dict) == hooks
-
-
-# -- positions ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", [name for name in scheme_names() if name not in ("none", *BY_TOKENS)])
@@ -125,9 +119,6 @@ def test_schemes_of_distance_do_not_feel_a_shift(scheme: str) -> None:
     with ll.surgery(model, shift=9):
         moved = model(tokens)
     assert torch.allclose(moved, model(tokens), atol=1e-5)
-
-
-# -- the ideal relation ------------------------------------------------------------------------------------------
 
 
 def copier_at(scheme: str) -> HookedModel:
@@ -213,9 +204,6 @@ def test_counterparts_keep_roles_and_order(name: str) -> None:
     assert torch.equal(same.keys(slice(0, length))[0].tril(), torch.arange(length).expand(length, -1).tril())
 
 
-# -- by layer and head, other codes --------------------------------------------------------------------------------
-
-
 def test_only_the_head_that_attends_by_position_needs_its_codes() -> None:
     """An induction head: L0H0 and L0H1 attend by position, layer 1 by content."""
     model, task = induction_by_hand(), TASKS["induction"]
@@ -239,9 +227,6 @@ def test_another_scheme_acts_as_in_a_model_of_its_own(own: str, other: str) -> N
     with ll.surgery(model, donor):
         assert torch.allclose(model(tokens), donor(tokens), atol=1e-5)
         assert "hook_pos_embed" in model.hook_dict or "embed" not in donor.pos_embed.acts()
-
-
-# -- what has no meaning -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunStore, float
     return store, time.monotonic() - start
 
 
-# -- kills -------------------------------------------------------------------------------------------------------
-
-
 def test_kills_leave_no_trace(reference: tuple[RunStore, float], tmp_path: Path) -> None:
     undisturbed, duration = reference
     store, chance, kills = RunStore(tmp_path / "runs"), random.Random(0), 0
@@ -80,9 +77,6 @@ def test_local_workers_may_die(reference: tuple[RunStore, float], tmp_path: Path
     assert store.check() == []
     assert not any(went_back(run) for run in store.runs())
     assert any([event["event"] for event in run.events()].count("start") > 1 for run in store.runs())
-
-
-# -- plans -------------------------------------------------------------------------------------------------------
 
 
 def test_finished_runs_are_skipped_and_new_lengths_are_evaluated(
