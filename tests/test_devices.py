@@ -1,6 +1,7 @@
 """On a GPU; where there is none, on devices that are pretended (tests/pretended.py), on which work can be counted."""
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -191,14 +192,29 @@ def test_probes_and_certificates_on_a_gpu_are_those_of_the_cpu(cuda: torch.devic
     np.testing.assert_allclose(there["value"], here["value"], atol=1e-3, rtol=1e-3)
 
 
-# A plug-in that defines something is loaded by every worker.
+# What Python runs first in every process: a worker takes its GPU before it loads any plug-in.
 PRETENDING = """
-import lengthlens as ll
-from lengthlens.models.schemes.absolute import NoPosition
 from lengthlens.tests.pretended import pretended_gpus
 
 kept = pretended_gpus(2)
 kept.__enter__()
+"""
+# A plug-in that defines something is loaded by every worker before its first run. There each waits for the other, since
+# one alone may be done with all runs before the other has imported everything. The command itself is the first to load.
+MEETING = """
+import os
+import time
+from pathlib import Path
+
+import lengthlens as ll
+from lengthlens.models.schemes.absolute import NoPosition
+
+met = Path(__file__).parent / "met"
+alone, until = not met.exists(), time.monotonic() + 300
+met.mkdir(exist_ok=True)
+(met / str(os.getpid())).touch()
+while not alone and len(list(met.iterdir())) < 3 and time.monotonic() < until:
+    time.sleep(0.05)
 
 @ll.register
 class Own(NoPosition):
@@ -236,12 +252,14 @@ def test_what_is_not_asked_of_arithmetic_is_left_alone() -> None:
 @pretends
 @pytest.mark.slow
 def test_a_sweep_uses_all_gpus(tmp_path: Path) -> None:
-    """Two workers, each with a pretended GPU of its own, which every process has by a plug-in."""
-    plugin = tmp_path / "pretending.py"
-    plugin.write_text(PRETENDING)
-    words = "sweep --tasks copy --schemes rope --seeds 0-5 --steps 3 --train-max 2 --device cuda --set batch=2"
+    """Two workers, each with a pretended GPU of its own, which every process has from its start."""
+    plugin, site = tmp_path / "meeting.py", tmp_path / "site"
+    plugin.write_text(MEETING)
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(PRETENDING)
+    words = "sweep --tasks copy --schemes rope --seeds 0-2 --steps 3 --train-max 2 --device cuda --set batch=2"
     code = "from lengthlens.cli import main; main()"
     call = [sys.executable, "-c", code, "--plugin", str(plugin), *words.split(), "--store", str(tmp_path / "runs")]
-    subprocess.run(call, check=True, stdout=subprocess.PIPE)
+    subprocess.run(call, check=True, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(site)})
     used = [event["device"] for run in ll.RunStore(tmp_path / "runs").runs() for event in run.events()[:1]]
-    assert len(used) == 6 and set(used) == {"cuda:0", "cuda:1"}
+    assert len(used) == 3 and set(used) == {"cuda:0", "cuda:1"}
