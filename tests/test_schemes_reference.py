@@ -174,7 +174,9 @@ def fire_bias(scheme: PositionScheme, i: int, j: int, n: int) -> torch.Tensor:
 
 
 def two_tables(scheme: PositionScheme, i: int, j: int, n: int) -> torch.Tensor:
-    return scheme.inner.table[1][:, min(i - j, 4)] + scheme.anchored.table[1][:, 4 + max(-4, min(4, i - j - n))]
+    plain, anchored = scheme.inner.table[1], scheme.anchored.table[1]
+    assert anchored.shape == (4, 9)
+    return plain[:, min(i - j, 4)] + anchored[:, 4 + max(-4, min(4, i - j - n))]
 
 
 FORMULAS = {  # of each head at query i and key j, in layer 1
