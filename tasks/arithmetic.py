@@ -165,6 +165,14 @@ def product_at_once(first: int, second: int) -> Circuit:
     return written_at_once(equals, [*digits, stop])
 
 
+def convolved(a: Tensor, b: Tensor) -> Tensor:
+    """Column sums of a product, [row, 2n]. Exact: sums stay below 2**53 for any n that fits into memory."""
+    size = 2 * a.shape[1]
+    spectrum = torch.fft.rfft(a.double(), size) * torch.fft.rfft(b.double(), size)
+    columns: Tensor = torch.fft.irfft(spectrum, size)
+    return columns.round().long()
+
+
 def add(a: Tensor, b: Tensor, base: int = 10) -> Tensor:
     """The digits of a sum, lowest first, end carry included: [row, n] and [row, n] to [row, n+1].
 
@@ -282,12 +290,7 @@ class Multiplication(_TwoNumbers):
         return 2 * scale + 1
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
-        size = (
-            2 * scale
-        )  # column sums of the product; exact, since they stay below 2**53 for any n that fits into memory
-        spectrum = torch.fft.rfft(inputs[:, :scale].double(), size) * torch.fft.rfft(inputs[:, scale:].double(), size)
-        columns: Tensor = torch.fft.irfft(spectrum, size)
-        return carried(columns.round().long())
+        return carried(convolved(inputs[:, :scale], inputs[:, scale:]))
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         return product_at_once(scale, scale)

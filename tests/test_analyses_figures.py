@@ -61,9 +61,6 @@ def without(*measures: str) -> pd.DataFrame:
     return table()[~table()["measure"].isin(measures)]
 
 
-# -- theme -------------------------------------------------------------------------------------------------------
-
-
 def test_labels_with_options_have_the_family_and_colour_of_their_scheme():
     assert theme.family("hinted:relative/max_distance=3") == "hinted"
     assert (
@@ -75,9 +72,6 @@ def test_labels_with_options_have_the_family_and_colour_of_their_scheme():
     assert looks["rope"] == theme.lines(["rope"])["rope"]
     many = [f"relative/max_distance={k}" for k in range(1, 12)]
     assert list(theme.lines(many)) == many
-
-
-# -- every figure ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [None, 3.3])
@@ -139,9 +133,6 @@ def test_each_run_is_a_mark_near_its_place_in_the_colour_of_its_family():
     assert {tuple(colour) for colour in position.get_facecolors()} == {
         to_rgba(theme.lines([scheme])[scheme]["color"]) for scheme in ("rope", "lbpe")
     }
-
-
-# -- findings behind them ----------------------------------------------------------------------------------------
 
 
 def test_extrapolation_takes_mean_and_range_over_seeds():
@@ -253,9 +244,6 @@ def test_cells_have_an_interval_over_seeds():
     assert list(found.index) == [(task, scheme) for task in TASKS for scheme in theme.schemes_in_order(SCHEMES)]
 
 
-# -- cells of several recipes and training ranges ----------------------------------------------------------------
-
-
 @cache
 def mixed() -> Study:
     """Two recipes, and two training ranges of one of them."""
@@ -292,9 +280,6 @@ def test_figures_tell_such_cells_apart(name):
         panels = [axes for axes in figure.axes if axes.get_title()]
         shaded = {each.get_title(): max(patch.get_x() + patch.get_width() for patch in each.patches) for each in panels}
         assert shaded == {"copy (n ≤ 5)": 5, "copy (n ≤ 10)": 10}
-
-
-# -- tables ------------------------------------------------------------------------------------------------------
 
 
 def test_all_tables_are_there_in_markdown_and_latex():

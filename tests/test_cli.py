@@ -80,6 +80,7 @@ def test_src_with_search(tmp_path: Path) -> None:
         (["sweep", "--tasks", "copy"], "at least one"),
         (["sweep", "--tasks", "copy", "--schemes", "rope", "--engine", "ray"], "local, dask"),
         (["runs", "sho"], "show"),
+        (["reproduce", "--preset", "quik"], "unknown preset 'quik': did you mean 'quick'?"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(words: list[str], named: str) -> None:

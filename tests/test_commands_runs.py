@@ -21,6 +21,7 @@ from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics
 from lengthlens.runs.training import TrainingProgress
 from lengthlens.tests.parameters import command as run
+from lengthlens.tests.parameters import trained
 
 QUICK = ("--train-max", "2", "--set", "batch=2", "--set", "d_model=8", "--set", "check_every=2")
 TRAIN = ("train", *"--task copy --scheme relative --scheme-option max_distance=3 --steps 4".split(), *QUICK)
@@ -149,7 +150,7 @@ def test_a_terminal_has_one_live_line_and_a_file_has_plain_ones(monkeypatch: pyt
             assert said == ("" if quiet else line)
 
 
-def test_all_measures_of_a_run_are_printed(trained, capsys) -> None:
+def test_all_measures_of_a_run_are_printed(capsys) -> None:
     """Curves over the training range and predictions beyond it stand in one output."""
     measures = ["src", "interchange", "stretch", "marks"]
     table = probe_model(trained("copy_lbpe"), train_max=3, measures=measures)

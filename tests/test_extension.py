@@ -1,6 +1,5 @@
 """A probe and a finding from outside, each one class and one line, appear everywhere."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -49,12 +48,9 @@ class Steps(Finding):
 
 
 @pytest.fixture(autouse=True)
-def added() -> Iterator[None]:
+def added() -> None:
     PROBES.add("tokens", Tokens())
     FINDINGS.add("my-steps", Steps())
-    yield
-    PROBES.remove("tokens")
-    FINDINGS.remove("my-steps")
 
 
 @pytest.fixture

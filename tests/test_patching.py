@@ -1,7 +1,5 @@
 """Minimal pairs, patching by role and across lengths, ablation: each finds the mechanism of a network built by hand."""
 
-from collections.abc import Callable
-
 import pandas as pd
 import pytest
 import torch
@@ -13,6 +11,7 @@ from lengthlens.models.by_hand import copy_by_content, copy_by_hand, induction_b
 from lengthlens.models.transformer import HookedModel
 from lengthlens.probes.network import label
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import trained
 
 
 @pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.declares_circuit])
@@ -64,7 +63,7 @@ def test_an_induction_head_is_recognised() -> None:
     assert (of_head["effect"].to_numpy() - estimated).abs().max() < 1e-4
 
 
-def test_each_role_of_a_step_is_told_apart(trained: Callable[[str], HookedModel]) -> None:
+def test_each_role_of_a_step_is_told_apart() -> None:
     """Running parity under the ideal relation: the symbol comes from its key, the value so far from the query."""
     table = ll.patch_by_role(trained("parity-cot_ideal"), scale=4, onto=8, pairs=8, components=["residual"])
     first = table[(table["component"] == "residual") & (table["layer"] == 0)].set_index(["role", "place"])["effect"]
@@ -72,7 +71,7 @@ def test_each_role_of_a_step_is_told_apart(trained: Callable[[str], HookedModel]
     assert abs(first["symbol", "query"]) < 0.05 and abs(first["so_far", "symbol"]) < 0.05
 
 
-def test_estimates_from_gradients_rank_heads_as_patching_does(trained: Callable[[str], HookedModel]) -> None:
+def test_estimates_from_gradients_rank_heads_as_patching_does() -> None:
     model, how = trained("copy_lbpe"), {"scale": 4, "onto": 8, "pairs": 12}
     table = ll.patch_by_role(model, **how, components=["head", "residual"])
     keys = ["role", "layer", "head"]

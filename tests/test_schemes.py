@@ -125,8 +125,6 @@ def test_bfloat16_and_copies_and_sizes_that_are_inferred(name):
     assert len(list(scheme.named_parameters(remove_duplicate=False))) == len(list(scheme.parameters()))
 
 
-# -- the relation ----------------------------------------------------------------------------------------------------
-
 # A code may be finer than need be for some parameters: clipped networks, and positions that differ but count alike. Or
 # it is stated by rank, or for the tokens that are counted from.
 COARSER = {"cope", "fire", "hinted:fire", "sinusoidal", "rope-pi", "rope-ntk", "rope-yarn", "rpe-square", "lbpe"}
@@ -212,9 +210,6 @@ def test_options_as_texts():
     assert make_scheme("rope", {"rotary_dim": "none"}).options == SCHEMES["rope"].Options()
     both = SchemeSpec.of("randomized:relative", {"range": "64", "max_distance": "3"})
     assert both.options == {"range": 64, "max_distance": 3, "seed": 0}
-
-
-# -- refusals that a scheme implies ----------------------------------------------------------------------------------
 
 
 def test_shifted_starts_anywhere_in_training_and_at_0_after_it():

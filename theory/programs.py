@@ -12,9 +12,9 @@ from functools import cached_property
 import torch
 
 from lengthlens.tasks import Task
-from lengthlens.tasks.program import Ordinal, Pick, Place, Program, Rule, Slot, Steps
+from lengthlens.tasks.program import Ordinal, Pick, Place, Program, Rule, Slot
 from lengthlens.theory.at_hand import FAR, Answer, AtHand, weakest
-from lengthlens.theory.search import Search, next_tokens, steps_of, wrong_on
+from lengthlens.theory.search import Labelled, Search, steps_of, wrong_on
 
 LARGEST = 64  # n at which programs are sought and tried; what is right up to here is taken to be right beyond
 FEW = 20  # below so many sizes a network may learn places size by size (copying distinct symbols: 10 did, 50 did not)
@@ -57,7 +57,7 @@ class Programs:
         return Search.of(self.task, [*within, *beyond])
 
     @cached_property
-    def fresh(self) -> Steps:
+    def fresh(self) -> Labelled:
         """Other instances, to try what was found on."""
         return steps_of(self.task, sorted({self.train_max, self.largest}), seed=1)
 
@@ -83,7 +83,7 @@ class Programs:
         if allowed not in self._found:
             known = dict(zip(map(str, self.search.dictionary[0]), allowed))
             program = self.search.program(lambda slot: known[str(slot)]) if any(allowed) else None
-            right = program is not None and not wrong_on(program, self.fresh, next_tokens(self.fresh))
+            right = program is not None and not wrong_on(program, self.fresh)
             self._found[allowed] = program if right else None
         return self._found[allowed]
 
@@ -138,7 +138,7 @@ class Programs:
         rule, step = closest
         row, query = int(steps.row[step]), int(steps.query[step])
         before = " ".join(vocab[token] for token in steps.strings.tokens[row, : query + 1].tolist())
-        right = vocab[int(self.search.labels[step])]
+        right = self.search.words[int(self.search.labels[step])]
         return f"the best single slot at hand, '{rule}', is wrong after '{before}', where '{right}' is right"
 
     def _sought(self, told: Callable[[Slot], bool], answer: Callable[[Slot], Answer]) -> Iterator[Judged]:

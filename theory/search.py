@@ -21,6 +21,7 @@ least(prompt, x[j] > x[i]) or $
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import combinations, islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,8 +58,21 @@ MOVES = {"same": 0, "next": 1, "previous": -1}
 Allowed = Callable[[Slot], bool]
 
 
-def steps_of(task: Task, sizes: Iterable[int], rows: int = ROWS, most: int = MOST_STEPS, seed: int = 0) -> Steps:
-    """Steps of random instances of these sizes, each equally often, the first step of an instance more often."""
+class Labelled(NamedTuple):
+    """Steps, what is right at each, as a number, and what the numbers are: tokens, or sets of them."""
+
+    steps: Steps
+    labels: Tensor  # [step]
+    words: tuple[str, ...]
+
+
+def steps_of(task: Task, sizes: Iterable[int], rows: int = ROWS, most: int = MOST_STEPS, seed: int = 0) -> Labelled:
+    """Steps of random instances of these sizes, each equally often, the first step of an instance more often.
+
+    >>> from lengthlens.tasks import TASKS
+    >>> steps_of(TASKS["tomita-1"], [3]).words
+    ('1|$',)
+    """
     generator, listed = torch.Generator().manual_seed(seed), list(sizes)
     drawn = [task.drawn_scale(listed[k % len(listed)], generator) for k in range(rows)]
     batch = task.sample(drawn, generator=generator)
@@ -68,12 +82,11 @@ def steps_of(task: Task, sizes: Iterable[int], rows: int = ROWS, most: int = MOS
         weight = torch.where(query == strings.start[row], 3.0, 1.0)
         kept = torch.multinomial(weight, most, generator=generator).sort().values
         row, query = row[kept], query[kept]
-    return Steps(strings, row, query)
-
-
-def next_tokens(steps: Steps) -> Tensor:
-    """The token after each query. [step]"""
-    return steps.strings.tokens[steps.row, steps.query + 1]
+    if batch.targets is None:
+        return Labelled(Steps(strings, row, query), strings.tokens[row, query + 1], task.vocab)
+    sets, labels = torch.unique(batch.targets[row, query], dim=0, return_inverse=True)
+    words = ("|".join(word for word, inside in zip(task.vocab, each) if inside) for each in sets.tolist())
+    return Labelled(Steps(strings, row, query), labels, tuple(words))
 
 
 # -- the dictionary ----------------------------------------------------------------------------------------------------
@@ -154,8 +167,7 @@ class Search:
     @classmethod
     def of(cls, task: Task, sizes: Iterable[int], seed: int = 0) -> "Search":
         """With the true answers as labels, from instances of these sizes."""
-        steps = steps_of(task, sizes, seed=seed)
-        return cls(steps, next_tokens(steps))
+        return cls(*steps_of(task, sizes, seed=seed))
 
     @cached_property
     def dictionary(self) -> tuple[list[Slot], Tensor]:
@@ -216,7 +228,8 @@ class _Part:
         self.search, self.slots, self.values = search, slots, values
         self.labels, self.words, symbols = search.labels, search.words, search.steps.strings.symbols
         token = torch.tensor([writes_tokens(slot) for slot in slots])[:, None]
-        symbol = (values >= 0) & (values < symbols) & token
+        tokens = self.words == search.steps.strings.vocab  # else sets are written, and no slot has one
+        symbol = (values >= 0) & (values < symbols) & token & tokens
         self.symbol, self.other = symbol.float(), ~symbol  # elsewhere a rule of one slot writes its default
         count = torch.zeros(len(slots), len(self.words)).scatter_add_(
             1, self.labels.expand_as(values), (~symbol).float()
@@ -351,6 +364,7 @@ def writes_tokens(slot: Slot) -> bool:
     return isinstance(slot, Place) or (isinstance(slot, Pick) and slot.aggregate != "any")
 
 
-def wrong_on(program: Program, steps: Steps, labels: Tensor) -> list[int]:
+def wrong_on(program: Program, tried: Labelled) -> list[int]:
     """The steps at which the program writes something else."""
-    return (program.writes(steps) != labels).nonzero()[:, 0].tolist()
+    numbers = {word: number for number, word in enumerate(tried.words)}
+    return (program.writes(tried.steps, numbers) != tried.labels).nonzero()[:, 0].tolist()

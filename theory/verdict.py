@@ -382,7 +382,7 @@ class Case:
 
     def tells_place(self, built: PositionScheme, place: Place) -> bool:
         """Whether the steps that read a place counted from k or n are served by codes."""
-        if not self.task.one_number:
+        if not self.task.one_number or self.task.next_sets:
             return False
         steps = reading(self.task, place, few_sizes(self.task, self.train_max, self.trial_max))
         if not len(steps):
@@ -618,7 +618,7 @@ def tells_operator(task: Task, largest: int, look: int) -> bool:
 
 def src_of(task: Task, program: TaskProgram, n: int) -> int:
     """How many rules of a program write at sizes up to n."""
-    steps = steps_of(task, range(task.min_scale, n + 1))
+    steps = steps_of(task, range(task.min_scale, n + 1)).steps
     return len(set(program.which(steps).tolist()))
 
 
