@@ -64,7 +64,7 @@ from lengthlens.tasks.program import Place
 from lengthlens.tasks.program import Program as TaskProgram
 from lengthlens.tasks.task import circuit_of
 from lengthlens.theory.at_hand import AtHand, few_sizes, reading
-from lengthlens.theory.content import SlotSteps, alike_slots, labels, serving_code, where_needed
+from lengthlens.theory.content import SlotSteps, alike_slots, labels, read_in_two_layers, serving_code, where_needed
 from lengthlens.theory.learnable import Choice, Family
 from lengthlens.theory.programs import Judged, Programs
 from lengthlens.theory.properties import Counterexample, Findings, counts, examine, source_codes
@@ -516,7 +516,20 @@ class Case:
             or self.served([shared, *(part.relation() for part in parts)])
         ):
             return "open", [f"it depends on whether training treats pairs with one {shared.words} alike"]
+        if scheme.uses_scale and scheme.beyond == "bounded" and not scheme.candidates() and self.in_two_layers(scheme):
+            return "open", [
+                "training decides: two layers together can read every source, and codes of short inputs, too"
+            ]
         return "impossible", []
+
+    def in_two_layers(self, scheme: PositionScheme) -> bool:
+        """Whether two layers together find every source, at the sizes of training and some beyond."""
+        sizes = few_sizes(self.task, self.train_max, self.trial_max)
+        relations = [part.relation() for part in scheme.parts]
+        every = (steps[np.isin(steps.scale, sizes)] for steps in self.steps_up_to(self.trial_max))
+        slots = (steps.only(slot) for steps in every for slot in range(steps.arity))
+        about = self.task, self.train_max
+        return self.task.one_number and all(read_in_two_layers(relations, each, *about) for each in slots)
 
     def served(self, relations: Sequence[Relation]) -> dict[str, tuple[int, str]] | None:
         """For each slot of each operator the first relation of which one code serves it, and that code in words.
