@@ -16,6 +16,7 @@ class AffineShown(Task):
     n is the number of terms in the prompt: here 4.
     """
 
+    programs = ()
     name, summary = "affine-shown", "the next term of an affine recurrence modulo 17 whose coefficients are shown"
     family = "content-addressed"
     marks: ClassVar[tuple[str, ...]] = (":", "=")
@@ -83,6 +84,7 @@ class MarkovChain(Task):
     than any other. n is the number of symbols in the prompt.
     """
 
+    programs = ("mode(prompt, x[j-1] = x[i-1]) or $",)
     name, summary = "markov", "the most frequent successor of the last symbol, in a chain of the instance's own"
     family = "content-addressed"
     symbols: tuple[str, ...] = tuple("abcde")

@@ -31,6 +31,7 @@ class Language(Task):
     symbols: tuple[str, ...]
     unit: int = 1  # symbols of a word for each of n
     min_scale: int = 1
+    programs: tuple[str, ...] | None = None  # type: ignore[misc]
     family = "content-addressed"
     marks = ()
     next_sets: ClassVar[bool] = True
@@ -157,38 +158,60 @@ def nested(name: str, summary: str, brackets: Sequence[str], depth: int) -> Regu
 
     rows = [tuple(state for kind in kinds for state in moves(stack, kind)) for stack in stacks]
     wrong = (len(stacks),) * (2 * len(brackets))
-    return Regular(name, summary, tuple("".join(brackets)), 2, table=(*rows, wrong), accepting=(0,))
+    return Regular(name, summary, tuple("".join(brackets)), 2, programs=(), table=(*rows, wrong), accepting=(0,))
 
 
 BITS = ("0", "1")
 LANGUAGES: tuple[Language, ...] = (
-    Regular("tomita-1", "no 0", BITS, table=((1, 0), (1, 1)), accepting=(0,)),
-    Regular("tomita-2", "10 again and again, n times", BITS, 2, table=((2, 1), (0, 2), (2, 2)), accepting=(0,)),
+    Regular("tomita-1", "no 0", BITS, programs=("write '1|$'",), table=((1, 0), (1, 1)), accepting=(0,)),
+    Regular(
+        *("tomita-2", "10 again and again, n times", BITS, 2),
+        programs=("table(x[i]) {'^' → 1|$, '1' → 0, '0' → 1|$}",),
+        table=((2, 1), (0, 2), (2, 2)),
+        accepting=(0,),
+    ),
     Regular(
         *("tomita-3", "no odd run of ones before an odd run of zeros", BITS),
+        programs=(),
         table=((0, 1), (2, 0), (3, 4), (2, 3), (4, 4)),
         accepting=(0, 1, 3),
     ),
-    Regular("tomita-4", "no 000", BITS, table=((1, 0), (2, 0), (3, 0), (3, 3)), accepting=(0, 1, 2)),
+    Regular(
+        *("tomita-4", "no 000", BITS),
+        programs=("if x[i-1] = '0': table(x[i]) {'0' → 1|$, '1' → 0|1|$}; write '0|1|$'",),
+        table=((1, 0), (2, 0), (3, 0), (3, 3)),
+        accepting=(0, 1, 2),
+    ),
     Regular(
         *("tomita-5", "an even number of zeros and of ones, 2n together", BITS, 2),
+        programs=(),
         table=((1, 2), (0, 3), (3, 0), (2, 1)),
         accepting=(0,),
     ),
     Regular(
-        *("tomita-6", "as many zeros as ones, modulo 3", BITS, 1, 2), table=((1, 2), (2, 0), (0, 1)), accepting=(0,)
+        *("tomita-6", "as many zeros as ones, modulo 3", BITS, 1, 2),
+        programs=(),
+        table=((1, 2), (2, 0), (0, 1)),
+        accepting=(0,),
     ),
     Regular(
         *("tomita-7", "zeros, ones, zeros, ones, each of them or none", BITS),
+        programs=(),
         table=((0, 1), (2, 1), (2, 3), (4, 3), (4, 4)),
         accepting=(0, 1, 2, 3),
     ),
-    Regular("aa", "a an even number of times, 2n", ("a",), 2, table=((1,), (0,)), accepting=(0,)),
+    Regular("aa", "a an even number of times, 2n", ("a",), 2, programs=(), table=((1,), (0,)), accepting=(0,)),
     Regular(
-        *("any-0-2s", "anything, a 0, and then only 2", ("0", "1", "2")), table=((1, 0, 0), (1, 0, 1)), accepting=(1,)
+        *("any-0-2s", "anything, a 0, and then only 2", ("0", "1", "2")),
+        programs=(
+            "if x[i] = '^': write '0|1|2'; if x[i] = '0': write '0|1|2|$'; if x[i] = '1': write '0|1|2';"
+            "table(last(all, x[j] < x[i])) {'0' → 0|1|2|$, '1' → 0|1|2, none → 0|1|2}",
+        ),
+        table=((1, 0, 0), (1, 0, 1)),
+        accepting=(1,),
     ),
     *(nested(f"d-{depth}", f"n pairs of brackets, at most {depth} deep", ["ab"], depth) for depth in range(2, 13)),
     nested("dyck-2-4", "n pairs of two kinds of brackets, at most 4 deep", ["()", "[]"], 4),
-    Counted("anbn", "a n times, then b n times", ("a", "b"), 2),
-    Counted("anbncn", "a, b and c, each n times", ("a", "b", "c"), 3),
+    Counted("anbn", "a n times, then b n times", ("a", "b"), 2, programs=()),
+    Counted("anbncn", "a, b and c, each n times", ("a", "b", "c"), 3, programs=()),
 )

@@ -90,7 +90,9 @@ class Programs:
     @cached_property
     def any(self) -> Program | None:
         """A program of the task whatever the scheme tells."""
-        return next(iter(self.declared), None) or self.found(lambda slot: True)
+        if self.task.programs is not None:
+            return next(iter(self.declared), None)
+        return self.found(lambda slot: True)
 
     def judged(self, at_hand: AtHand) -> Judged:
         """The best program for a scheme."""
@@ -102,7 +104,7 @@ class Programs:
             return told[str(slot)]
 
         candidates = [self._judged(program, answer) for program in self.declared]
-        if not self.declared:
+        if self.task.programs is None:
             for enough in (FAR, self.test_max, self.train_max + 1) if self.any else ():
                 candidates += self._sought(lambda slot: answer(slot).up_to >= enough, answer)  # noqa: B023
                 if candidates:
@@ -121,7 +123,7 @@ class Programs:
                 return best
             return replace(best, open=True, rival=self.by_place, reason=f"training on n ≤ {self.train_max} decides")
         if self.any is None:
-            return Judged(None, reason="a search within the bounds found no program that writes the answers")
+            return Judged(None, reason="no program within the bounds of the search writes the answers")
         return self._judged(self.any, answer)
 
     def failure(self, at_hand: AtHand) -> str:
