@@ -245,7 +245,7 @@ def task_rows(tasks: Iterable[Task]) -> list[Row]:
             "example": task.render(task.sample(4, 1, torch.Generator().manual_seed(1)).tokens[0]),
             "vocabulary": len(task.vocab),
             "length": f"{slope if slope > 1 else ''}n+{task.length(4) - 4 * slope}",
-            "src": {n: src_declared(task, n) for n in (4, 8, 16)},
+            "src": {n: src_declared(task, n) for n in (4, 8, 16) if task.declares_circuit},
         }
         for task in tasks
         for slope in [task.length(5) - task.length(4)]  # prompt and answer grow evenly, whatever the task

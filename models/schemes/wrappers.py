@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ class Wrapper(PositionScheme):
     """
 
     prefix: str
+    widens: ClassVar[bool] = False  # whether training meets every position that it may place
 
     def __init__(self, sizes: Sizes, options: object, task: Task | None, scheme: Inner, inner: object) -> None:
         super().__init__(sizes, options, task)
@@ -35,6 +36,7 @@ class Wrapper(PositionScheme):
         self.weighs_content = scheme.weighs_content
         self.relation_in_words = self.words(scheme)
         self.by_formula, self.hinges_on = scheme.by_formula, scheme.hinges_on
+        self.beyond = "bounded" if self.widens else scheme.beyond
 
     @classmethod
     def refusal(cls, scheme: type[PositionScheme]) -> str | None:
@@ -111,6 +113,7 @@ class Randomized(Wrapper):
 
     prefix = "randomized"
     summary = "the same, with positions drawn in order from a larger range"
+    widens = True
 
     @dataclass(frozen=True)
     class Options:
@@ -173,6 +176,7 @@ class Shifted(Wrapper):
 
     prefix = "shifted"
     summary = "the same, with positions that start at a random number in training"
+    widens = True
 
     @dataclass(frozen=True)
     class Options:
