@@ -377,12 +377,7 @@ class Task(ABC):
         scale = self.checked_scale(int(self.scale_of(tokens)))
         start, full = self.prompt_length(scale), None
         if len(words) >= start:
-            form = self.prompt_form(scale).tolist()
-            try:  # where each free symbol stands, the first time if it stands there twice
-                inputs = tokens[:, [form.index(-1 - k) for k in range(self.input_length(scale))]]
-            except ValueError:
-                why = "does not show every free symbol as it is"
-                raise UserError(f"the prompt of task '{self.name}' {why}: it must override parse") from None
+            inputs = tokens[:, self._input_places(scale)]
             if not bool(self.valid(inputs, scale).all()):
                 raise UserError(f"'{' '.join(words)}' is not an instance of task '{self.name}': {self.summary}")
             full = self.assemble(inputs, scale)
@@ -396,6 +391,15 @@ class Task(ABC):
             if right != word:
                 raise UserError(f"'{' '.join(words)}': token {place} should be '{right}', not '{word}'")
         return full
+
+    def _input_places(self, scale: int) -> list[int]:
+        """Where each free symbol stands, the first time if it stands there twice. [input]"""
+        form = self.prompt_form(scale).tolist()
+        try:
+            return [form.index(-1 - k) for k in range(self.input_length(scale))]
+        except ValueError:
+            why = "does not show every free symbol as it is"
+            raise UserError(f"the prompt of task '{self.name}' {why}: it must override parse") from None
 
     def minimal_pair(
         self, scale: int, step: int, slot: str | None = None, rows: int = 1, generator: torch.Generator | None = None
