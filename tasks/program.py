@@ -89,7 +89,7 @@ class Strings:
         return torch.where(later.any(1), later.to(torch.uint8).argmax(1), self.start + 1) - 1
 
 
-class Steps(NamedTuple):
+class Queries(NamedTuple):
     """Queries of some strings, at which slots have values."""
 
     strings: Strings
@@ -128,7 +128,7 @@ class Place:
         k = {0: "", 1: "+k", -1: "-k"}[self.by_k]
         return f"x[{origin}{k}{f'{self.offset:+d}' if self.offset else ''}]"
 
-    def where(self, steps: Steps) -> Tensor:
+    def where(self, steps: Queries) -> Tensor:
         """The place, which need not exist. [step]"""
         strings = steps.strings
         if self.origin in ("i", "n"):
@@ -141,7 +141,7 @@ class Place:
             return torch.full_like(steps.query, NONE)
         return torch.where(exists, base + self.offset + self.by_k * steps.k, NONE)
 
-    def values(self, steps: Steps) -> Tensor:
+    def values(self, steps: Queries) -> Tensor:
         return steps.at(self.where(steps))
 
 
@@ -169,7 +169,7 @@ class Condition:
             return f"{left} in {{{words}}}"
         return f"{left} new" if self.kind == "new" else f"{left} {self.kind} {self.right}"
 
-    def holds(self, steps: Steps, key: Tensor) -> Tensor:
+    def holds(self, steps: Queries, key: Tensor) -> Tensor:
         """Of which keys it is true. [step, key]"""
         if self.kind == "%":
             return (key - 1) % self.left == int(self.token)
@@ -212,7 +212,7 @@ class Pick:
     def __str__(self) -> str:
         return f"{self.aggregate}({self.keys}){f'[-{self.left}]' if self.left else ''}"
 
-    def picked(self, steps: Steps) -> Tensor:
+    def picked(self, steps: Queries) -> Tensor:
         """Which keys it picks, [step, key]. Of the prompt, symbols only."""
         strings, key = steps.strings, steps.strings.place.expand(len(steps.query), -1)
         written, symbol = key > strings.start[steps.row, None], strings.tokens[steps.row] < strings.symbols
@@ -226,11 +226,11 @@ class Pick:
             mask &= condition.holds(steps, key)
         return mask
 
-    def values(self, steps: Steps) -> Tensor:
+    def values(self, steps: Queries) -> Tensor:
         return aggregated(self.aggregate, self.picked(steps), steps, self.left)
 
 
-def aggregated(name: str, mask: Tensor, steps: Steps, left: int = 0) -> Tensor:
+def aggregated(name: str, mask: Tensor, steps: Queries, left: int = 0) -> Tensor:
     """What the keys of a mask [step, key] have in common. [step]"""
     strings = steps.strings
     if name == "any":
@@ -265,7 +265,7 @@ class Compare:
     def __str__(self) -> str:
         return f"count({self.one.keys}) - count({self.other.keys})"
 
-    def values(self, steps: Steps) -> Tensor:
+    def values(self, steps: Queries) -> Tensor:
         return (self.one.picked(steps).sum(1) - self.other.picked(steps).sum(1)).sign() + EQUAL
 
 
@@ -278,7 +278,7 @@ class Ordinal:
     def __str__(self) -> str:
         return f"k % {self.modulus}" if self.modulus else "k"
 
-    def values(self, steps: Steps) -> Tensor:
+    def values(self, steps: Queries) -> Tensor:
         return steps.k % self.modulus if self.modulus else steps.k.clamp(max=FAR)
 
 
@@ -297,7 +297,7 @@ class Guard(NamedTuple):
     def __str__(self) -> str:
         return f"{self.slot} = {shown(self.slot, self.value)}"
 
-    def holds(self, steps: Steps) -> Tensor:
+    def holds(self, steps: Queries) -> Tensor:
         return self.slot.values(steps) == number_of(self.slot, self.value, steps.strings.ids)
 
 
@@ -334,7 +334,7 @@ def shown(slot: Slot, word: str) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ProgramRule:
     """What is written where all guards hold: `operator` of `slots`.
 
     The operator is "same", "next" or "previous" of one slot's token, or "table"; "write" has no slots, and writes
@@ -360,14 +360,14 @@ class Rule:
         guards = " and ".join(map(str, self.guards))
         return f"if {guards}: {text}" if guards else text
 
-    def holds(self, steps: Steps) -> Tensor:
+    def holds(self, steps: Queries) -> Tensor:
         """Where all guards hold. [step]"""
         held = torch.ones_like(steps.query, dtype=torch.bool)
         for guard in self.guards:
             held &= guard.holds(steps)
         return held
 
-    def writes(self, steps: Steps, labels: Mapping[str, int]) -> Tensor:
+    def writes(self, steps: Queries, labels: Mapping[str, int]) -> Tensor:
         """The label of what it writes, NONE where it writes nothing. [step]"""
         default = labels.get(self.default, NONE)
         if self.operator == "write":
@@ -391,7 +391,7 @@ class Rule:
 class Program:
     """Rules, of which at each step the first whose guards hold writes the next token."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[ProgramRule, ...]
 
     @classmethod
     def parse(cls, text: str) -> "Program":
@@ -423,14 +423,14 @@ class Program:
             yield from (guard.slot for guard in rule.guards)
             yield from rule.slots
 
-    def which(self, steps: Steps) -> Tensor:
+    def which(self, steps: Queries) -> Tensor:
         """The rule that writes at each step, NONE where none does. [step]"""
         chosen = torch.full_like(steps.query, NONE)
         for number, rule in enumerate(self.rules):
             chosen = torch.where((chosen == NONE) & rule.holds(steps), number, chosen)
         return chosen
 
-    def writes(self, steps: Steps, labels: Mapping[str, int] | None = None) -> Tensor:
+    def writes(self, steps: Queries, labels: Mapping[str, int] | None = None) -> Tensor:
         """The id of the token that is written at each step; NONE where nothing is. [step]
 
         `labels` numbers what may be written, where that is not the vocabulary.
@@ -440,7 +440,7 @@ class Program:
         for number, rule in enumerate(self.rules):
             here = (chosen == number).nonzero()[:, 0]
             if len(here):
-                part = Steps(steps.strings, steps.row[here], steps.query[here])
+                part = Queries(steps.strings, steps.row[here], steps.query[here])
                 written[here] = rule.writes(part, labels)
         return written
 
@@ -456,7 +456,7 @@ class Program:
         while len(written) < most and written[-1:] != [END]:
             row = torch.tensor([[ids[word] for word in (*tokens, *written)]])
             strings = Strings(row, vocab, torch.tensor([start]), len(ordered))
-            (out,) = self.writes(Steps(strings, torch.tensor([0]), torch.tensor([row.shape[1] - 1]))).tolist()
+            (out,) = self.writes(Queries(strings, torch.tensor([0]), torch.tensor([row.shape[1] - 1]))).tolist()
             if out == NONE:
                 break
             written.append(vocab[out])
@@ -495,7 +495,7 @@ class _Reader:
             raise self.fail("a whole number")
         return sign * int(word)
 
-    def rule(self) -> Rule:
+    def rule(self) -> ProgramRule:
         guards = []
         if self.peek("if"):
             self.take("if")
@@ -510,7 +510,7 @@ class _Reader:
             default = self.unquoted()
         if self.at < len(self.parts):
             raise self.fail("nothing more")
-        return Rule(tuple(guards), operator, slots, table, default)
+        return ProgramRule(tuple(guards), operator, slots, table, default)
 
     def written(self) -> tuple[str, tuple[Slot, ...], tuple[tuple[tuple[str, ...], str], ...], str]:
         if self.peek("write"):

@@ -176,11 +176,6 @@ class Task(ABC):
         """The prompt without its free symbols: the ids of its marks, and −1−k where free symbol k stands. [pos]"""
         return self._prompt_of(-1 - torch.arange(self.input_length(scale))[None], scale)[0]
 
-    def _input_places(self, scale: int) -> list[int]:
-        """Where each free symbol stands, the first time if it stands there twice."""
-        form = self.prompt_form(scale).tolist()
-        return [form.index(-1 - k) for k in range(self.input_length(scale))]
-
     def _prompt_of(self, inputs: Tensor, scale: int) -> Tensor:
         """The prompt as ids, ``^`` included. [row, prompt]"""
         pieces, shape = [BEGIN, *self.prompt(inputs, scale)], (len(inputs), 1)
@@ -410,11 +405,7 @@ class Task(ABC):
         scale = self.checked_scale(int(self.scale_of(tokens)))
         start, full = self.prompt_length(scale), None
         if len(words) >= start:
-            try:
-                inputs = tokens[:, self._input_places(scale)]
-            except ValueError:
-                why = "does not show every free symbol as it is"
-                raise UserError(f"the prompt of task '{self.name}' {why}: it must override parse") from None
+            inputs = tokens[:, self._input_places(scale)]
             if not bool(self.valid(inputs, scale).all()):
                 raise UserError(f"'{' '.join(words)}' is not an instance of task '{self.name}': {self.summary}")
             full = self.assemble(inputs, scale)
@@ -428,6 +419,15 @@ class Task(ABC):
             if right != word:
                 raise UserError(f"'{' '.join(words)}': token {place} should be '{right}', not '{word}'")
         return full
+
+    def _input_places(self, scale: int) -> list[int]:
+        """Where each free symbol stands, the first time if it stands there twice. [input]"""
+        form = self.prompt_form(scale).tolist()
+        try:
+            return [form.index(-1 - k) for k in range(self.input_length(scale))]
+        except ValueError:
+            why = "does not show every free symbol as it is"
+            raise UserError(f"the prompt of task '{self.name}' {why}: it must override parse") from None
 
     def minimal_pair(
         self, scale: int, step: int, slot: str | None = None, rows: int = 1, generator: torch.Generator | None = None

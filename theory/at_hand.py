@@ -44,7 +44,7 @@ FAR = float("inf")
 AFTER_BEGIN = 2  # places after ^ that are known by how few keys are seen there
 
 
-class Answer(NamedTuple):
+class Reach(NamedTuple):
     """Up to which n a slot is right: 0 if the scheme does not tell it; and what it needs, in words.
 
     `open` is set where training decides.
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
     open: bool = False
 
 
-YES = Answer(FAR)
+YES = Reach(FAR)
 
 
 @dataclass(frozen=True)
@@ -81,52 +81,59 @@ class AtHand:
     def bounded(self) -> bool:
         return self.scheme.beyond == "bounded"
 
+    @property
+    def intruders(self) -> Reach:
+        """Where a place is told, and keys at codes never trained may outweigh it."""
+        return Reach(0, "that keys at distances never trained stay below it", open=self.scheme.beyond == "unknown")
+
     @cached_property
-    def near(self) -> Answer:
+    def near(self) -> Reach:
         """The key one place back."""
         needs = "a scheme that tells distance 1 from others"
         if self.drawn:
-            return Answer(REACH["drawn"] * self.train_max, needs)
+            return Reach(REACH["drawn"] * self.train_max, needs)
         steps = back_one(self.task, few_sizes(self.task, self.train_max, self.test_max))
         if self.scheme.candidates():
             told = Family(self.scheme, [steps], self.train_max).possible
         else:
             told = any(examine(part.relation(), [steps], self.train_max).possible for part in self.scheme.parts)
         if told and not self.bounded:
-            return Answer(0, "that keys at distances never trained stay below it", open=self.scheme.beyond == "unknown")
-        return Answer(FAR if told else 0, needs)
+            return self.intruders
+        return Reach(FAR if told else 0, needs)
 
     @cached_property
-    def order(self) -> Answer:
+    def order(self) -> Reach:
         """The first or last of several keys."""
         needs = "a scheme that orders keys by their distance"
         if self.drawn:
-            return Answer(REACH["drawn"] * self.train_max, needs)
+            return Reach(REACH["drawn"] * self.train_max, needs)
         ordered = self.bounded and any(part.by_formula for part in self.scheme.parts)
-        return Answer(FAR if ordered else 0, needs, open=not ordered and self.scheme.beyond != "unbounded")
+        return Reach(FAR if ordered else 0, needs, open=not ordered and self.scheme.beyond != "unbounded")
 
-    def __call__(self, slot: Slot, several: bool = True) -> Answer:
+    def __call__(self, slot: Slot, several: bool = True) -> Reach:
         """What holds of a slot; `several`: whether a first or last key is one of several, or a vote mostly a tie."""
         if isinstance(slot, Compare) or (isinstance(slot, Ordinal) and slot.modulus):
-            return Answer(0, "an exact count" if isinstance(slot, Compare) else "residues of positions")
+            return Reach(0, "an exact count" if isinstance(slot, Compare) else "residues of positions")
         if isinstance(slot, Ordinal):
             return YES
         if isinstance(slot, Place):
             return self.place(slot)
         return self.pick(slot, several)
 
-    def place(self, slot: Place) -> Answer:
+    def place(self, slot: Place) -> Reach:
         if slot.origin == "n" or slot.by_k:
-            return Answer(FAR if self.places(slot) else 0, f"a scheme that tells the place of {slot}")
+            if not self.places(slot):
+                return Reach(0, f"a scheme that tells the place of {slot}")
+            return YES if self.bounded else self.intruders
         known = slot.offset == 0 or (slot.origin == slots.BEGIN and 0 <= slot.offset <= AFTER_BEGIN)
         return YES if known else self.near
 
-    def pick(self, slot: Pick, several: bool) -> Answer:
+    def pick(self, slot: Pick, several: bool) -> Reach:
         if not self.content and (slot.conditions or not slot.aggregate.startswith("mode")):
             near = slot.aggregate in ("first", "last") and several  # few named keys have it in most instances
-            return Answer(0, "single keys picked by content, which this scheme averages", open=near)
+            return Reach(0, "single keys picked by content, which this scheme averages", open=near)
         if any(each.kind in ("new",) for each in slot.conditions):
-            return Answer(0, "to know what is written already")
+            return Reach(0, "to know what is written already")
         answers = [YES if each.kind != "%" else self.residue for each in slot.conditions]
         beside = [each.right for each in slot.conditions if each.kind in ("=", "<", ">")]
         answers += [self.place(place) for place in beside]
@@ -135,28 +142,28 @@ class AtHand:
         if slot.aggregate in ("first", "last") and several:
             answers.append(self.order)
         if slot.aggregate in ("least", "greatest") and self.scheme.beyond != "bounded":
-            answers.append(Answer(0, "that scores by content keep their order at distances never trained"))
+            answers.append(Reach(0, "that scores by content keep their order at distances never trained"))
         if slot.aggregate.startswith("mode") and several:
-            answers.append(Answer(0, "that votes are not decided by the order of symbols"))
+            answers.append(Reach(0, "that votes are not decided by the order of symbols"))
         reach = REACH.get(slot.aggregate)
         if slot.aggregate.startswith("mode"):
             reach = next((times for most, times in VOTES if len(self.task.symbols) <= most), REACH["least"])
         if reach is not None:
-            answers.append(Answer(reach * self.train_max, "finer scores than were trained"))
+            answers.append(Reach(reach * self.train_max, "finer scores than were trained"))
         return weakest(answers)
 
     @cached_property
-    def residue(self) -> Answer:
+    def residue(self) -> Reach:
         """Every second or third position."""
         absolute = self.drawn and self.scheme.family == "absolute"
-        return Answer(REACH["drawn"] * self.train_max if absolute else 0, "positions told apart one by one")
+        return Reach(REACH["drawn"] * self.train_max if absolute else 0, "positions told apart one by one")
 
 
-def weakest(answers: Iterable[Answer]) -> Answer:
+def weakest(answers: Iterable[Reach]) -> Reach:
     """Of several that are all needed: the one that ends first, and one that training leaves open last.
 
-    >>> weakest([YES, Answer(20, "order")])
-    Answer(up_to=20, needs='order', open=False)
+    >>> weakest([YES, Reach(20, "order")])
+    Reach(up_to=20, needs='order', open=False)
     """
     return min((YES, *answers), key=lambda answer: (answer.up_to, answer.open))
 

@@ -141,9 +141,9 @@ def serving_code(relation: Relation, places: SlotSteps) -> Code | None:
     """A code by which the slots are served together, or `OWN`; None if none of the most frequent ones does it.
 
     >>> from lengthlens.tasks import TASKS
-    >>> from lengthlens.theory.steps import program_of
+    >>> from lengthlens.theory.steps import circuits_of
     >>> anchored = Relation(lambda i, j, n: (i - j - n).clamp(-12, 12), "clip(i−j−n, ±12)")
-    >>> steps, = program_of(TASKS["shift"], 10, 20).operators
+    >>> steps, = circuits_of(TASKS["shift"], 10, 20).operators
     >>> serving_code(anchored, SlotSteps(steps, TASKS["shift"], 10))
     (-1,)
     """

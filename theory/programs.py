@@ -12,9 +12,10 @@ from functools import cached_property
 import torch
 
 from lengthlens.tasks import Task
-from lengthlens.tasks.program import Ordinal, Pick, Place, Program, Rule, Slot
-from lengthlens.theory.at_hand import FAR, Answer, AtHand, weakest
-from lengthlens.theory.search import Labelled, Search, steps_of, wrong_on
+from lengthlens.tasks.complexity import Labelled, steps_of
+from lengthlens.tasks.program import Ordinal, Pick, Place, Program, ProgramRule, Slot
+from lengthlens.theory.at_hand import FAR, AtHand, Reach, weakest
+from lengthlens.theory.search import ProgramSearch, wrong_on
 
 LARGEST = 64  # n at which programs are sought and tried; what is right up to here is taken to be right beyond
 FEW = 20  # below so many sizes a network may learn places size by size (copying distinct symbols: 10 did, 50 did not)
@@ -43,18 +44,18 @@ class Programs:
         self.task, self.train_max, self.test_max = task, train_max, test_max
         self.largest = max(min(test_max, LARGEST, task.max_scale or LARGEST), train_max)
         self._found: dict[tuple[bool, ...], Program | None] = {}
-        self._closest: dict[tuple[bool, ...], tuple[Rule, int] | None] = {}
+        self._closest: dict[tuple[bool, ...], tuple[ProgramRule, int] | None] = {}
 
     @cached_property
     def declared(self) -> list[Program]:
         return [Program.parse(text) for text in self.task.programs or ()]
 
     @cached_property
-    def search(self) -> Search:
+    def search(self) -> ProgramSearch:
         """With the true answers as labels, from the training range and beyond."""
         within = range(self.task.min_scale, self.train_max + 1)
         beyond = torch.linspace(self.train_max, self.largest, OTHERS + 1).long().tolist()[1:]
-        return Search.of(self.task, [*within, *beyond])
+        return ProgramSearch.of(self.task, [*within, *beyond])
 
     @cached_property
     def fresh(self) -> Labelled:
@@ -96,9 +97,9 @@ class Programs:
 
     def judged(self, at_hand: AtHand) -> Judged:
         """The best program for a scheme."""
-        told: dict[str, Answer] = {}
+        told: dict[str, Reach] = {}
 
-        def answer(slot: Slot) -> Answer:
+        def answer(slot: Slot) -> Reach:
             if str(slot) not in told:
                 told[str(slot)] = at_hand(slot, self.several(slot))
             return told[str(slot)]
@@ -143,12 +144,12 @@ class Programs:
         right = self.search.words[int(self.search.labels[step])]
         return f"the best single slot at hand, '{rule}', is wrong after '{before}', where '{right}' is right"
 
-    def _sought(self, told: Callable[[Slot], bool], answer: Callable[[Slot], Answer]) -> Iterator[Judged]:
+    def _sought(self, told: Callable[[Slot], bool], answer: Callable[[Slot], Reach]) -> Iterator[Judged]:
         program = self.found(told)
         if program is not None:
             yield self._judged(program, answer)
 
-    def _judged(self, program: Program, answer: Callable[[Slot], Answer]) -> Judged:
+    def _judged(self, program: Program, answer: Callable[[Slot], Reach]) -> Judged:
         slots = list(program.slots)
         weak = min(slots, key=lambda slot: (answer(slot).up_to, answer(slot).open), default=None)
         least = weakest(map(answer, slots))

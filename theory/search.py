@@ -1,6 +1,6 @@
 """Search for the program of a task, or of a network: the same engine, with other labels.
 
-Steps of varied strings are given, each with the *label* that its program has to write: the true next token, or what a
+Queries of varied strings are given, each with the *label* that its program has to write: the true next token, or what a
 network writes. A dictionary of slots is enumerated once, and each is one column: its value at every step. All steps
 together, or else each kind of step (the first one, those whose query is a mark, all others) are explained by the first
 of these that explains every label:
@@ -13,20 +13,19 @@ of these that explains every label:
 What it finds is right on the steps that it was shown; `wrong_on` tries it on others.
 
 >>> from lengthlens.tasks import TASKS
->>> print(Search.of(TASKS["sort"], range(1, 9)).program())
-if k = 0: least(prompt)
-least(prompt, x[j] > x[i]) or $
+>>> print(ProgramSearch.of(TASKS["sort"], range(1, 9)).program())
+least(prompt, x[j] new) or $
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import combinations, islice
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lengthlens.tasks import Task
+from lengthlens.tasks.complexity import Labelled, steps_of
 from lengthlens.tasks.program import (
     NONE,
     Compare,
@@ -36,57 +35,26 @@ from lengthlens.tasks.program import (
     Pick,
     Place,
     Program,
-    Rule,
+    ProgramRule,
+    Queries,
     Slot,
-    Steps,
     Strings,
     aggregated,
     word_of,
 )
 
-ROWS, MOST_STEPS = 300, 1500  # strings, and steps of them, that a search looks at: a second
 MOST_VALUES = 16  # of a slot in a table: with more, most pairs of values are never seen
 GUARD_VALUES = 6  # of a slot that is a guard
 FEW_SYMBOLS = 12  # up to so many symbols are tried one by one in conditions
 BEST = 24  # slots that are tried in pairs: those that alone tell most
 BEST_PAIRS = 6  # pairs that are extended to triples
+FEW_ROWS = 40  # of a table of two places that is taken before rules under guards
 SEEN = 3  # how often each row of a table has to be seen, on average
 MOST_CLASSED = 12  # symbols in sets that conditions name
 MOST_GUARDS = 4  # rules of one kind of step beside the last
 MOVES = {"same": 0, "next": 1, "previous": -1}
 
 Allowed = Callable[[Slot], bool]
-
-
-class Labelled(NamedTuple):
-    """Steps, what is right at each, as a number, and what the numbers are: tokens, or sets of them."""
-
-    steps: Steps
-    labels: Tensor  # [step]
-    words: tuple[str, ...]
-
-
-def steps_of(task: Task, sizes: Iterable[int], rows: int = ROWS, most: int = MOST_STEPS, seed: int = 0) -> Labelled:
-    """Steps of random instances of these sizes, each equally often, the first step of an instance more often.
-
-    >>> from lengthlens.tasks import TASKS
-    >>> steps_of(TASKS["tomita-1"], [3]).words
-    ('1|$',)
-    """
-    generator, listed = torch.Generator().manual_seed(seed), list(sizes)
-    drawn = [task.drawn_scale(listed[k % len(listed)], generator) for k in range(rows)]
-    batch = task.sample(drawn, generator=generator)
-    strings = Strings(batch.tokens, task.vocab, batch.answer_mask.to(torch.uint8).argmax(1) - 1, len(task.symbols))
-    row, query = batch.query_mask.nonzero().T
-    if len(row) > most:
-        weight = torch.where(query == strings.start[row], 3.0, 1.0)
-        kept = torch.multinomial(weight, most, generator=generator).sort().values
-        row, query = row[kept], query[kept]
-    if batch.targets is None:
-        return Labelled(Steps(strings, row, query), strings.tokens[row, query + 1], task.vocab)
-    sets, labels = torch.unique(batch.targets[row, query], dim=0, return_inverse=True)
-    words = ("|".join(word for word, inside in zip(task.vocab, each) if inside) for each in sets.tolist())
-    return Labelled(Steps(strings, row, query), labels, tuple(words))
 
 
 # -- the dictionary ----------------------------------------------------------------------------------------------------
@@ -101,7 +69,7 @@ def places(strings: Strings) -> Iterator[Place]:
     yield from (Place("n", c) for c in (0, 1, -1))
 
 
-def classes(steps: Steps, labels: Tensor) -> Iterator[Condition]:
+def classes(steps: Queries, labels: Tensor) -> Iterator[Condition]:
     """Sets of symbols: those that are written at first, those below each, every second one, and the rest of each."""
     strings = steps.strings
     words, written = strings.vocab[: strings.symbols], set(labels[steps.k == 0].tolist())
@@ -112,7 +80,7 @@ def classes(steps: Steps, labels: Tensor) -> Iterator[Condition]:
                 yield Condition("in", token=" ".join(words[k] for k in chosen))
 
 
-def selectors(steps: Steps, labels: Tensor) -> Iterator[Pick]:
+def selectors(steps: Queries, labels: Tensor) -> Iterator[Pick]:
     """Keys by what they are: every region with every condition."""
     strings = steps.strings
     words = strings.vocab[: strings.symbols] if strings.symbols <= FEW_SYMBOLS else ()
@@ -135,7 +103,7 @@ def selectors(steps: Steps, labels: Tensor) -> Iterator[Pick]:
             yield Pick("any", region, both)
 
 
-def columns(steps: Steps, labels: Tensor) -> Iterator[tuple[Slot, Tensor]]:
+def columns(steps: Queries, labels: Tensor) -> Iterator[tuple[Slot, Tensor]]:
     """Every slot of the dictionary that is not the same at all steps, with its values. [step]"""
     plain: list[Slot] = [Ordinal(), Ordinal(2), Ordinal(3), *places(steps.strings)]
     yield from ((slot, slot.values(steps)) for slot in plain)
@@ -152,7 +120,7 @@ def columns(steps: Steps, labels: Tensor) -> Iterator[tuple[Slot, Tensor]]:
             yield Pick(name, pick.region, pick.conditions, left), aggregated(name, mask, steps, left)
 
 
-class Search:
+class ProgramSearch:
     """Explains labels by slots.
 
     Arguments:
@@ -161,11 +129,11 @@ class Search:
         words: what each number is, if not the vocabulary.
     """
 
-    def __init__(self, steps: Steps, labels: Tensor, words: Sequence[str] | None = None) -> None:
+    def __init__(self, steps: Queries, labels: Tensor, words: Sequence[str] | None = None) -> None:
         self.steps, self.labels, self.words = steps, labels, tuple(words or steps.strings.vocab)
 
     @classmethod
-    def of(cls, task: Task, sizes: Iterable[int], seed: int = 0) -> "Search":
+    def of(cls, task: Task, sizes: Iterable[int], seed: int = 0) -> "ProgramSearch":
         """With the true answers as labels, from instances of these sizes."""
         return cls(*steps_of(task, sizes, seed=seed))
 
@@ -191,7 +159,7 @@ class Search:
                 rules += [replace_guards(rule, guard) for rule in found]
         return Program(tuple(rules))
 
-    def closest(self, allowed: Allowed) -> tuple[Rule, int] | None:
+    def closest(self, allowed: Allowed) -> tuple[ProgramRule, int] | None:
         """The rule of one slot that writes most labels, and the earliest step at which it is wrong."""
         slots, values = self.dictionary
         chosen = [k for k, slot in enumerate(slots) if allowed(slot) and writes_tokens(slot)]
@@ -200,7 +168,9 @@ class Search:
         part = _Part(self, [slots[k] for k in chosen], values[chosen])
         best = int(part.wrong.sum(1).argmin())
         move, slot = divmod(best, len(chosen))
-        rule = Rule(operator=list(MOVES)[move], slots=(part.slots[slot],), default=self.words[int(part.default[slot])])
+        rule = ProgramRule(
+            operator=list(MOVES)[move], slots=(part.slots[slot],), default=self.words[int(part.default[slot])]
+        )
         wrong = part.wrong[best].nonzero()[:, 0]
         if not len(wrong):
             return None
@@ -217,14 +187,14 @@ class Search:
         yield (), ~first & ~marks
 
 
-def replace_guards(rule: Rule, guards: tuple[Guard, ...]) -> Rule:
-    return Rule((*guards, *rule.guards), rule.operator, rule.slots, rule.table, rule.default)
+def replace_guards(rule: ProgramRule, guards: tuple[Guard, ...]) -> ProgramRule:
+    return ProgramRule((*guards, *rule.guards), rule.operator, rule.slots, rule.table, rule.default)
 
 
 class _Part:
     """The slots that are allowed, and how well each explains the labels alone."""
 
-    def __init__(self, search: Search, slots: list[Slot], values: Tensor) -> None:
+    def __init__(self, search: ProgramSearch, slots: list[Slot], values: Tensor) -> None:
         self.search, self.slots, self.values = search, slots, values
         self.labels, self.words, symbols = search.labels, search.words, search.steps.strings.symbols
         token = torch.tensor([writes_tokens(slot) for slot in slots])[:, None]
@@ -240,7 +210,7 @@ class _Part:
         right = (moved == self.labels) & (moved >= 0) & (moved < symbols)  # [move, slot, step]
         self.wrong = ((symbol & ~right) | by_default).float().flatten(0, 1)  # [move·slot, step]
 
-    def explained(self, mask: Tensor) -> list[Rule] | None:
+    def explained(self, mask: Tensor) -> list[ProgramRule] | None:
         """Rules for the steps of a mask; None if nothing within the bounds explains them."""
         if not bool(mask.any()):
             return []
@@ -250,23 +220,24 @@ class _Part:
         plain = [k for k, slot in enumerate(self.slots) if isinstance(slot, Place | Ordinal)]
         by_place = _Part(self.search, [self.slots[k] for k in plain], self.values[plain])
         pairs = combinations(by_place.small(mask), 2)
-        pair = by_place.guarded(mask) or next(([one] for both in pairs if (one := by_place.table(both, mask))), None)
-        return pair or self.guarded(mask) or self.tabled(mask)
+        tables = [one for both in pairs if (one := by_place.table(both, mask))]
+        small = next(([one] for one in tables if len(one.table) <= FEW_ROWS), None)
+        return by_place.guarded(mask) or small or self.guarded(mask) or tables[:1] or self.tabled(mask)
 
     def explains(self, masks: Tensor) -> Tensor:
         """Which moves of which slots write what they should at all steps of masks [mask, step]. [move·slot, mask]"""
         weight = masks.float().T
         return (self.wrong @ weight == 0) & (self.symbol @ weight > 0).repeat(len(MOVES), 1)
 
-    def single(self, mask: Tensor, explains: Tensor, tables: bool = True) -> Rule | None:
+    def single(self, mask: Tensor, explains: Tensor, tables: bool = True) -> ProgramRule | None:
         """The first rule of at most one slot that explains the steps of a mask; `explains` [move·slot] of that mask."""
         labels = self.labels[mask]
         if bool((labels == labels[0]).all()):
-            return Rule(operator="write", default=self.words[int(labels[0])])
+            return ProgramRule(operator="write", default=self.words[int(labels[0])])
         if bool(explains.any()):
             move, slot = divmod(int(explains.to(torch.uint8).argmax()), len(self.slots))
             default = self.words[int(self.default[slot])] if bool((mask & self.other[slot]).any()) else ""
-            return Rule(operator=list(MOVES)[move], slots=(self.slots[slot],), default=default)
+            return ProgramRule(operator=list(MOVES)[move], slots=(self.slots[slot],), default=default)
         found = (self.table((k,), mask) for k in self.small(mask)) if tables else iter(())
         return next(filter(None, found), None)
 
@@ -276,7 +247,7 @@ class _Part:
         number = 1 + (values.diff(dim=1) != 0).sum(1)
         return ((number > 1) & (number <= most)).nonzero()[:, 0].tolist()
 
-    def table(self, slots: tuple[int, ...], mask: Tensor) -> Rule | None:
+    def table(self, slots: tuple[int, ...], mask: Tensor) -> ProgramRule | None:
         """A table of slots, if the labels are a function of their values, each of which was seen often enough."""
         rows, which = torch.unique(self.values[list(slots)][:, mask], dim=1, return_inverse=True)
         labels = self.labels[mask]
@@ -288,15 +259,15 @@ class _Part:
         named, vocab = [self.slots[k] for k in slots], self.search.steps.strings.vocab
         keys = ([word_of(slot, value, vocab) for slot, value in zip(named, row)] for row in rows.T.tolist())
         written = (self.words[label] for label in first.tolist())
-        return Rule(operator="table", slots=tuple(named), table=tuple(zip(map(tuple, keys), written)))
+        return ProgramRule(operator="table", slots=tuple(named), table=tuple(zip(map(tuple, keys), written)))
 
-    def guarded(self, mask: Tensor) -> list[Rule] | None:
+    def guarded(self, mask: Tensor) -> list[ProgramRule] | None:
         """Rules under guards, one after the other, until what is left is explained by one rule.
 
         A guard is a slot of few values with one of them, or any slot where it has no symbol. At each turn that one is
         taken after which one rule explains the rest; else the one that covers most steps.
         """
-        guards, left, rules = self.guards(mask), mask, list[Rule]()
+        guards, left, rules = self.guards(mask), mask, list[ProgramRule]()
         every = torch.stack([where for _, _, where in guards]) if guards else mask[None][:0]
         for _ in range(MOST_GUARDS):
             masks, rests = left & every, left & ~every
@@ -326,11 +297,11 @@ class _Part:
                 guards.append((k, value, self.values[k] == value))
         return guards
 
-    def under(self, guard: tuple[int, int, Tensor], rule: Rule) -> Rule:
+    def under(self, guard: tuple[int, int, Tensor], rule: ProgramRule) -> ProgramRule:
         slot = self.slots[guard[0]]
         return replace_guards(rule, (Guard(slot, word_of(slot, guard[1], self.search.steps.strings.vocab)),))
 
-    def tabled(self, mask: Tensor) -> list[Rule] | None:
+    def tabled(self, mask: Tensor) -> list[ProgramRule] | None:
         """A table of two slots, or of three."""
         some = sorted(self.small(mask), key=lambda k: self.left_open((k,), mask))[:BEST]
         pairs = sorted(combinations(some, 2), key=lambda pair: self.left_open(pair, mask))

@@ -60,16 +60,15 @@ from lengthlens.models.schemes.spec import named, scheme_for
 from lengthlens.notebook import card
 from lengthlens.parallel import in_parallel
 from lengthlens.tasks import TASKS, Task
+from lengthlens.tasks.complexity import src_curve
 from lengthlens.tasks.program import Place
-from lengthlens.tasks.program import Program as TaskProgram
 from lengthlens.tasks.task import circuit_of
 from lengthlens.theory.at_hand import AtHand, few_sizes, reading
 from lengthlens.theory.content import SlotSteps, alike_slots, labels, read_in_two_layers, serving_code, where_needed
 from lengthlens.theory.learnable import Choice, Family
 from lengthlens.theory.programs import Judged, Programs
 from lengthlens.theory.properties import Counterexample, Findings, counts, examine, source_codes
-from lengthlens.theory.search import steps_of
-from lengthlens.theory.steps import Program, Steps, program_of, up_to
+from lengthlens.theory.steps import Circuits, Steps, circuits_of, up_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -283,14 +282,15 @@ class Case:
         self.with_examples = with_examples  # whether to look for an instance on which the best slot at hand fails
         self.task, self.train_max, self.test_max = task, train_max, test_max
         self.trial_max = min(test_max, max(TRIAL_MAX, 2 * train_max))
-        self.program: Program | None = None
+        self.program: Circuits | None = None
         self._made: dict[Hashable, Any] = {}
         self.declared: tuple[int | None, int | None] = None, None
         if task.family != "content-addressed":
-            self.program = program_of(task, train_max, test_max)
+            self.program = circuits_of(task, train_max, test_max)
             self.declared = self.program.declared_train, self.program.declared_test
-        elif programs := Programs(task, train_max, test_max).declared:
-            self.declared = src_of(task, programs[0], train_max), src_of(task, programs[0], min(test_max, TRIAL_MAX))
+        elif task.programs:
+            curve = src_curve(task, min(test_max, max(train_max, TRIAL_MAX)))
+            self.declared = curve[train_max - task.min_scale], curve[-1]
 
     def once(self, *key: Hashable, make: Callable[[], Made]) -> Made:
         """What `make` gives, made once for each key."""
@@ -305,6 +305,9 @@ class Case:
         built, refusal = self.built(scheme, options)
         if built is None and not (self.program and self.program.grows):
             raise RefusedError(refusal)
+        if self.test_max == self.train_max:
+            reason = f"nothing is asked beyond n={self.train_max}; whether training learns it, a run shows"
+            return self.result(scheme, options, "possible", [reason])
         results = []
         if self.program is not None and not self.program.grows:
             assert built is not None
@@ -393,8 +396,6 @@ class Case:
 
     def doubts(self, built: PositionScheme) -> tuple[Answer, list[str]]:
         """What can come between a scheme and a task whose sources it finds, and why."""
-        if self.test_max == self.train_max:
-            return "possible", []
         sizes = self.train_max - self.task.min_scale + 1
         if sizes < (LEAST_SIZES if built.candidates() else LEAST_SIZES - 1):
             return "impossible", [f"training shows {sizes} sizes only, too few to tell one relation from another"]
@@ -440,7 +441,7 @@ class Case:
         head = self.task.name, name, dict(options), self.train_max, self.test_max, answer
         return Verdict(*head, tuple(reasons), helps, *self.declared, **more)
 
-    def _task_limited(self, program: Program, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
+    def _task_limited(self, program: Circuits, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
         built, _ = self.built(scheme, options)
         few, many, last = *self.declared, program.counted_to
         further = "" if last == self.test_max else f", counted no further than n={last}"
@@ -627,12 +628,6 @@ def tells_operator(task: Task, largest: int, look: int) -> bool:
                 if written.setdefault(seen, row[step.query + 1]) != row[step.query + 1]:
                     return False
     return True
-
-
-def src_of(task: Task, program: TaskProgram, n: int) -> int:
-    """How many rules of a program write at sizes up to n."""
-    steps = steps_of(task, range(task.min_scale, n + 1)).steps
-    return len(set(program.which(steps).tolist()))
 
 
 def same_as(relation: Relation) -> Hashable:

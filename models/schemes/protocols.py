@@ -36,7 +36,7 @@ class ExplainsCodes(Related):
     hinges_on: str | None = None  # what decides how pairs are treated, where codes that positions give do not
     by_formula: bool = False  # whether few numbers say what it adds at every distance, so that none is left untrained
     # What it gives to a code that training never met: "bounded" by what it gave in training (a formula that falls with
-    # distance, buckets, entries still as they were at the start), "unbounded" (angles, vectors), or "unknown", where training decides.
+    # distance, buckets, entries still as they were at the start), "unbounded" (angles, vectors), or "unknown".
     beyond: str = "unknown"
     remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
 
