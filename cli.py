@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import click
 
-from lengthlens.commands.options import debug_option, plugin_option
+from lengthlens.commands.options import common_options
 from lengthlens.commands.probes import PROBE_COMMANDS
 from lengthlens.commands.runs import RUN_COMMANDS, SHARING_COMMANDS
 from lengthlens.commands.studies import STUDY_COMMANDS
@@ -24,7 +24,7 @@ def main() -> None:
     """Why Transformers fail, or do not fail, on inputs longer than those they were trained on."""
 
 
-main.params += [plugin_option(), debug_option()]
+main.params += common_options()
 main.sections = SECTIONS
 for command in (each for commands in SECTIONS.values() for each in commands):
     main.add_command(command)

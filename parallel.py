@@ -137,10 +137,12 @@ def _processes(workers: int, fork: bool, places: str | None) -> Iterator[Executo
         yield pool
     except BaseException:  # Ctrl-C, or whoever listened has stopped
         # The pool's own way of killing loses count of what it has cancelled, and then leaves workers at work.
-        workers_here = list(pool._processes.values())
-        for end in ("kill", "join"):
-            for worker in workers_here:
-                getattr(worker, end)()
+        started = list(pool._processes.values())
+        for worker in started:
+            with suppress(ProcessLookupError):  # by its number, since a fresh one has no `kill` of its own
+                os.kill(worker.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        for worker in started:
+            worker.join()
         pool.shutdown(wait=False)
         raise
     pool.shutdown(wait=True, kill_workers=True)

@@ -112,13 +112,6 @@ def text(most: int = MOST_TEXT) -> Rule:
     return Rule(f"a text of at most {most} characters", lambda value: isinstance(value, str) and is_clean(value, most))
 
 
-def line(most: int = MOST_TEXT) -> Rule:
-    """A text that a terminal shows as it is, on one line."""
-    return Rule(
-        f"a line of at most {most} characters", lambda value: text(most).holds(value) and one_line(value) == value
-    )
-
-
 def is_clean(value: str, most: int = MOST_TEXT) -> bool:
     odd = not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)
     return len(value) <= most and "\0" not in value and not odd

@@ -137,9 +137,9 @@ def load_plugins(context: click.Context, parameter: click.Parameter, given: tupl
         load_plugin(plugin)
 
 
-def plugin_option() -> click.Option:
-    """A new ``--plugin``; every command has one."""
-    return click.Option(
+def common_options() -> list[click.Parameter]:
+    """A new ``--plugin``, and a new ``--debug``, which `Group.main` looks for; every command has both."""
+    plugin = click.Option(
         ["--plugin", "plugins"],
         multiple=True,
         metavar="FILE.py|MODULE",
@@ -148,12 +148,8 @@ def plugin_option() -> click.Option:
         callback=load_plugins,
         help="Load user-defined tasks, schemes, probes and figures from there; may be given again.",
     )
-
-
-def debug_option() -> click.Option:
-    """A new ``--debug``, which `Group.main` looks for."""
     words = "Where a plug-in fails, show the whole traceback instead of a sentence."
-    return click.Option(["--debug"], is_flag=True, expose_value=False, help=words)
+    return [plugin, click.Option(["--debug"], is_flag=True, expose_value=False, help=words)]
 
 
 def read_where(text: str) -> dict[str, list[Any]]:

@@ -372,7 +372,7 @@ def import_command(
             return
         click.echo(f"{fetched.kind} {fetched.name}: {path}{' (the store had it already)' if fetched.known else ''}")
         if fetched.certificate:
-            click.echo(f"certificate: {one_line(certificate_words(fetched.certificate))}")
+            click.echo(f"certificate: {certificate_words(fetched.certificate)}")
         return
     if task is None:
         raise UserError(f"'{source}' is an external model: choose its task with --task")

@@ -10,12 +10,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands.options import debug_option, plugin_option
+from lengthlens.commands.options import common_options
 from lengthlens.errors import CONTROL, UserError, one_line, unknown
 from lengthlens.plugins.registry import in_a_sentence, runs_users_code
 from lengthlens.values import text, within_memory
@@ -30,9 +31,6 @@ PLAIN_SECONDS = 5.0  # between plain lines about one run
 MOST_WORD = 100_000  # characters of an argument; a long list of lengths has a few hundred
 
 
-PLAIN: Any = {"standalone_mode": False}  # click is not to print errors, nor to end the process
-
-
 class Group(click.Group):
     """Commands that turn a `UserError` into one line and exit code 2, and a misspelt command into a suggestion."""
 
@@ -41,7 +39,7 @@ class Group(click.Group):
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Every command takes ``--plugin`` and ``--debug``."""
         if not any(parameter.name == "plugins" for parameter in cmd.params):
-            cmd.params += [plugin_option(), debug_option()]
+            cmd.params += common_options()
         super().add_command(cmd, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -62,9 +60,10 @@ class Group(click.Group):
         words = sys.argv[1:] if args is None else args
         if not options.get("standalone_mode", True):
             return super().main(args, *rest, **options)
+        options["standalone_mode"] = False  # click is not to print errors, nor to end the process
         with Stopping(ends=args is None) as stopping, Printed():
             try:
-                sys.exit(self.answered(words, lambda: super(Group, self).main(args, *rest, **{**options, **PLAIN})))
+                sys.exit(self.answered(words, partial(super().main, args, *rest, **options)))
             except BaseException as error:
                 if not (stopping.begun or isinstance(error, click.Abort)):
                     raise

@@ -55,12 +55,9 @@ STATUS_RULE = record(
 SHARES = [f"{name}{end}" for name in ("exact_match", "exact_match_no_end") for end in ("", "_low", "_high")]
 SCORED = {"length": whole(), "samples": whole(1), "seed": whole(0, 2**63 - 1)}
 TUPLE = {"shape": list_of(whole(1))}
-REFUSED_RULE = record(
-    "score", {**SCORED, "reason": text(1 << 20)}, TUPLE, loose=True
-)  # where no length can be processed
-SCORE_RULE = record(
-    "score", SCORED | dict.fromkeys([*SHARES, "token_accuracy"], real(0, 1)), {"reason": WORDS, **TUPLE}, loose=True
-)
+REFUSED_RULE = record("score", {**SCORED, "reason": text(1 << 20)}, TUPLE, loose=True)  # of a length that is too long
+SCORED |= dict.fromkeys([*SHARES, "token_accuracy"], real(0, 1))
+SCORE_RULE = record("score", SCORED, {"reason": WORDS, **TUPLE}, loose=True)
 SCORES_RULE = list_of(
     Rule("a score", SCORE_RULE.holds, lambda row: (REFUSED_RULE if row.get("reason") else SCORE_RULE).parts(row))
 )

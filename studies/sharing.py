@@ -16,7 +16,7 @@ import pandas as pd
 
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.analyses.tables import Table
-from lengthlens.errors import UserError, unknown
+from lengthlens.errors import UserError, one_line, unknown
 from lengthlens.files import make_directory, plain_name, read_whole, sha256, write_whole
 from lengthlens.models.saved import CONFIG, WEIGHTS, download, is_local, render, upload
 from lengthlens.plugins.registry import NAME
@@ -27,20 +27,7 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.importing import SOURCE
 from lengthlens.runs.run import EVALUATION, METRICS, MODEL, OF_STEP, STATUS, VERSIONS, Run, best_rows, step_file
 from lengthlens.runs.store import RunStore
-from lengthlens.values import (
-    Rule,
-    line,
-    list_of,
-    map_of,
-    one_of,
-    optional,
-    parse_json,
-    real,
-    record,
-    text,
-    truth,
-    whole,
-)
+from lengthlens.values import Rule, list_of, map_of, one_of, optional, parse_json, real, record, text, truth, whole
 from lengthlens.values import read_whole_number as whole_number
 
 FORMAT, VERSION = "lengthlens export", 1
@@ -59,10 +46,10 @@ LISTING_RULE = record(
 )
 CERTIFICATE_RULE = record(
     "certificate",
-    {"length": whole(), "kind": one_of("proven", "tested", "none"), "limit": truth(), "reason": line()}
-    | {"worst": map_of(real()), "leak": map_of(list_of(list_of(real()))), "weakest_step": line()},
-    {"assumes": line(), "unproven": line(), "settled": optional(whole()), "error_bound": optional(real())}
-    | {"tried": map_of(whole()), "failed": map_of(whole()), "run": line()},
+    {"length": whole(), "kind": one_of("proven", "tested", "none"), "limit": truth(), "reason": text()}
+    | {"worst": map_of(real()), "leak": map_of(list_of(list_of(real()))), "weakest_step": text()},
+    {"assumes": text(), "unproven": text(), "settled": optional(whole()), "error_bound": optional(real())}
+    | {"tried": map_of(whole()), "failed": map_of(whole()), "run": text()},
 )
 
 
@@ -304,10 +291,10 @@ def run_card(run: Run, certificate: Certificate | None = None) -> str:
 
 def certificate_words(certificate: Certificate) -> str:
     if not certificate.length:
-        return f"none. {certificate.reason}."
+        return one_line(f"none. {certificate.reason}.")
     rests = f" {certificate.assumes}." if certificate.assumes else ""
     end = "no longer length was asked about" if certificate.limit else certificate.reason
-    return f"{certificate.kind}, up to n = {certificate.length} ({end}).{rests}"
+    return one_line(f"{certificate.kind}, up to n = {certificate.length} ({end}).{rests}")
 
 
 def study_card(name: str, table: pd.DataFrame, about: Mapping[str, Any]) -> str:
