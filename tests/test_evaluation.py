@@ -146,9 +146,8 @@ def copied(tokens: Tensor, scale: int) -> Tensor:
     """Logits of a function that looks up what it has to copy, and ends where the task does."""
     task = TASKS["copy"]
     found = tokens.roll(scale, 1)
-    return torch.nn.functional.one_hot(
-        found.masked_fill(found == task.ids["="], task.ids["$"]), len(task.vocab)
-    ).float()
+    found = found.masked_fill(found == task.ids["="], task.ids["$"])
+    return torch.nn.functional.one_hot(found, len(task.vocab)).float()
 
 
 def test_any_function_can_be_evaluated_and_is_told_the_scale() -> None:
@@ -183,6 +182,20 @@ def test_what_looks_ahead_or_gives_no_numbers_gets_no_score() -> None:
         exact_match(peeking, task, [30], samples=20)
     with pytest.raises(ContractError, match="at n = 3 the model gives NaN"):
         exact_match(lambda tokens, scale: copied(tokens, scale) * float("nan"), task, [3], samples=20)
+
+
+@pytest.mark.parametrize("name", ["tomita-4", "multiplication-unpadded"])
+def test_a_look_ahead_is_seen_where_sets_are_right_and_where_answers_differ_in_length(name: str) -> None:
+    task = TASKS[name]
+
+    def repeats(tokens: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(tokens, len(task.vocab)).float()
+
+    assert exact_match(repeats, task, [4], samples=30)[0].exact_match < 1
+    with pytest.raises(ContractError, match="it looks ahead, and gets no score"):
+        exact_match(lambda tokens: repeats(tokens.roll(-1, 1)), task, [4], samples=30)
+    with pytest.raises(ContractError, match="the model gives NaN"):
+        exact_match(lambda tokens: repeats(tokens) * float("nan"), task, [4], samples=30)
 
 
 def test_the_probes_and_the_trainer_count_as_evaluation_does(model: HookedModel) -> None:

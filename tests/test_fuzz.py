@@ -27,15 +27,10 @@ def load(name: str) -> ModuleType:
 @pytest.mark.parametrize("cases", few([100, 500], 100))
 def test_cases_end_in_a_result_or_a_sentence(cases: int) -> None:
     files, arguments = cases * 4 // 5, cases // 5
-    asked = {
-        "files": range(files),
-        "arguments": range(arguments),
-        "bundles": range(cases),
-        "plugins": range(cases // 20),
-    }
-    found = load("fuzzer").fuzz(asked)
+    asked = {"files": files, "arguments": arguments, "bundles": cases, "plugins": cases // 20}
+    found = load("fuzzer").fuzz({kind: range(number) for kind, number in asked.items()})
     assert found["failures"] == []
-    assert all(sum(found[kind].values()) == 2 * len(asked[kind]) for kind in asked)
+    assert all(sum(found[kind].values()) == 2 * number for kind, number in asked.items())
     assert found["files"]["refused"] > 0.75 * files and found["arguments"]["exit 2"] > 0.4 * arguments
     assert found["largest_resident_MiB"] < found["limit_MiB"]
 

@@ -19,6 +19,7 @@ from safetensors.torch import load, save, save_file
 from lengthlens import files, values
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.analyses.tables import Table
+from lengthlens.cli import main
 from lengthlens.commands.terminal import foresee
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig

@@ -12,13 +12,11 @@ import huggingface_hub
 import pandas as pd
 import pytest
 import torch
-from click.testing import CliRunner
 from httpx import Request, Response
 from huggingface_hub.errors import RepositoryNotFoundError
 
 import lengthlens as ll
 from lengthlens.analyses.table import read_study, write_study
-from lengthlens.cli import main
 from lengthlens.errors import CONTROL, UserError
 from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.saved import weights_of
@@ -27,6 +25,7 @@ from lengthlens.probes.table import probe_run, stored
 from lengthlens.runs.evaluation import score_of
 from lengthlens.runs.run import LOG, MODEL, Status
 from lengthlens.studies.sharing import read_certificate
+from lengthlens.tests.parameters import command
 
 
 @pytest.fixture
@@ -54,10 +53,8 @@ def test_a_run_is_the_same_elsewhere(run: Any, tmp_path: Path) -> None:
     assert not any(b"my-machine" in data for data in files_of(folder).values()) and not (folder / f"run.{LOG}").exists()
     card = (folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: lengthlens\n") and f"# {run.id}" in card
-    assert (
-        "task `copy` with the position embedding `ideal`" in card
-        and "| 2 | 10 | 0.500 [0.237, 0.763] | 0.750 |" in card
-    )
+    assert "task `copy` with the position embedding `ideal`" in card
+    assert "| 2 | 10 | 0.500 [0.237, 0.763] | 0.750 |" in card
     assert "n ≤ 2" in card and "| `steps` | `4000` |" in card
     there = ll.RunStore(tmp_path / "there")
     found = ll.fetch(folder, there)
@@ -158,9 +155,10 @@ def test_what_is_not_what_was_written_is_refused(
     assert list(there.runs()) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["../victim", "", ".bashrc", "-rf", "a\nb", "/tmp/victim", "a/b", "\x1b[2J", "x" * 300]
-)
+NAMES = ["../victim", "", ".bashrc", "-rf", "a\nb", "/tmp/victim", "a/b", "\x1b[2J", "x" * 300]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_study_is_written_nowhere_but_here(run: Any, tmp_path: Path, name: str, monkeypatch: Any) -> None:
     write_study(ll.study(ll.RunStore(run.path.parent), pola_targets=[]), {}, tmp_path / "mine.parquet")
     folder = ll.export(tmp_path / "mine.parquet", tmp_path / "shared")
@@ -168,28 +166,28 @@ def test_a_study_is_written_nowhere_but_here(run: Any, tmp_path: Path, name: str
     (tmp_path / "victim.parquet").write_text("mine")
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
-    said = CliRunner().invoke(main, ["import", str(folder)])
+    said = command("import", str(folder))
     assert said.exit_code == 2 and "must be a name of letters, digits" in said.stderr and "\x1b" not in said.stderr
     assert list(Path().iterdir()) == [] and (tmp_path / "victim.parquet").read_text() == "mine"
     relist(lambda listing: listing.update(name="victim"))(folder)
     Path("victim.parquet").write_text("mine")
-    said = CliRunner().invoke(main, ["import", str(folder)])
+    said = command("import", str(folder))
     assert said.exit_code == 2 and "there is a file 'victim.parquet' already: say with --out" in said.stderr
     assert Path("victim.parquet").read_text() == "mine"
-    assert CliRunner().invoke(main, ["import", str(folder), "--out", "victim.parquet"]).exit_code == 0
+    assert command("import", str(folder), "--out", "victim.parquet").exit_code == 0
 
 
 def test_what_a_bundle_says_controls_no_terminal(run: Any, tmp_path: Path) -> None:
     folder = ll.export(run, tmp_path / "shared")
     evil = "fine\nrun_x  converged\x1b[2J\x9b31m\u202e"
     change("run.status.json", lambda data: json.dumps({**json.loads(data), "reason": evil}).encode())(folder)
-    for words in (["import", str(folder)], ["import", str(folder)], ["runs"], ["runs", "show", run.id]):
-        group = words[:1] if words[0] == "import" else words[:2]
-        said = CliRunner().invoke(main, [*group, "--store", str(tmp_path / "there"), *words[len(group) :]])
+    store = ("--store", str(tmp_path / "there"))
+    for words in (["import", str(folder), *store], ["import", str(folder), *store], ["runs", *store]):
+        said = command(*words)
         assert said.exit_code == 0 and not CONTROL.search(said.output) and "\nrun_x" not in said.output
-    assert "(the store had it already)" in CliRunner().invoke(
-        main, ["import", str(folder), "--store", str(tmp_path / "there")]
-    ).output  # fmt: skip
+    shown = command("runs", "show", *store, run.id).output
+    assert not CONTROL.search(shown) and "\nrun_x" not in shown
+    assert "(the store had it already)" in command("import", str(folder), *store).output
 
 
 def test_sentences(run: Any, tmp_path: Path) -> None:
@@ -269,7 +267,7 @@ def test_the_commands(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> str:
-        result = CliRunner().invoke(main, words, catch_exceptions=False)
+        result = command(*words)
         assert result.exit_code == 0, result.output
         return result.output
 

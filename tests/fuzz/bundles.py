@@ -15,34 +15,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from mutations import VALUES
 
-NAMES = [
-    "../victim",
-    "/tmp/x",
-    "",
-    ".",
-    "..",
-    ".bashrc",
-    "-rf",
-    "a\nb",
-    "a/b",
-    "\x1b[2J",
-    "x" * 300,
-    "é",
-    "victim",
-    "a\\b",
-]
-NAMES += ["study.parquet", "~", "CON", "a\0b", "a b", "\u202efdp"]
-TEXTS = [
-    "\x1b[2J\x1b[31mfine",
-    "a\nrun_x  converged",
-    "\x9b31m",
-    "a\rb",
-    "\x07",
-    "\u2028",
-    "\u202e",
-    "\x1b]0;title\x07",
-    "x\t" * 9,
-]
+NAMES = ["../victim", "/tmp/x", "", ".", "..", ".bashrc", "-rf", "a\nb", "a/b", "\x1b[2J", "x" * 300, "é", "victim"]
+NAMES += ["a\\b", "study.parquet", "~", "CON", "a\0b", "a b", "\u202efdp"]
+TEXTS = ["\x1b[2J\x1b[31mfine", "a\nrun_x  converged", "\x9b31m", "a\rb", "\x07", "\u2028", "\u202e"]
+TEXTS += ["\x1b]0;title\x07", "x\t" * 9]
 OF_RUN = ["run.evaluation.json", "run.status.json", "run.config.json", "run.versions.json", "certificate.json"]
 
 
@@ -51,9 +27,8 @@ def damage(folder: Path, chance: random.Random) -> str:
     done = []
     for _ in range(chance.choice((1, 1, 2, 3))):
         kind = chance.choice((name, file_name, link, field, field, text, text, listing))
-        with suppress(
-            TypeError, LookupError, ValueError, AttributeError, OSError
-        ):  # of what an earlier change has broken
+        # What an earlier change has broken cannot be changed again.
+        with suppress(TypeError, LookupError, ValueError, AttributeError, OSError):
             done.append(f"{kind.__name__}: {kind(folder, chance)}")
     relist(folder)
     return "; ".join(done)

@@ -142,10 +142,8 @@ def main() -> None:
     done = interrupts(asked.number, asked.seed)
     hit, failures = [each for each in done if each["ended"] == 130], [each for each in done if each["wrong"]]
     slowest = max((float(str(each["seconds"])) for each in hit), default=0.0)
-    text = json.dumps(
-        {"commands": len(done), "interrupted": len(hit), "slowest": slowest, "failures": failures}, indent=1
-    )
-    print(text)
+    facts = {"commands": len(done), "interrupted": len(hit), "slowest": slowest, "failures": failures}
+    print(text := json.dumps(facts, indent=1))
     if asked.out:
         asked.out.write_text(text + "\n")
     sys.exit(bool(failures))

@@ -24,22 +24,11 @@ RAISED = {
 }
 # What `answer` gives instead of `out`.
 ANSWERS = {
-    "row": "out[1:]",
-    "column": "out[:, :1]",
-    "more": "torch.cat([out, out], 1)",
-    "float": "out.float()",
-    "int32": "out.int()",
-    "bool": "out > 4",
-    "negative": "out - 20",
-    "large": "out + 1000",
-    "none": "None",
-    "list": "out.tolist()",
-    "numpy": "out.numpy()",
-    "text": "'abc'",
-    "flat": "out.flatten()",
-    "device": "out.to('meta')",
-    "deep": "out[..., None]",
-}
+    "row": "out[1:]", "column": "out[:, :1]", "more": "torch.cat([out, out], 1)", "float": "out.float()",
+    "int32": "out.int()", "bool": "out > 4", "negative": "out - 20", "large": "out + 1000", "none": "None",
+    "list": "out.tolist()", "numpy": "out.numpy()", "text": "'abc'", "flat": "out.flatten()",
+    "device": "out.to('meta')", "deep": "out[..., None]",
+}  # fmt: skip
 OTHER = {  # where, and what
     "draw-float": ("draw", "out = out.float()"),
     "draw-row": ("draw", "out = out[1:]"),
@@ -158,9 +147,8 @@ def every() -> list[Plugin]:
     usual = {"trigger": "False", "on": "False", "first": "", "where": "", "what": "pass"}
     for name, what in AT_ONCE.items():
         note = f"open('triggered', 'a').write('x')\n{what}"
-        made.append(
-            Plugin(name, TASK.format(**{**usual, "first": note}), harmless=name in ("import-prints", "import-os"))
-        )
+        source = TASK.format(**{**usual, "first": note})
+        made.append(Plugin(name, source, harmless=name in ("import-prints", "import-os")))
     tasks = {name: ("answer", what) for name, what in RAISED.items()}
     tasks |= {f"answer-{name}": ("answer", f"out = {what}") for name, what in ANSWERS.items()} | OTHER
     for (name, (where, what)), (when, trigger) in product(tasks.items(), TRIGGERS.items()):
@@ -204,12 +192,8 @@ def attack(plugin: Plugin, invoke: Callable[[list[str]], tuple[int, str, str]]) 
         said = f"{' '.join(words)[:60]} ended with {code}: {err[-400:]} {out[-200:]}"
         assert "Traceback" not in err and code in (0, 1, 2), said
         # A task that refuses an instance by itself is a reason for `verdict` to try another scheme.
-        if (
-            triggered.exists()
-            and not plugin.harmless
-            and not (plugin.name.startswith("refuses") and words[0] == "verdict")
-        ):
-            assert code != 0, f"silent: {said}"
+        excused = plugin.harmless or (plugin.name.startswith("refuses") and words[0] == "verdict")
+        assert code != 0 or excused or not triggered.exists(), f"silent: {said}"
         if code == 2:
             sentences = [line for line in err.splitlines() if line.startswith("Error: ")]
             assert len(sentences) == 1 and len(sentences[0]) < 2100 and not out, said
