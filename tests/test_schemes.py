@@ -64,12 +64,20 @@ def content(rows: int, length: int) -> tuple[Tensor, Tensor]:
     return q, k
 
 
+def stream(rows: int, length: int) -> Tensor:
+    """The input of a layer, [row, pos, d_model]."""
+    return torch.randn(rows, length, SIZES.d_model, generator=torch.Generator().manual_seed(2))
+
+
 def parts(scheme: PositionScheme, positions: Positions, q: Tensor, k: Tensor, rows: slice) -> dict[str, Tensor]:
     """Whatever the scheme gives for a block of queries, by place."""
     given = {"embed": scheme.embed(positions), "embed_qk": scheme.embed_qk(positions)}
-    q, k = scheme.rotate(q, positions), scheme.rotate(k, positions)
-    given["dot"] = torch.einsum("bqhd,bkhd->bhqk", q[:, rows], k[:, : rows.stop])
+    x = stream(*q.shape[:2]).to(q.dtype)
     for layer in range(SIZES.n_layers):
+        scheme.take_in(layer, x, positions)
+        given[f"read {layer}"] = positions.cache.get(("kept", layer))
+        turned_q, turned_k = (scheme.rotate_in(layer, each, positions, each is k) for each in (q, k))
+        given[f"dot {layer}"] = torch.einsum("bqhd,bkhd->bhqk", turned_q[:, rows], turned_k[:, : rows.stop])
         given[f"score {layer}"] = scheme.score(layer, positions, rows, q[:, rows], k[:, : rows.stop])
         given[f"factor {layer}"] = scheme.factor(layer, positions, rows)
     return {place: value for place, value in given.items() if value is not None}
@@ -101,7 +109,8 @@ def test_places_it_acts_in_are_those_it_names(name):
     positions = scheme.positions(COPY.sample(5, 2, torch.Generator()).tokens)
     q, k = content(2, 13)
     given = {place.split()[0] for place in parts(scheme, positions, q, k, slice(0, 13))} - {"dot"}
-    if not torch.equal(scheme.rotate(q, positions), q):
+    turned = [scheme.rotate_in(layer, q, positions) for layer in range(SIZES.n_layers)]
+    if not all(torch.equal(each, q) for each in turned):
         given.add("rotate")
     assert given == set(scheme.acts()) == set(SchemeSpec.of(name).scheme.acts())
     assert scheme.relation_in_words == SchemeSpec.of(name).relation_in_words

@@ -35,6 +35,7 @@ class ExplainsCodes(Related):
     phi_name: str | None = None  # what φ is called where other schemes have the same; see `kind`
     hinges_on: str | None = None  # what decides how pairs are treated, where codes that positions give do not
     by_formula: bool = False  # whether few numbers say what it adds at every distance, so that none is left untrained
+    has_codes: bool = True  # False: tokens between a key and a query decide, so that φ says only which pair it is
     remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
 
     @property

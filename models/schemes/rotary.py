@@ -63,10 +63,7 @@ class Rope(PositionScheme):
 
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
         cos, sin = positions.memo(("rope", x.shape[2]), lambda: self._turn(positions, x.shape[2]))
-        part = x[..., : self.dim].float()
-        adjacent = self.options.adjacent_pairs
-        other = part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if adjacent else part.roll(self.dim // 2, -1)
-        turned = (part * cos + other * sin).to(x.dtype)
+        turned = turned_by(x[..., : self.dim], cos, sin, self.options.adjacent_pairs)
         return turned if self.dim == x.shape[-1] else torch.cat([turned, x[..., self.dim :]], -1)
 
     def _turn(self, positions: Positions, heads: int) -> tuple[Tensor, ...]:
@@ -76,6 +73,17 @@ class Rope(PositionScheme):
         cos, sin = self.magnitude(length) * angle.cos(), self.magnitude(length) * angle.sin()
         pairs = (torch.stack(pair, -1 if self.options.adjacent_pairs else -2) for pair in ((cos, cos), (-sin, sin)))
         return tuple(pair.flatten(-2).repeat(1, 1, heads, 1) for pair in pairs)  # heads: long rows are quicker
+
+
+def turned_by(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
+    """Pairs of dimensions turned, `sin` with the sign of its dimension; the same type as `x`, computed in float32.
+
+    >>> turned_by(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([-1.0, 1.0]), adjacent=False)  # by 90°
+    tensor([0., 1.])
+    """
+    part = x.float()
+    other = part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if adjacent else part.roll(x.shape[-1] // 2, -1)
+    return (part * cos + other * sin).to(x.dtype)
 
 
 def rope_frequencies(base: float, dim: int, device: torch.device | None = None) -> Tensor:

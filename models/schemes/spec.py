@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 import torch
 
 from lengthlens.errors import Registry, UserError, unknown
-from lengthlens.models.schemes import absolute, distance, ideal, lbpe, rotary
+from lengthlens.models.schemes import absolute, accumulated, distance, ideal, lbpe, rotary
 from lengthlens.models.schemes.relation import DISTANCE, Phi, Relation
 from lengthlens.models.schemes.scheme import PositionScheme, Sizes
 from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Shifted, Wrapper
@@ -44,6 +44,8 @@ SCHEMES: Extensible[type[PositionScheme]] = Extensible(
             *(distance.Alibi, distance.T5, distance.Relative, distance.Shaw, distance.TransformerXL),
             *(distance.KerpleLog, distance.KerplePower, distance.Fire, distance.Cope, distance.Urpe),
             *(absolute.Coupled, absolute.Abacus, distance.RpeSquare),
+            *(accumulated.Forgetting, accumulated.Path, accumulated.Wall),
+            *(accumulated.SelectiveRope, accumulated.GrapeAdditive),
             *(ideal.Ideal, lbpe.LearnedRelation, lbpe.FreeRelation, lbpe.LearnedFields),
         )
     },

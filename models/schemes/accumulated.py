@@ -1,0 +1,315 @@
+"""Schemes whose codes content accumulates: what a pair counts is made of the tokens between key and query.
+
+Each token contributes something that is made from the layer's input (`read`): a decay, an angle, a reflection. What all
+tokens after the key, up to the query, contribute is put together. So there is no φ(i, j; n): with other tokens between
+them, the same two positions are treated otherwise.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lengthlens.errors import UserError
+from lengthlens.models.schemes.distance import alibi_slopes
+from lengthlens.models.schemes.relation import BOTH, Code, Relation
+from lengthlens.models.schemes.rotary import rope_frequencies, turned_by
+from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, option
+from lengthlens.tasks import Task
+
+STEEPEST = -80.0  # exponents below it count as it: the product with a float32 is 0 for all that matters
+CHUNK = 64  # tokens whose reflections are put together at once
+
+
+class Accumulated(PositionScheme):
+    """A scheme that adds up what the tokens between a key and a query contribute.
+
+    It states (i, j) where a relation is asked for: positions alone make no two pairs alike.
+    """
+
+    family = "accumulated"
+    relation_in_words = "none: what the tokens from j+1 to i add up to"
+    phi_name = BOTH
+    hinges_on = "what the tokens between a key and a query add up to, which no positions tell"
+    has_codes = False
+    weighs_content = True
+    no_random = "it counts tokens, not position ids"
+    no_hint = "it counts tokens by content, so there is nothing to anchor at the scale"
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return torch.stack(torch.broadcast_tensors(query_pos + 0 * scale, key_pos), -1)
+
+    def describe(self, code: Code) -> str:
+        return f"the tokens after position {code[1]}, up to {code[0]}"
+
+    def relation(self) -> Relation:
+        return Relation(self.phi, self.relation_in_words, self.describe, uses_scale=False, kind=self.kind)
+
+    def sums(self, layer: int, positions: Positions) -> Tensor:
+        """What tokens up to each position have contributed together. [row, pos, head, …]"""
+        return positions.memo(("sums", layer), lambda: positions.kept(layer).float().cumsum(1))
+
+
+def each_layer(sizes: Sizes, width: int, bias: float | None = 0.0, rank: int | None = None) -> nn.ModuleList:
+    """A linear map of the layer's input for each layer, through `rank` numbers if that is given."""
+
+    def layer() -> nn.Module:
+        last = nn.Linear(rank or sizes.d_model, width, bias=bias is not None)
+        if bias is not None:
+            nn.init.constant_(last.bias, bias)
+        return last if rank is None else nn.Sequential(nn.Linear(sizes.d_model, rank, bias=False), last)
+
+    return nn.ModuleList(layer() for _ in range(sizes.n_layers))
+
+
+class ShortConvolution(nn.Module):
+    """Each channel of a position mixed with those of the few positions before it. [row, pos, channel]"""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, channels).uniform_(-(width**-0.5), width**-0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        width, length = len(self.weight), x.shape[1]
+        padded = F.pad(x, (0, 0, width - 1, 0))
+        windows = torch.stack([padded[:, k : k + length] for k in range(width)])  # the last is the position itself
+        return torch.einsum("wrpc,wc->rpc", windows, self.weight)
+
+
+class Forgetting(Accumulated):
+    """Each token lets a share of what lies before it be forgotten: its log is added to the scores of all earlier keys.
+
+    The share is σ(w·x_t + b) for each head (Lin et al. 2025). Data-dependent ALiBi is the same with b = 5 at the start,
+    which forgets little; CABLE (Veisi et al. 2025) adds −softplus(w·x_t + b), the same with the other sign of w and b.
+    """
+
+    name = "fox"
+    summary = "a penalty that the tokens between key and query add up to, each by a gate of its content"
+
+    @dataclass(frozen=True)
+    class Options:
+        variant: Literal["forgetting", "data-alibi", "cable"] = "forgetting"
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        self.gate = each_layer(sizes, sizes.n_heads, 5.0 if options.variant == "data-alibi" else 0.0)
+
+    def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
+        gate = self.gate[layer](x).float()  # [row, pos, head]
+        return -F.softplus(gate) if self.options.variant == "cable" else F.logsigmoid(gate)
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        return decays(self.sums(layer, positions), queries)
+
+
+def decays(sums: Tensor, queries: slice) -> Tensor:
+    """The difference of running sums [row, pos, head] between queries and keys. [row, head, query, key]"""
+    sums = sums.transpose(1, 2)
+    return sums[:, :, queries, None] - sums[:, :, None, : queries.stop]
+
+
+class Wall(Accumulated):
+    """Each token lets a share of each channel of the keys before it be forgotten (Tilde Research 2026).
+
+    The score is Σ_c q_ic k_jc exp(P_ic − P_jc), with P the running sum of log σ(W x_t + b) for each channel c of a head.
+    """
+
+    name = "wall"
+    summary = "a decay of each channel of a key, by gates of the tokens between key and query"
+
+    @dataclass(frozen=True)
+    class Options:
+        start: float = 8.0  # b at the start, as published: hardly anything is forgotten
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        self.gate = each_layer(sizes, sizes.n_heads * sizes.d_head, options.start)
+
+    def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
+        return F.logsigmoid(self.gate[layer](x).float()).unflatten(-1, (self.sizes.n_heads, -1))
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        """Keys before the block decay to its start and queries from there, both by factors below 1. Within the block
+        each pair has its own factors, so that none is ever above 1."""
+        sums, start = self.sums(layer, positions), queries.start
+        own, key, plain = sums[:, queries], k[:, queries], q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
+        difference = (own[:, :, None] - own[:, None]).clamp(STEEPEST, 0)  # [row, query, key, head, channel]
+        parts = [torch.einsum("bqhd,bqkhd,bkhd->bhqk", q, difference.exp().to(q.dtype), key)]
+        if start:
+            border = sums[:, start - 1 : start]
+            near = q * (own - border).clamp(min=STEEPEST).exp().to(q.dtype)
+            far = k[:, :start] * (border - sums[:, :start]).clamp(min=STEEPEST).exp().to(k.dtype)
+            parts.insert(0, near.transpose(1, 2) @ far.permute(0, 2, 3, 1))
+        return torch.cat(parts, -1) - plain
+
+
+class SelectiveRope(Accumulated):
+    """Pair k of the dimensions turns by the running sum of angles that tokens contribute (Movahedi et al. 2026).
+
+    An angle is θ_k times a linear function of the input, of length 1 in each head, mixed over the last four tokens.
+    """
+
+    name = "selective-rope"
+    summary = "queries and keys turned by running sums of angles, which tokens contribute by content"
+    weighs_content = False
+
+    @dataclass(frozen=True)
+    class Options:
+        base: float = option(500000.0, at_least=1)  # as published
+        rank: int = option(16, at_least=1, at_most=4096)  # of the map from the input to angles
+        conv: int = option(4, at_least=1, at_most=64)  # tokens that are mixed
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        if sizes.d_head % 2:
+            raise UserError(f"scheme '{self.name}' turns dimensions in pairs: d_head must be even, not {sizes.d_head}")
+        width = sizes.n_heads * sizes.d_head // 2
+        self.angle = each_layer(sizes, width, None, options.rank)
+        self.mix = nn.ModuleList(ShortConvolution(width, options.conv) for _ in range(sizes.n_layers))
+
+    def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
+        parts = x.unflatten(-1, (self.sizes.n_heads, -1)) if x.shape[-1] % self.sizes.n_heads == 0 else x[:, :, None]
+        angle = self.mix[layer](self.angle[layer](F.normalize(parts, dim=-1).flatten(2)))
+        frequencies = rope_frequencies(self.options.base, self.sizes.d_head, x.device)
+        turned: Tensor = angle.float().unflatten(-1, (self.sizes.n_heads, -1)) * frequencies  # [row, pos, head, pair]
+        return turned
+
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions, keys: bool = False) -> Tensor:
+        def turn() -> tuple[Tensor, Tensor]:
+            angle = self.sums(layer, positions)
+            return angle.cos().repeat(1, 1, 1, 2), torch.cat([-angle.sin(), angle.sin()], -1)
+
+        return turned_by(x, *positions.memo(("turn", layer), turn), adjacent=False)
+
+
+class GrapeAdditive(Accumulated):
+    """The query asks each token between it and the key how much of the keys before it is to be forgotten.
+
+    The penalty is α_h Σ_{t=j+1…i} log σ(p_i · R_t p̂_t / d) with ALiBi's slopes α, p = W x, p̂ = p over its root mean
+    square, and R_t turning every pair by t (Zhang et al. 2025, the form of their code that sums along the path).
+    """
+
+    name = "grape-additive"
+    summary = "a penalty summed over the tokens between key and query, by what the query asks of each"
+
+    @dataclass(frozen=True)
+    class Options:
+        width: int = option(8, at_least=2, at_most=4096)  # of p, as published
+
+        def __post_init__(self) -> None:
+            if self.width % 2:
+                raise UserError(f"scheme 'grape-additive' turns pairs: width must be even, not {self.width}")
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        self.ask = each_layer(sizes, sizes.n_heads * options.width, None)
+        self.slope: Tensor
+        self.register_buffer("slope", alibi_slopes(sizes.n_heads, "published"), persistent=False)
+
+    def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
+        asked: Tensor = self.ask[layer](x).float().unflatten(-1, (self.sizes.n_heads, -1))
+        return asked  # [row, pos, head, width]
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        asked, stop = positions.kept(layer), queries.stop
+        answer = F.rms_norm(asked[:, :stop], asked.shape[-1:])
+        angle = torch.arange(stop, device=q.device)[None, :, None, None]
+        sine = angle.sin().expand(-1, -1, -1, asked.shape[-1] // 2)
+        answer = turned_by(answer, angle.cos(), torch.cat([sine, -sine], -1), adjacent=False)
+        logs = asked[:, queries].transpose(1, 2) @ answer.permute(0, 2, 3, 1) / asked.shape[-1]
+        edges = (F.logsigmoid(logs) * self.slope[:, None, None]).tril(queries.start)  # [row, head, query, token]
+        return edges.sum(-1, keepdim=True) - edges.cumsum(-1)
+
+
+class Path(Accumulated):
+    """Each token reflects what lies before it: q_iᵀ H_i … H_{j+1} k_j, H_t = I − β_t w_t w_tᵀ (Yang et al. 2025).
+
+    w has length 1 and β lies between 0 and 2; both are made from the input. With `gate`, as under ``fox``, each token
+    forgets besides. Long inputs are taken in chunks, of which the products are kept and not the matrices of all pairs.
+    """
+
+    name = "path"
+    summary = "keys reflected by every token between key and query, along directions made from content"
+
+    @dataclass(frozen=True)
+    class Options:
+        gate: bool = False  # whether tokens forget, too, as under fox
+        rank: int = option(32, at_least=1, at_most=4096)  # of the map from the input to w, as published
+        conv: int = option(3, at_least=1, at_most=64)  # tokens that w is mixed over
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        width = sizes.n_heads * sizes.d_head
+        self.direction = each_layer(sizes, width, None, options.rank)
+        self.mix = nn.ModuleList(ShortConvolution(width, options.conv) for _ in range(sizes.n_layers))
+        self.strength = each_layer(sizes, sizes.n_heads)
+        self.gate = each_layer(sizes, sizes.n_heads) if options.gate else None
+
+    def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
+        w = F.silu(self.mix[layer](self.direction[layer](x))).float().unflatten(-1, (self.sizes.n_heads, -1))
+        forgets = [] if self.gate is None else [F.logsigmoid(self.gate[layer](x).float())[..., None]]
+        strength = 2 * self.strength[layer](x).float().sigmoid()[..., None]
+        return torch.cat([F.normalize(w, dim=-1), strength, *forgets], -1)  # [row, pos, head, d_head + 1 or 2]
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        made, d = positions.kept(layer)[:, : queries.stop].float(), q.shape[-1]
+        w, strength = made[..., :d], made[..., d : d + 1]
+        moved = (x.transpose(1, 2).float() for x in (q, k, w, w * strength))  # [row, head, pos, d_head]
+        plain = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
+        bias = reflected(*moved, queries.start) - plain
+        return bias if self.gate is None else bias + decays(made[..., -1].cumsum(1), queries)
+
+
+def reflected(q: Tensor, k: Tensor, w: Tensor, scaled: Tensor, start: int) -> Tensor:
+    """q_iᵀ H_i … H_{j+1} k_j for queries from `start` on and all keys up to the last; `scaled` is β w.
+
+    `q` [row, head, query, d], the others [row, head, key, d]. In each chunk, H_i … H_{j+1} k_j is k_j − Wᵀ(T B)_{ij}
+    with T = (1 + tril(B W Wᵀ))⁻¹, and the product of a whole chunk turns queries for the keys of earlier chunks.
+    """
+    first, stop = start - start % CHUNK, k.shape[2]
+    rows = []
+    for begin in range(first, stop, CHUNK):
+        block, own = slice(begin, min(begin + CHUNK, stop)), slice(max(begin, start), min(begin + CHUNK, stop))
+        asked = q[:, :, own.start - start : own.stop - start]
+        scores, asked = _within(asked, k[:, :, block], w[:, :, block], scaled[:, :, block], own.start - begin)
+        parts = [scores]
+        for before in range(begin - CHUNK, -1, -CHUNK):
+            earlier = slice(before, before + CHUNK)
+            ended, asked_before = _through(asked, k[:, :, earlier], w[:, :, earlier], scaled[:, :, earlier])
+            parts.insert(0, ended)
+            asked = asked_before
+        rows.append(F.pad(torch.cat(parts, -1), (0, stop - block.stop)))
+    return rows[0] if len(rows) == 1 else torch.cat(rows, 2)
+
+
+def _solved(k: Tensor, w: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
+    """T tril(B W Kᵀ) [token, key] and T B W [token, d] of a chunk."""
+    system = (scaled @ w.transpose(-1, -2)).tril(-1) + torch.eye(w.shape[2], device=w.device)
+    right = torch.cat([(scaled @ k.transpose(-1, -2)).tril(-1), scaled], -1)
+    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True).contiguous()
+    return solved[..., : w.shape[2]], solved[..., w.shape[2] :]
+
+
+def _within(q: Tensor, k: Tensor, w: Tensor, scaled: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """Scores of the queries of a chunk with its keys, and the queries as earlier chunks meet them."""
+    keys, whole = _solved(k, w, scaled)
+    meets = (q @ w.transpose(-1, -2)).tril(first)
+    return q @ k.transpose(-1, -2) - meets @ keys, q - meets @ whole
+
+
+def _through(q: Tensor, k: Tensor, w: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for queries of a later chunk, which meet every token of this one."""
+    return _within(q, k, w, scaled, k.shape[2])
+
