@@ -297,6 +297,9 @@ class Case:
         built, refusal = self.built(scheme, options)
         if built is None:
             raise RefusedError(refusal)
+        if not built.has_codes:
+            reason = f"it depends on {built.hinges_on}"
+            return self.result(scheme, options, "open", [reason], Help("measure"))
         findings, choices = self.findings(built, self.test_max)
         properties = {}
         for name in PROPERTIES:

@@ -49,7 +49,8 @@ class Accumulated(PositionScheme):
 
     def sums(self, layer: int, positions: Positions) -> Tensor:
         """What tokens up to each position have contributed together. [row, pos, head, …]"""
-        return positions.memo(("sums", layer), lambda: positions.kept(layer).float().cumsum(1))
+        total: Tensor = positions.memo(("sums", layer), lambda: positions.kept(layer).float().cumsum(1))
+        return total
 
 
 def each_layer(sizes: Sizes, width: int, bias: float | None = 0.0, rank: int | None = None) -> nn.ModuleList:
@@ -90,17 +91,17 @@ class Forgetting(Accumulated):
 
     @dataclass(frozen=True)
     class Options:
-        variant: Literal["forgetting", "data-alibi", "cable"] = "forgetting"
+        gate: Literal["forgetting", "data-alibi", "cable"] = "forgetting"
 
     options: Options
 
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
         super().__init__(sizes, options, task)
-        self.gate = each_layer(sizes, sizes.n_heads, 5.0 if options.variant == "data-alibi" else 0.0)
+        self.gate = each_layer(sizes, sizes.n_heads, 5.0 if options.gate == "data-alibi" else 0.0)
 
     def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
         gate = self.gate[layer](x).float()  # [row, pos, head]
-        return -F.softplus(gate) if self.options.variant == "cable" else F.logsigmoid(gate)
+        return -F.softplus(gate) if self.options.gate == "cable" else F.logsigmoid(gate)
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         return decays(self.sums(layer, positions), queries)
@@ -115,7 +116,7 @@ def decays(sums: Tensor, queries: slice) -> Tensor:
 class Wall(Accumulated):
     """Each token lets a share of each channel of the keys before it be forgotten (Tilde Research 2026).
 
-    The score is Σ_c q_ic k_jc exp(P_ic − P_jc), with P the running sum of log σ(W x_t + b) for each channel c of a head.
+    The score is Σ_c q_ic k_jc exp(P_ic − P_jc): P is the running sum of log σ(W x_t + b) in each channel c of a head.
     """
 
     name = "wall"
@@ -132,7 +133,8 @@ class Wall(Accumulated):
         self.gate = each_layer(sizes, sizes.n_heads * sizes.d_head, options.start)
 
     def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
-        return F.logsigmoid(self.gate[layer](x).float()).unflatten(-1, (self.sizes.n_heads, -1))
+        logs: Tensor = F.logsigmoid(self.gate[layer](x).float()).unflatten(-1, (self.sizes.n_heads, -1))
+        return logs
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         """Keys before the block decay to its start and queries from there, both by factors below 1. Within the block
@@ -202,23 +204,19 @@ class GrapeAdditive(Accumulated):
 
     @dataclass(frozen=True)
     class Options:
-        width: int = option(8, at_least=2, at_most=4096)  # of p, as published
-
-        def __post_init__(self) -> None:
-            if self.width % 2:
-                raise UserError(f"scheme 'grape-additive' turns pairs: width must be even, not {self.width}")
+        pairs: int = option(4, at_least=1, at_most=4096)  # half the width of p, as published
 
     options: Options
 
     def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
         super().__init__(sizes, options, task)
-        self.ask = each_layer(sizes, sizes.n_heads * options.width, None)
+        self.ask = each_layer(sizes, sizes.n_heads * 2 * options.pairs, None)
         self.slope: Tensor
         self.register_buffer("slope", alibi_slopes(sizes.n_heads, "published"), persistent=False)
 
     def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
         asked: Tensor = self.ask[layer](x).float().unflatten(-1, (self.sizes.n_heads, -1))
-        return asked  # [row, pos, head, width]
+        return asked  # [row, pos, head, 2 pairs]
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         asked, stop = positions.kept(layer), queries.stop
@@ -234,8 +232,8 @@ class GrapeAdditive(Accumulated):
 class Path(Accumulated):
     """Each token reflects what lies before it: q_iᵀ H_i … H_{j+1} k_j, H_t = I − β_t w_t w_tᵀ (Yang et al. 2025).
 
-    w has length 1 and β lies between 0 and 2; both are made from the input. With `gate`, as under ``fox``, each token
-    forgets besides. Long inputs are taken in chunks, of which the products are kept and not the matrices of all pairs.
+    w has length 1 and β lies between 0 and 2; both are made from the input. With `forgets`, each token forgets besides,
+    as under ``fox``. Long inputs are taken in chunks, of which the products are kept and not the matrices of all pairs.
     """
 
     name = "path"
@@ -243,7 +241,7 @@ class Path(Accumulated):
 
     @dataclass(frozen=True)
     class Options:
-        gate: bool = False  # whether tokens forget, too, as under fox
+        forgets: bool = False  # whether tokens forget, too, as under fox
         rank: int = option(32, at_least=1, at_most=4096)  # of the map from the input to w, as published
         conv: int = option(3, at_least=1, at_most=64)  # tokens that w is mixed over
 
@@ -255,7 +253,7 @@ class Path(Accumulated):
         self.direction = each_layer(sizes, width, None, options.rank)
         self.mix = nn.ModuleList(ShortConvolution(width, options.conv) for _ in range(sizes.n_layers))
         self.strength = each_layer(sizes, sizes.n_heads)
-        self.gate = each_layer(sizes, sizes.n_heads) if options.gate else None
+        self.gate = each_layer(sizes, sizes.n_heads) if options.forgets else None
 
     def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
         w = F.silu(self.mix[layer](self.direction[layer](x))).float().unflatten(-1, (self.sizes.n_heads, -1))
@@ -266,9 +264,8 @@ class Path(Accumulated):
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         made, d = positions.kept(layer)[:, : queries.stop].float(), q.shape[-1]
         w, strength = made[..., :d], made[..., d : d + 1]
-        moved = (x.transpose(1, 2).float() for x in (q, k, w, w * strength))  # [row, head, pos, d_head]
-        plain = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
-        bias = reflected(*moved, queries.start) - plain
+        q, k, w, scaled = (x.transpose(1, 2).float() for x in (q, k, w, w * strength))  # [row, head, pos, d_head]
+        bias = reflected(q, k, w, scaled, queries.start) - q @ k.transpose(-1, -2)
         return bias if self.gate is None else bias + decays(made[..., -1].cumsum(1), queries)
 
 
@@ -312,4 +309,3 @@ def _within(q: Tensor, k: Tensor, w: Tensor, scaled: Tensor, first: int) -> tupl
 def _through(q: Tensor, k: Tensor, w: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
     """The same for queries of a later chunk, which meet every token of this one."""
     return _within(q, k, w, scaled, k.shape[2])
-

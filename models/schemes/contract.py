@@ -166,7 +166,9 @@ def shapes(trial: Trial) -> None:
         for (place, _), value in given(scheme, tokens, n, where).items():
             if place == "read":
                 fits = value.dim() >= 3 and value.shape[:3] == (3, length, SIZES.n_heads)
-                demand(fits, place, f"{where} it gives the shape {list(value.shape)}, and must give [row, pos, head, …]")
+                demand(
+                    fits, place, f"{where} it gives the shape {list(value.shape)}, and must give [row, pos, head, …]"
+                )
                 continue
             embeds, heads = place.startswith("embed"), ((1, SIZES.n_heads), (length,), (length,))
             rest = ((length,), (SIZES.d_model,)) if embeds else heads

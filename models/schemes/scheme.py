@@ -26,7 +26,7 @@ from lengthlens.tasks.scale import size_of
 
 Made = TypeVar("Made")
 Family = Literal[
-    *("none", "absolute", "rotary", "relative", "contextual", "accumulated", "task-given", "circuit"), "learned relation"
+    "none", "absolute", "rotary", "relative", "contextual", "accumulated", "task-given", "circuit", "learned relation"
 ]
 KEPT_LENGTH = 512  # up to so many tokens, numbers for all pairs of them are kept for the other layers: some megabytes
 LARGEST = 1_000_000  # of any option that sizes a table: more is a slip of the hand, or a hostile file
@@ -157,7 +157,7 @@ class PositionScheme(
     and it always says its position relation, `phi`: pairs with the same code are treated alike, whatever is learned.
     One scheme object serves all layers; tables that differ by layer have a layer dimension. Every place is given the
     `Positions` of the pass, whose `memo` keeps what is made for that pass. What `read` gives passes ``hook_gate``, so
-    that it can be looked at and changed; then `positions.kept(layer)` has it, for `rotate_in` and `score` of this layer.
+    that it can be looked at and changed; `positions.kept(layer)` then has it, for `rotate_in` and `score` of the layer.
 
     `score` and `factor` are asked for one block of `queries` at a time, so that no T×T tensor is ever kept; keys run
     from 0 to ``queries.stop - 1`` and causality is the caller's business.
@@ -284,7 +284,7 @@ class PositionScheme(
         return self.acts()
 
     def spreads_in(self, layer: int) -> bool:
-        """Whether a query of this layer sees more keys in longer inputs, so that scores may be scaled with their number."""
+        """Whether a query sees more keys in longer inputs, so that scores may be scaled with their number."""
         return True
 
 

@@ -34,7 +34,7 @@ class Wrapper(PositionScheme):
         self.name, self.family = f"{self.prefix}:{scheme.name}", scheme.family
         self.weighs_content = scheme.weighs_content
         self.relation_in_words = self.words(scheme)
-        self.by_formula, self.hinges_on = scheme.by_formula, scheme.hinges_on
+        self.by_formula, self.hinges_on, self.has_codes = scheme.by_formula, scheme.hinges_on, scheme.has_codes
 
     @classmethod
     def refusal(cls, scheme: type[PositionScheme]) -> str | None:
@@ -68,6 +68,12 @@ class Wrapper(PositionScheme):
     def acts(self) -> list[str]:  # type: ignore[override]
         return self.inner.acts()
 
+    def acts_in(self, layer: int) -> list[str]:
+        return self.inner.acts_in(layer)
+
+    def spreads_in(self, layer: int) -> bool:
+        return self.inner.spreads_in(layer)
+
     def anneal(self, progress: float) -> None:
         self.inner.anneal(progress)
 
@@ -83,8 +89,14 @@ class Wrapper(PositionScheme):
     def embed_qk(self, positions: Positions) -> Tensor | None:
         return joined(part.embed_qk(positions) for part in self.parts)
 
+    def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
+        return self.inner.read(layer, x, positions)
+
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
         return self.inner.rotate(x, positions)
+
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions, keys: bool = False) -> Tensor:
+        return self.inner.rotate_in(layer, x, positions, keys)
 
     def rotary_pairs(self, length: int) -> list[RotaryPair] | None:
         return self.inner.rotary_pairs(length)
