@@ -75,7 +75,7 @@ class JsonConfig:
         Entries of `plugins` were stored. If the same definition is not loaded now, `PluginError` says what to load.
         """
         config: Any = self
-        if isinstance(config.scheme, str) and "/" in config.scheme:
+        if isinstance(config.scheme, str) and not {"/", "("}.isdisjoint(config.scheme):
             (scheme, options), default = named(config.scheme, config.scheme_options), getattr(type(self), SCALING)
             scaling = options.get(SCALING, config.score_scaling)
             if config.score_scaling not in (scaling, default):

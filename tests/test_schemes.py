@@ -26,6 +26,7 @@ from lengthlens.theory.verdict import verdict_grid
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
 COPY = TASKS["copy"]
 NAMES = scheme_names()
+ROWS = {row["name"]: row for row in scheme_rows()}
 # Small options, so that clipping, windows and thresholds are all met at the lengths of the tests.
 SMALL = {
     "lbpe-marks": {"other": "each"},  # how many keys weigh as one is no matter of codes
@@ -43,8 +44,13 @@ SMALL = {
 }
 
 
+def drawn(name: str) -> bool:
+    """Whether positions are drawn at random."""
+    return name.startswith(("randomized:", "continuous:"))
+
+
 def small(name: str) -> dict[str, object]:
-    return {**SMALL.get(name.rpartition(":")[2], {}), **({"range": 100} if name.startswith("randomized:") else {})}
+    return {**SMALL.get(name.rpartition(":")[2], {}), **({"range": 100} if drawn(name) else {})}
 
 
 def made(name: str, seed: int = 0) -> PositionScheme:
@@ -100,7 +106,8 @@ def test_every_scheme_keeps_to_the_contract(name):
     found = check_scheme(name, COPY, {**small(name), **({"other": "each"} if name == "lbpe" else {})})
     # Positions drawn at random have codes by rank, and pairs with one code are alike on average only. The other keys of
     # lbpe weigh alike by their number, which is no matter of codes either.
-    assert {each.method for each in found} == ({"phi"} if name.startswith("randomized:") else set())
+    told = SchemeSpec.of(name).scheme.family != "contextual"
+    assert {each.method for each in found} == ({"phi"} if drawn(name) and told else set())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,7 +119,7 @@ def test_places_it_acts_in_are_those_it_names(name):
     turned = [scheme.rotate_in(layer, q, positions) for layer in range(SIZES.n_layers)]
     if not all(torch.equal(each, q) for each in turned):
         given.add("rotate")
-    assert given == set(scheme.acts()) == set(SchemeSpec.of(name).scheme.acts())
+    assert given == set(scheme.acts()) == set(ROWS[name]["acts"])
     assert scheme.relation_in_words == SchemeSpec.of(name).relation_in_words
 
 
@@ -137,12 +144,23 @@ def test_bfloat16_and_copies_and_sizes_that_are_inferred(name):
 
 # A code may be finer than need be for some parameters: clipped networks, and positions that differ but count alike. Or
 # it is stated by rank, or for the tokens that are counted from.
-COARSER = {"cope", "fire", "hinted:fire", "sinusoidal", "rope-pi", "rope-ntk", "rope-yarn", "rpe-square", "lbpe"}
+COARSER = {
+    "cope",
+    "fire",
+    "hinted:fire",
+    "windowed:fire",
+    "sinusoidal",
+    "rope-pi",
+    "rope-ntk",
+    "rope-yarn",
+    "rpe-square",
+    "lbpe",
+}
 
 
 def tells(name: str) -> bool:
     """Whether its codes are as coarse as can be."""
-    return name not in COARSER and "randomized:" not in name and SchemeSpec.of(name).scheme.has_codes
+    return name not in COARSER and not drawn(name) and SchemeSpec.of(name).scheme.has_codes
 
 
 @pytest.mark.parametrize("name", filter(tells, NAMES))
@@ -319,6 +337,9 @@ TEXTS = {
     "forms": "i-j, 2j-n+1",
     "variant": "forms",
     "gate": "cable",
+    "over": "alibi",
+    "at": 0.5,
+    "of": "alibi,none",
 }  # not the default
 
 

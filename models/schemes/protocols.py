@@ -185,7 +185,9 @@ class DrawsPositions:
     """Positions that are drawn at random: for evaluation (runs/evaluation.py), which averages over draws."""
 
     placement: int = 0  # which of its draws a pass in evaluation uses, where there are several
+    real_positions: bool = False  # whether positions may be any numbers, and not whole ones alone
     no_random: str | None = None  # why `randomized:` makes no sense on it, if it does not
+    no_window: str | None = None  # why `windowed:` makes no sense on it, if it does not
     no_hint: str | None = None  # why `hinted:` makes no sense on it, if it does not
 
     @property
