@@ -253,8 +253,10 @@ class Attention(nn.Module):
             q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a rotation leaves float32 beside bfloat16 values
             if times is not None:
                 q = q * times[..., None].to(q.dtype)
-            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            width, wider = v.shape[-1], q.shape[-1] - v.shape[-1]  # kernels for GPUs want one width
+            q, k, v = (x.transpose(1, 2) for x in (q, k, F.pad(v, (0, wider)) if wider else v))
             z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale).transpose(1, 2)
+            z = z[..., :width] if wider else z
         z = self.hook_z(z)
         if self.cfg.use_attn_result:
             result: Tensor = self.hook_result(torch.einsum("rphd,hdm->rphm", z, self.W_O))

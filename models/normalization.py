@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from lengthlens.models.config import LensConfig
 
-ROUNDS = 8  # Newton steps for α-entmax: 1e-6 is reached after 5 or 6 for normal scores of 10 to 10,000 keys
+ROUNDS = (5, 8)  # Newton steps for α-entmax with up to FEW keys, and with more
+FEW = 64
 LOWEST = -1e9  # a score in the place of −∞, whose product with 0 is no number
 GAMMA = 2.0  # ASEntmax keeps γ within ±2
 
@@ -106,13 +107,13 @@ def entmax(scores: Tensor, alpha: Tensor) -> Tensor:
     scores = (scores - scores.amax(-1, keepdim=True).detach()).clamp(min=LOWEST) * (alpha - 1)
     power = 1 / (alpha - 1)
     with torch.no_grad():
-        tau, fixed = -torch.ones_like(scores[..., :1]), scores.detach()
-        for _ in range(ROUNDS):
+        tau, fixed, less, exponent = -torch.ones_like(scores[..., :1]), scores.detach(), power - 1, 2 - alpha
+        for _ in range(ROUNDS[scores.shape[-1] > FEW]):
             above = (fixed - tau).clamp(min=0)
-            slopes = above ** (power - 1)
+            slopes = above**less
             total = (above * slopes).sum(-1, keepdim=True)
-            tau = tau + (total - total ** (2 - alpha)) / slopes.sum(-1, keepdim=True)
-        slope = power * ((fixed - tau).clamp(min=0) ** (power - 1)).sum(-1, keepdim=True)
+            tau = torch.addcdiv(tau, total - total**exponent, slopes.sum(-1, keepdim=True))
+        slope = power * ((fixed - tau).clamp(min=0) ** less).sum(-1, keepdim=True)
     tau = tau + ((scores - tau).clamp(min=0) ** power).sum(-1, keepdim=True).sub(1) / slope
     return ((scores - tau).clamp(min=0) ** power).to(low)
 

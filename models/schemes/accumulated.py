@@ -20,6 +20,7 @@ from lengthlens.models.schemes.scheme import Positions, PositionScheme, Sizes, o
 from lengthlens.tasks import Task
 
 STEEPEST = -80.0  # exponents below it count as it: the product with a float32 is 0 for all that matters
+TINY = 1e-12  # so that nothing is divided by 0
 CHUNK = 64  # tokens whose reflections are put together at once
 
 
@@ -70,13 +71,12 @@ class ShortConvolution(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(width, channels).uniform_(-(width**-0.5), width**-0.5))
+        self.weight = nn.Parameter(torch.empty(channels, width).uniform_(-(width**-0.5), width**-0.5))
 
     def forward(self, x: Tensor) -> Tensor:
-        width, length = len(self.weight), x.shape[1]
-        padded = F.pad(x, (0, 0, width - 1, 0))
-        windows = torch.stack([padded[:, k : k + length] for k in range(width)])  # the last is the position itself
-        return torch.einsum("wrpc,wc->rpc", windows, self.weight)
+        width = self.weight.shape[1]
+        windows = F.pad(x, (0, 0, width - 1, 0)).unfold(1, width, 1)  # [row, pos, channel, width], itself the last
+        return (windows * self.weight).sum(-1)
 
 
 class Forgetting(Accumulated):
@@ -142,7 +142,8 @@ class Wall(Accumulated):
         sums, start = self.sums(layer, positions), queries.start
         own, key, plain = sums[:, queries], k[:, queries], q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
         difference = (own[:, :, None] - own[:, None]).clamp(STEEPEST, 0)  # [row, query, key, head, channel]
-        parts = [torch.einsum("bqhd,bqkhd,bkhd->bhqk", q, difference.exp().to(q.dtype), key)]
+        products = q[:, :, None] * key[:, None] * difference.exp().to(q.dtype)
+        parts = [products.sum(-1).permute(0, 3, 1, 2)]  # thrice as fast as an einsum of the three
         if start:
             border = sums[:, start - 1 : start]
             near = q * (own - border).clamp(min=STEEPEST).exp().to(q.dtype)
@@ -232,8 +233,9 @@ class GrapeAdditive(Accumulated):
 class Path(Accumulated):
     """Each token reflects what lies before it: q_iᵀ H_i … H_{j+1} k_j, H_t = I − β_t w_t w_tᵀ (Yang et al. 2025).
 
-    w has length 1 and β lies between 0 and 2; both are made from the input. With `forgets`, each token forgets besides,
-    as under ``fox``. Long inputs are taken in chunks, of which the products are kept and not the matrices of all pairs.
+    w has length 1 and β lies between 0 and 2; both are made from the input, and u = √β w holds them. With `forgets`,
+    each token forgets besides, as under ``fox``. Long inputs are taken in chunks, of which products are kept and not
+    matrices of all pairs.
     """
 
     name = "path"
@@ -257,55 +259,46 @@ class Path(Accumulated):
 
     def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
         w = F.silu(self.mix[layer](self.direction[layer](x))).float().unflatten(-1, (self.sizes.n_heads, -1))
-        forgets = [] if self.gate is None else [F.logsigmoid(self.gate[layer](x).float())[..., None]]
-        strength = 2 * self.strength[layer](x).float().sigmoid()[..., None]
-        return torch.cat([F.normalize(w, dim=-1), strength, *forgets], -1)  # [row, pos, head, d_head + 1 or 2]
+        strength = self.strength[layer](x).float().sigmoid()[..., None]  # half of β
+        u: Tensor = F.rms_norm(w, w.shape[-1:], eps=TINY) * (2 / w.shape[-1] * strength).sqrt()
+        if self.gate is None:
+            return u  # [row, pos, head, d_head]
+        return torch.cat([u, F.logsigmoid(self.gate[layer](x).float())[..., None]], -1)  # and the log of what stays
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
-        made, d = positions.kept(layer)[:, : queries.stop].float(), q.shape[-1]
-        w, strength = made[..., :d], made[..., d : d + 1]
-        q, k, w, scaled = (x.transpose(1, 2).float() for x in (q, k, w, w * strength))  # [row, head, pos, d_head]
-        bias = reflected(q, k, w, scaled, queries.start) - q @ k.transpose(-1, -2)
-        return bias if self.gate is None else bias + decays(made[..., -1].cumsum(1), queries)
+        made, d = positions.kept(layer)[:, : queries.stop].float(), self.sizes.d_head
+        u = made if self.gate is None else made[..., :d]
+        q, k, u = (x.transpose(1, 2).float().contiguous() for x in (q, k, u))  # one copy of each, for all products
+        bias = reflected(q, k, u, queries.start)
+        return bias if self.gate is None else bias + decays(made[..., d].cumsum(1), queries)
 
 
-def reflected(q: Tensor, k: Tensor, w: Tensor, scaled: Tensor, start: int) -> Tensor:
-    """q_iᵀ H_i … H_{j+1} k_j for queries from `start` on and all keys up to the last; `scaled` is β w.
+def reflected(q: Tensor, k: Tensor, u: Tensor, start: int) -> Tensor:
+    """q_iᵀ H_i … H_{j+1} k_j − q_iᵀ k_j for queries from `start` on and all keys up to the last, H_t = I − u_t u_tᵀ.
 
-    `q` [row, head, query, d], the others [row, head, key, d]. In each chunk, H_i … H_{j+1} k_j is k_j − Wᵀ(T B)_{ij}
-    with T = (1 + tril(B W Wᵀ))⁻¹, and the product of a whole chunk turns queries for the keys of earlier chunks.
+    `q` [row, head, query, d], the others [row, head, key, d]. Within a chunk it is −(Q Uᵀ)(T tril(U Kᵀ)) with
+    T = (1 + tril(U Uᵀ))⁻¹; the product of a whole chunk turns the queries that earlier chunks meet.
     """
-    first, stop = start - start % CHUNK, k.shape[2]
-    rows = []
+    first, stop, rows = start - start % CHUNK, k.shape[2], []
     for begin in range(first, stop, CHUNK):
-        block, own = slice(begin, min(begin + CHUNK, stop)), slice(max(begin, start), min(begin + CHUNK, stop))
-        asked = q[:, :, own.start - start : own.stop - start]
-        scores, asked = _within(asked, k[:, :, block], w[:, :, block], scaled[:, :, block], own.start - begin)
-        parts = [scores]
-        for before in range(begin - CHUNK, -1, -CHUNK):
-            earlier = slice(before, before + CHUNK)
-            ended, asked_before = _through(asked, k[:, :, earlier], w[:, :, earlier], scaled[:, :, earlier])
-            parts.insert(0, ended)
-            asked = asked_before
-        rows.append(F.pad(torch.cat(parts, -1), (0, stop - block.stop)))
+        chunk, own = slice(begin, min(begin + CHUNK, stop)), slice(max(begin, start), min(begin + CHUNK, stop))
+        asked = plain = q[:, :, own.start - start : own.stop - start]
+        parts: list[Tensor] = []
+        while True:
+            keys, turns = k[:, :, chunk], u[:, :, chunk]
+            meets = asked @ turns.transpose(-1, -2)
+            meets = meets if parts else meets.tril(own.start - begin)
+            system = (turns @ turns.transpose(-1, -2)).tril(-1)  # of which the diagonal counts as ones
+            right = (turns @ keys.transpose(-1, -2)).tril(-1)
+            right = torch.cat([right, turns], -1) if chunk.start else right
+            solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+            change = meets @ solved
+            here = -change[..., : keys.shape[2]]
+            parts.insert(0, here + (asked - plain) @ keys.transpose(-1, -2) if parts else here)
+            if not chunk.start:
+                break
+            asked = asked - change[..., keys.shape[2] :]
+            chunk = slice(chunk.start - CHUNK, chunk.start)
+        row = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        rows.append(F.pad(row, (0, stop - own.stop)) if own.stop < stop else row)
     return rows[0] if len(rows) == 1 else torch.cat(rows, 2)
-
-
-def _solved(k: Tensor, w: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
-    """T tril(B W Kᵀ) [token, key] and T B W [token, d] of a chunk."""
-    system = (scaled @ w.transpose(-1, -2)).tril(-1) + torch.eye(w.shape[2], device=w.device)
-    right = torch.cat([(scaled @ k.transpose(-1, -2)).tril(-1), scaled], -1)
-    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True).contiguous()
-    return solved[..., : w.shape[2]], solved[..., w.shape[2] :]
-
-
-def _within(q: Tensor, k: Tensor, w: Tensor, scaled: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """Scores of the queries of a chunk with its keys, and the queries as earlier chunks meet them."""
-    keys, whole = _solved(k, w, scaled)
-    meets = (q @ w.transpose(-1, -2)).tril(first)
-    return q @ k.transpose(-1, -2) - meets @ keys, q - meets @ whole
-
-
-def _through(q: Tensor, k: Tensor, w: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for queries of a later chunk, which meet every token of this one."""
-    return _within(q, k, w, scaled, k.shape[2])

@@ -454,6 +454,7 @@ class Dape(Distanced):
     """A small network of the content scores and biases of all heads at a pair, beside the bias (Zheng et al. 2024).
 
     What is added to the scores of a pair is b + W₂ leaky(W₁ [s; b]), of the scores s of all heads and their biases b.
+    (The published network ends with a number for each head, which all keys have in common, so that softmax ignores it.)
     """
 
     name = "dape"
@@ -479,7 +480,9 @@ class Dape(Distanced):
         self.bias = kind(sizes, kind.Options(), task)
         heads = sizes.n_heads
         self.network = nn.ModuleList(
-            nn.Sequential(nn.Linear(2 * heads, options.hidden), nn.LeakyReLU(), nn.Linear(options.hidden, heads))
+            nn.Sequential(
+                nn.Linear(2 * heads, options.hidden), nn.LeakyReLU(), nn.Linear(options.hidden, heads, bias=False)
+            )
             for _ in range(sizes.n_layers)
         )
 
