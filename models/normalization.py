@@ -107,7 +107,8 @@ def entmax(scores: Tensor, alpha: Tensor) -> Tensor:
     scores = (scores - scores.amax(-1, keepdim=True).detach()).clamp(min=LOWEST) * (alpha - 1)
     power = 1 / (alpha - 1)
     with torch.no_grad():
-        tau, fixed, less, exponent = -torch.ones_like(scores[..., :1]), scores.detach(), power - 1, 2 - alpha
+        tau, fixed, exponent = -torch.ones_like(scores[..., :1]), scores.detach(), 2 - alpha
+        less = (power - 1).clamp(min=1e-6)  # keys without weight count 0, which 0 to the power of 0 is not
         for _ in range(ROUNDS[scores.shape[-1] > FEW]):
             above = (fixed - tau).clamp(min=0)
             slopes = above**less

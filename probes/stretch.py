@@ -352,6 +352,12 @@ class Stretched(Derived):
         vectors = embed(self.long if stretched else self.short)
         return vectors[:, self.places] if stretched and vectors is not None else vectors
 
+    def take_in(
+        self, layer: int, x: Tensor, positions: Positions, hook: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        """What each token contributes to the short input; `_Layer` gives it to the long one."""
+        self.inner.take_in(layer, x, self.short, hook)
+
     def bias(self, layer: int, q: Tensor, k: Tensor) -> Tensor | None:
         """What is added to the scores of the present queries. `q`, `k` [row, long pos, head, d_head]"""
         parts = []
@@ -392,8 +398,7 @@ class _Layer:
         """What each head gives at the queries that are present. [row, pos, head, d_head]"""
         scheme, places, config = self.scheme, self.scheme.places, self.model.config
         if "gate" in self.parts:  # what tokens contribute, of the tokens that stand in the long sequence
-            scheme.long.keep(self.layer, self.parts["gate"])
-            scheme.long.made.clear()  # sums of it
+            scheme.inner.keep(self.layer, self.parts["gate"], scheme.long)
         q, k = (scheme.inner.rotate_in(self.layer, self.parts[part], scheme.long, part == "k") for part in "qk")
         q = q / self.model.cfg.attn_scale
         scores = q[:, places].transpose(1, 2) @ k.permute(0, 2, 3, 1)  # [row, head, present query, long key]

@@ -127,8 +127,8 @@ def given(
     for layer in range(SIZES.n_layers):
         acts, block, q, k = scheme.acts_in(layer), (layer, positions, queries), plain_q, plain_k
         if "read" in acts:
-            called("read", scheme.take_in, layer, x, positions, where=where)
-            what["read", layer] = positions.kept(layer)
+            hook = partial(what.setdefault, ("read", layer))  # which gives back what it keeps
+            called("read", scheme.take_in, layer, x, positions, hook, where=where)
         if "rotate" in acts:
             turn = partial(called, "rotate", scheme.rotate_in, layer, where=where)
             q, k = turn(q, positions), turn(k, positions, True)

@@ -259,7 +259,11 @@ class PositionScheme(
         """Ask `read`, let a hook see what it gives, and keep that for the layer."""
         made = self.read(layer, x, positions)
         if made is not None:
-            positions.keep(layer, made if hook is None else hook(made))
+            self.keep(layer, made if hook is None else hook(made), positions)
+
+    def keep(self, layer: int, made: Tensor, positions: Positions) -> None:
+        """Keep for a layer what was read, or what stands for it."""
+        positions.keep(layer, made)
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         """`q` [row, query, head, d_head] of the block, `k` [row, key, head, d_head] of all keys up to its end.

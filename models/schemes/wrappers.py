@@ -495,8 +495,10 @@ class Layers(PositionScheme):
     ) -> None:
         part, number, where = self.of_layer(layer, positions)
         part.take_in(number, x, where, hook)
-        if ("kept", number) in where.cache:
-            positions.keep(layer, where.kept(number))
+
+    def keep(self, layer: int, made: Tensor, positions: Positions) -> None:
+        part, number, where = self.of_layer(layer, positions)
+        part.keep(number, made, where)
 
     def rotate_in(self, layer: int, x: Tensor, positions: Positions, keys: bool = False) -> Tensor:
         part, number, where = self.of_layer(layer, positions)
