@@ -230,7 +230,7 @@ class GrapeAdditive(Accumulated):
         return edges.sum(-1, keepdim=True) - edges.cumsum(-1)
 
 
-class Path(Accumulated):
+class Reflected(Accumulated):
     """Each token reflects what lies before it: q_iᵀ H_i … H_{j+1} k_j, H_t = I − β_t w_t w_tᵀ (Yang et al. 2025).
 
     w has length 1 and β lies between 0 and 2; both are made from the input, and u = √β w holds them. With `forgets`,

@@ -54,7 +54,7 @@ SCHEMES: Extensible[type[PositionScheme]] = Extensible(
             *(distance.Alibi, distance.T5, distance.Relative, distance.Shaw, distance.TransformerXL),
             *(distance.KerpleLog, distance.KerplePower, distance.Fire, distance.Cope, distance.Urpe, distance.Dape),
             *(absolute.Coupled, absolute.Abacus, distance.RpeSquare),
-            *(accumulated.Forgetting, accumulated.Path, accumulated.Wall),
+            *(accumulated.Forgetting, accumulated.Reflected, accumulated.Wall),
             *(accumulated.SelectiveRope, accumulated.GrapeAdditive),
             Layers,
             *(ideal.Ideal, lbpe.LearnedRelation, lbpe.FreeRelation, lbpe.LearnedFields),
