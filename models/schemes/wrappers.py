@@ -250,8 +250,7 @@ class Windowed(Wrapper):
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         def outside() -> Tensor:
-            pairs = torch.ones(queries.stop - queries.start, queries.stop, dtype=torch.bool, device=q.device)
-            return pairs.tril(queries.start - self.options.window)[None, None]
+            return (positions.distance(queries) >= self.options.window)[:, None]
 
         key = ("window", self.options.window, queries.start, queries.stop)
         hidden, score = positions.memo(key, outside, square=True), super().score(layer, positions, queries, q, k)
