@@ -37,7 +37,7 @@ MORE = {"fire": 270, "randomized:fire": 270, "hinted:xl": 260, "hinted:kerple-lo
 MORE |= {"rpe-square": 290, "hinted:kerple-power": 290, "hinted:fire": 390}
 MORE |= {"windowed:fire": 270, "continuous:fire": 270, "windowed:grape-multiplicative": 260, "dape": 260}
 MORE |= {"grape-additive": 270, "windowed:grape-additive": 270, "selective-rope": 290, "windowed:selective-rope": 330}
-MORE |= {"path": 330, "windowed:path": 340}
+MORE |= {"wall": 270, "windowed:wall": 270, "path": 330, "windowed:path": 340}
 EVERY = few(scheme_names(), "lbpe", "coupled")
 
 
