@@ -36,7 +36,7 @@ class Normalization(nn.Module):
     >>> configs = [ModelConfig(d_vocab=2, n_heads=1, attn_normalization=kind).resolved() for kind in kinds]
     >>> scores = torch.tensor([[[[0.0, 2.0, 0.0]]]])
     >>> [[round(w, 2) for w in Normalization(LensConfig.of(each))(scores).flatten().tolist()] for each in configs]
-    [[0.11, 0.79, 0.11], [0.01, 0.98, 0.01], [0.06, 0.88, 0.0]]
+    [[0.11, 0.79, 0.11], [0.0, 1.0, 0.0], [0.06, 0.88, 0.0]]
     """
 
     def __init__(self, cfg: LensConfig) -> None:

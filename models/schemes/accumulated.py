@@ -5,6 +5,7 @@ tokens after the key, up to the query, contribute is put together. So there is n
 them, the same two positions are treated otherwise.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -279,7 +280,9 @@ class Reflected(Accumulated):
         made, d = positions.kept(layer)[:, : queries.stop].float(), self.sizes.d_head
         u = made if self.gate is None else made[..., :d]
         q, k, u = (x.transpose(1, 2).float().contiguous() for x in (q, k, u))  # one copy of each, for all products
-        bias = reflected(q, k, u, queries.start)
+        lower = q.device.type != "meta" and torch.is_autocast_enabled(q.device.type)
+        with torch.autocast(q.device.type, enabled=False) if lower else nullcontext():  # a system is solved
+            bias = reflected(q, k, u, queries.start)
         return bias if self.gate is None else bias + decays(made[..., d].cumsum(1), queries)
 
 
