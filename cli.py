@@ -25,7 +25,9 @@ def main() -> None:
 
 
 main.params.append(plugin_option())
-main.add_sections(SECTIONS)
+main.sections = SECTIONS
+for command in (each for commands in SECTIONS.values() for each in commands):
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,16 @@ class Canvas:
         panels side by side, if so many are, and `share` is as in `Figure.subplots`.
         """
         if self.given is not None:
-            self._take(names)
+            given = {names[0]: self.given} if isinstance(self.given, Axes) else dict(self.given)
+            if isinstance(self.given, Axes) and len(names) > 1:
+                why = "give axes by these names, or select one"
+                raise UserError(f"this figure has the panels {', '.join(names)}: {why}")
+            for name in given:
+                if name not in names:
+                    raise unknown("panel", name, names)
+            self._axes = {name: given[name] for name in names if name in given}
+            self.first_column = self.last_row = list(self._axes)
+            self._figure = cast(Figure, next(iter(self._axes.values())).get_figure(root=True))
             self._legend(legend)
             return self._axes
         wide = self.width(width)
@@ -114,17 +123,6 @@ class Canvas:
     def panel(self, width: float, height: float, name: str = "figure", legend: Sequence[Artist] = ()) -> Axes:
         """The axes of a figure that has only one."""
         return self.panels([name], width, height, across=1, legend=legend)[name]
-
-    def _take(self, names: Sequence[str]) -> None:
-        given = {names[0]: self.given} if isinstance(self.given, Axes) else dict(self.given or {})
-        if isinstance(self.given, Axes) and len(names) > 1:
-            raise UserError(f"this figure has the panels {', '.join(names)}: give axes by these names, or select one")
-        for name in given:
-            if name not in names:
-                raise unknown("panel", name, names)
-        self._axes = {name: given[name] for name in names if name in given}
-        self.first_column = self.last_row = list(self._axes)
-        self._figure = cast(Figure, next(iter(self._axes.values())).get_figure(root=True))
 
     def say(self, sentence: str) -> None:
         """In place of a figure: why there is none."""

@@ -23,6 +23,7 @@ from lengthlens.analyses.statistics import over_seeds
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import FACTORS, MissingError, declared, measured
 from lengthlens.analyses.tables import Table, of_frame
+from lengthlens.errors import UserError
 from lengthlens.probes.probe import Probe
 
 Curve: TypeAlias = "dict[str, NDArray[np.float64]]"  # of one scheme: scale, mean, low, high, …
@@ -164,9 +165,13 @@ def _exact_marks(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
 def plot_exact_match(canvas: Canvas, rows: Sequence[Mapping[str, Any]], train_max: int, title: str) -> None:
     """Exact match of one run with its interval, with and without the end token; the training range is shaded.
 
-    `rows` as `lengthlens evaluate --json` prints them; lengths that the scheme cannot process are left out.
+    `rows` as `lengthlens evaluate --json` prints them; lengths that the scheme cannot process are left out. Where all
+    sizes are tuples, a heat map of two axes.
     """
     scored = sorted((row for row in rows if not row.get("reason")), key=lambda row: row["length"])
+    if scored and all(row.get("shape") for row in scored):
+        exact_match_by_two(canvas, scored, train_max, title)
+        return
     lengths = [row["length"] for row in scored]
     axes = canvas.panel(theme.COLUMN * 1.2, 2.3)
     names = ("exact_match", "exact_match_no_end", "exact_match_low", "exact_match_high")
@@ -178,6 +183,31 @@ def plot_exact_match(canvas: Canvas, rows: Sequence[Mapping[str, Any]], train_ma
     axes.set(xlabel="input size n", ylabel="exact match")
     axes.set_title(theme.literal(textwrap.fill(title, int(canvas.width(4) * 16))))
     axes.legend()
+
+
+def exact_match_by_two(canvas: Canvas, rows: Sequence[Mapping[str, Any]], train_max: int, title: str) -> None:
+    """Exact match at sizes that are tuples: by operands and their digits, or by the lengths of two fields.
+
+    A line bounds the lengths up to `train_max`.
+    """
+    import seaborn
+
+    shapes = [row["shape"] for row in rows]
+    alike = all(len(set(shape)) == 1 for shape in shapes) and len({len(shape) for shape in shapes}) > 1
+    if not alike and any(len(shape) != 2 for shape in shapes):
+        raise UserError("a heat map needs sizes of two fields, such as 3:5, or of equal fields, such as 4x20")
+    up, across = ("number of fields", "length of each") if alike else ("length of the second", "length of the first")
+    places = [(len(shape), shape[0]) if alike else tuple(reversed(shape)) for shape in shapes]
+    cells = pd.Series([row["exact_match"] for row in rows], pd.MultiIndex.from_tuples(places, names=[up, across]))
+    table = cells.groupby(level=[0, 1]).mean().unstack().sort_index(ascending=False)
+    axes = canvas.panel(1.0 + 0.4 * table.shape[1], 0.8 + 0.3 * table.shape[0])
+    seaborn.heatmap(table, ax=axes, cmap="Greys", vmin=0, vmax=2.4, cbar=False, annot=True, fmt=".2f", linewidths=2)
+    axes.axvline(sum(int(n) <= train_max for n in table.columns), color=theme.VERMILION)
+    if not alike:
+        axes.axhline(sum(int(n) > train_max for n in table.index), color=theme.VERMILION)
+    axes.tick_params(length=0, rotation=0)
+    axes.set_title(theme.literal(textwrap.fill(title, int(canvas.width(4) * 16))))
+    canvas.data |= {"": cells.rename("exact_match").reset_index()}
 
 
 def length_axis(axes: Axes, first: float, last: float, train_max: float | None) -> None:

@@ -31,7 +31,6 @@ from lengthlens.analyses.pola import LinearAttention
 from lengthlens.analyses.prediction import Front, Indices, Sensitivity
 from lengthlens.analyses.study import Finding, Study
 from lengthlens.analyses.table import indices
-from lengthlens.analyses.tables import Table
 from lengthlens.errors import UserError, unknown
 from lengthlens.files import make_directory, write_whole
 from lengthlens.plugins.registry import Extensible
@@ -89,11 +88,6 @@ def plot(
     with theme.style():
         known[name].draw(part, canvas)
     return canvas.figure
-
-
-def all_tables(study: Study) -> dict[str, Table]:
-    """The tables of all findings, by name."""
-    return {name: table for finding in findings(study).values() for name, table in study.tables(finding).items()}
 
 
 class Drawn(NamedTuple):

@@ -50,9 +50,7 @@ SCORES = {
 class Forecast:
     """The finding: every run with what was predicted and what came of it."""
 
-    runs: (
-        pd.DataFrame
-    )  # one row each: predicted, flat, carries, called, extrapolates, right, fails_at, failed_at, cause
+    runs: pd.DataFrame  # predicted, flat, carries, called, extrapolates, right, fails_at, failed_at, cause
     scores: pd.DataFrame  # predictor: AUC over all runs and over held-out tasks, difference to the call
     groups: pd.DataFrame  # how many calls are right, by group of runs
     both_ways: pd.DataFrame  # cells of which some seeds extrapolate and some do not
@@ -143,7 +141,16 @@ def forecast(study: Study) -> Forecast:
     runs["called"] = runs["flat"] & runs["carries"]
     runs["call"] = runs["flat"] * runs["predicted"]
     runs["right"] = runs["called"] == runs["extrapolates"]
-    return Forecast(runs, _scores(runs), _groups(runs), _both_ways(runs))
+    both_ways, mixed = [], runs.groupby("cell")["extrapolates"].transform("nunique") > 1
+    for (task, label), part in runs[mixed].groupby(["row", "label"], sort=False):
+        part = part.sort_values("seed")
+        numbers = {
+            "exact match": part["exact"], "predicted": part["predicted"], "ι of interchange": part["iota_interchange"]
+        }  # fmt: skip
+        texts = {name: ", ".join(f"{value:.2f}" for value in values) for name, values in numbers.items()}
+        right = int(part["right"].sum())
+        both_ways.append({"task": task, "scheme": label, "seeds": len(part), **texts, "right": right})
+    return Forecast(runs, _scores(runs), _groups(runs), pd.DataFrame(both_ways))
 
 
 def _scores(runs: pd.DataFrame) -> pd.DataFrame:
@@ -188,19 +195,6 @@ def _groups(runs: pd.DataFrame) -> pd.DataFrame:
             row |= {"carries alone": int((part["carries"] == part["extrapolates"]).sum())}
             row |= {"extrapolating": int(part["extrapolates"].sum())}
             result.append({**row, f"length within a factor of {WITHIN}": f"{near} of {len(fail)}"})
-    return pd.DataFrame(result)
-
-
-def _both_ways(runs: pd.DataFrame) -> pd.DataFrame:
-    mixed = runs.groupby("cell")["extrapolates"].transform("nunique") > 1
-    result = []
-    for (task, label), part in runs[mixed].groupby(["row", "label"], sort=False):
-        part = part.sort_values("seed")
-        numbers = {
-            "exact match": part["exact"], "predicted": part["predicted"], "ι of interchange": part["iota_interchange"]
-        }  # fmt: skip
-        texts = {name: ", ".join(f"{value:.2f}" for value in values) for name, values in numbers.items()}
-        result.append({"task": task, "scheme": label, "seeds": len(part), **texts, "right": int(part["right"].sum())})
     return pd.DataFrame(result)
 
 

@@ -92,10 +92,16 @@ class PrunedRuns(Finding):
         canvas.data |= {"": pruned}
 
     def tables(self, study: Study) -> dict[str, Table]:
-        pruned = study.once(pruning)
+        pruned, cells = study.once(pruning), []  # means over seeds
+        for (task, scheme), part in pruned.runs.groupby(["task", "label"], sort=False):
+            cell = {"task": task, "scheme": scheme, "runs": len(part)}
+            names = {"iota": indices()[0].short, **{f"exact_{k}": f"exact match at {k}×" for k in FACTORS}}
+            for name, words in names.items():
+                cell[words] = f"{part[f'{name}_before'].mean():.2f} → {part[f'{name}_after'].mean():.2f}"
+            cells.append(cell)
         caption = "As trained → pruned to what answers in range need, means over seeds; nothing is trained again. "
         title = "As trained → pruned, means over seeds"
-        return {"pruning": Table(caption + pruned.sentence, **of_frame(cells(pruned)), title=title)}
+        return {"pruning": Table(caption + pruned.sentence, **of_frame(pd.DataFrame(cells)), title=title)}
 
 
 def pruning(study: Study) -> Pruning:
@@ -124,17 +130,6 @@ def pruning(study: Study) -> Pruning:
         columns[f"exact_{factor}_before"] = runs[f"exact_{factor}"]
         columns[f"exact_{factor}_after"] = runs["run"].map(own)
     return Pruning(runs[["run", "row", "label", "seed"]].rename(columns={"row": "task"}).assign(**columns))
-
-
-def cells(pruned: Pruning) -> pd.DataFrame:
-    """The finding by cell: means over seeds, before → after."""
-    rows = []
-    for (task, scheme), part in pruned.runs.groupby(["task", "label"], sort=False):
-        row = {"task": task, "scheme": scheme, "runs": len(part)}
-        for name, words in (("iota", indices()[0].short), *((f"exact_{k}", f"exact match at {k}×") for k in FACTORS)):
-            row[words] = f"{part[f'{name}_before'].mean():.2f} → {part[f'{name}_after'].mean():.2f}"
-        rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def _arrows(axes: Axes, pruned: pd.DataFrame, factor: int, looks: dict[str, dict[str, Any]]) -> None:

@@ -96,7 +96,12 @@ class LearnedRelations(Finding):
         equations = study.once(learned).equations
         order = theme.tasks_in_order(equations["row"])
         circuits = {row: circuit_equations(row.partition(theme.RANGE)[0]) for row in order}
-        shown, rest = _columns(equations, circuits, MOST_NARROW if canvas.narrow else MOST)
+        # The equations of the circuits first, then the strongest, as far as there is room.
+        shown = list(dict.fromkeys(equation for each in circuits.values() for equation in each))
+        strength = equations["bias"].abs().groupby(equations["equation"]).max()
+        others = [each for each in strength.sort_values(ascending=False, kind="stable").index if each not in shown]
+        room = max(0, (MOST_NARROW if canvas.narrow else MOST) - len(shown))
+        shown, rest = [*shown, *others[:room]], len(others[room:])
         runs = equations[["row", "label", "seed", "run"]].drop_duplicates("run")
         runs = runs.assign(place=runs["row"].map(order.index)).sort_values(["place", "label", "seed"])
         values = equations.pivot_table(index="run", columns="equation", values="bias")
@@ -175,15 +180,6 @@ def _cell(task: str, scheme: str, part: pd.DataFrame) -> dict[str, object]:
 
 def _strongest(values: pd.DataFrame) -> float:
     return max(1.0, float(np.nanmax(np.abs(values.to_numpy()), initial=1.0)))
-
-
-def _columns(biases: pd.DataFrame, circuits: dict[str, list[str]], most: int) -> tuple[list[str], int]:
-    """The equations to show, those of the circuits first and then the strongest, and how many are left out."""
-    framed = list(dict.fromkeys(equation for each in circuits.values() for equation in each))
-    strength = biases["bias"].abs().groupby(biases["equation"]).max().sort_values(ascending=False, kind="stable")
-    others = [equation for equation in strength.index if equation not in framed]
-    room = max(0, most - len(framed))
-    return [*framed, *others[:room]], len(others[room:])
 
 
 # -- readouts --------------------------------------------------------------------------------------------------------

@@ -95,7 +95,6 @@ def others_mean(values: "pd.Series[float]", group: "pd.Series[str]") -> "pd.Seri
     >>> others_mean(pd.Series([1.0, 0.0, 0.5]), pd.Series(["rotary"] * 3)).tolist()
     [0.25, 0.75, 0.5]
     """
-
     means = []
     for by in (group, pd.Series(0, index=values.index)):
         groups = values.groupby(by)

@@ -87,7 +87,7 @@ class Study:
         cells, rows, labels = frame[CELL].drop_duplicates(), [], []
         for task, scheme, recipe, train_max in zip(*(cells[name] for name in CELL)):
             several = task in self._ranges and not pd.isna(train_max)
-            rows.append(theme.row_name(task, train_max) if several else task)
+            rows.append(f"{task}{theme.RANGE}{train_max})" if several else task)
             shared = self._shared.get((task, scheme))
             options = [] if shared is None else [each for each in recipe.split(", ") if each and each not in shared]
             labels.append("/".join([scheme, *options]))

@@ -92,14 +92,6 @@ def signed(data: bytes) -> bytes:
     return data[: place.start(1)] + sha256(data).encode() + data[place.end(1) :]
 
 
-def is_as_signed(data: bytes) -> bool | None:
-    """Whether a parquet file is as it was written; None if it has no checksum."""
-    place = SIGNATURE.search(data)
-    if place is None:
-        return None
-    return sha256(data[: place.start(1)] + BLANK + data[place.end(1) :]).encode() == place[1]
-
-
 def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
     """A study and its provenance, from parquet or csv. A table made by hand may lack columns that are not `REQUIRED`.
 
@@ -110,7 +102,15 @@ def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
     if str(path).endswith(".csv"):
         table = parsed(lambda: pd.read_csv(io.BytesIO(data), low_memory=False), what, "a table in csv")
     else:
-        table, metadata = _from_parquet(data, what)
+        place = SIGNATURE.search(data)
+        damaged = UserError(f"{what} is damaged: its checksum differs; make it again with `lengthlens reproduce`")
+        if place and sha256(data[: place.start(1)] + BLANK + data[place.end(1) :]).encode() != place[1]:
+            raise damaged
+        arrow = parse_parquet(data, what)
+        metadata = arrow.schema.metadata or {}
+        if place is None and CHECKSUM in metadata:  # it says that it has one, and has not
+            raise damaged
+        table = parsed(arrow.to_pandas, what, "a table")
     about: dict[str, Any] = parse_json(metadata.get(METADATA, b"{}"), f"the provenance of {what}", PROVENANCE_RULE)
     version = metadata.get(VERSION, str(SCHEMA).encode()).decode(errors="replace")
     if version != str(SCHEMA):
@@ -129,19 +129,6 @@ def read_study(path: str | Path) -> tuple[Frame, dict[str, Any]]:
             f"'{path}' is no study: it has no column {', '.join(missing)}; a study has at least {', '.join(REQUIRED)}"
         )
     return as_study(table, str(path)), about
-
-
-def _from_parquet(data: bytes, what: str) -> tuple[Frame, Mapping[bytes, bytes]]:
-    """Table and metadata. A checksum that does not fit, or that the file says it has and has not, is damage."""
-    whole = is_as_signed(data)
-    damaged = UserError(f"{what} is damaged: its checksum differs; make it again with `lengthlens reproduce`")
-    if whole is False:
-        raise damaged
-    arrow = parse_parquet(data, what)
-    metadata: Mapping[bytes, bytes] = arrow.schema.metadata or {}
-    if whole is None and CHECKSUM in metadata:
-        raise damaged
-    return parsed(arrow.to_pandas, what, "a table"), metadata
 
 
 def as_study(table: Frame, name: str = "the table") -> Frame:

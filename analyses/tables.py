@@ -76,7 +76,8 @@ class Table:
         """As GitHub has it; a sentence where there are no rows."""
         if not self.rows:
             return f"{self.caption}\n\n{self.empty}\n"
-        head, *rows = [[markdown_text(cell) for cell in row] for row in self.texts()]
+        plain = [[" ".join(cell.split()) or cell for cell in row] for row in self.texts()]  # on one line
+        head, *rows = [[TAG.sub("&lt;", cell).replace("|", "\\|") for cell in row] for row in plain]
         lines = [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]]
         return "\n".join([self.caption, "", *lines, ""])
 
@@ -118,15 +119,6 @@ class Table:
             f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">\n<table class="sortable">\n'
             f"<thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody>\n</table>\n</div>"
         )
-
-
-def markdown_text(cell: str) -> str:
-    """A text as a cell of Markdown: on one line, with neither a bar nor the beginning of a tag in it.
-
-    >>> markdown_text("a|b\\n<b>")
-    'a\\\\|b &lt;b>'
-    """
-    return TAG.sub("&lt;", " ".join(cell.split())).replace("|", "\\|") if cell.strip() else cell
 
 
 def of_frame(frame: "pd.DataFrame", columns: Sequence[str] | None = None, **words: str) -> dict[str, Any]:

@@ -154,16 +154,13 @@ def colours(labels: Iterable[str]) -> dict[str, str]:
     return {each: FAMILY_COLOURS.get(each) or named.get(each) or next(taken) for each in groups}
 
 
-def line(scheme: str) -> dict[str, Any]:
-    """Colour, line style and marker of a scheme: the same in every figure, whatever else is shown."""
-    return lines([scheme])[scheme]
-
-
 def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The look of every label of a study; labels that differ in options alone get different line styles and markers.
+    """Colour, line style and marker of every label of a study: the same in every figure, whatever else is shown.
+
+    Labels that differ in options alone get different line styles and markers.
 
     >>> looks = lines(["relative", "relative/max_distance=3"])
-    >>> looks["relative"] == line("relative")
+    >>> looks["relative"] == lines(["relative"])["relative"]
     True
     >>> looks["relative"]["marker"] == looks["relative/max_distance=3"]["marker"]
     False
@@ -171,30 +168,16 @@ def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     result, taken, ordered = dict[str, dict[str, Any]](), set[tuple[str, int]](), schemes_in_order(labels)
     colour_of = colours(ordered)
     for label in sorted(ordered, key=lambda each: "/" in each):
-        mine, first = group(label), _place(label)
+        mine, scheme, inner = group(label), bare(label), bare(label).rpartition(":")[2]
+        # Where it stands in its family. The reference is drawn broken: what it hides is seen in its gaps.
+        others = [name for name in SCHEMES if ":" in scheme or SCHEMES[name].family == family(label)]
+        first = others.index(inner) if inner in others and not is_own(label) else 0
+        first = (first + (family(label) == REFERENCE)) % len(MARKERS)
         places = [k % len(MARKERS) for k in range(first, first + len(MARKERS))]
         place = next((k for k in places if (mine, k) not in taken), places[0])
         taken.add((mine, place))
         result[label] = {"color": colour_of[mine], "linestyle": LINES[place], "marker": MARKERS[place]}
     return {label: result[label] for label in ordered}
-
-
-def _place(label: str) -> int:
-    """Where a scheme stands within its family. The reference is drawn broken: what it hides is seen in its gaps."""
-    scheme, mine = bare(label), family(label)
-    inner = scheme.rpartition(":")[2]
-    others = [name for name in SCHEMES if ":" in scheme or SCHEMES[name].family == mine]
-    place = others.index(inner) if inner in others and not is_own(label) else 0
-    return (place + (mine == REFERENCE)) % len(MARKERS)
-
-
-def row_name(task: str, train_max: int) -> str:
-    """A task that a study has with several training ranges, with one of them.
-
-    >>> row_name("copy", 5)
-    'copy (n ≤ 5)'
-    """
-    return f"{task}{RANGE}{train_max})"
 
 
 def task_family(task: str) -> str:

@@ -17,10 +17,10 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.transformer import build
 from lengthlens.probes.network import Network
-from lengthlens.probes.transfer import READOUTS, ROWS, Samples, matrices, observe
+from lengthlens.probes.transfer import N_INSTANCES, READOUTS, Samples, matrices, observe
 
 HOOKS = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
-HALF = ROWS // 2
+HALF = N_INSTANCES // 2
 Way = Callable[[torch.Tensor, torch.Tensor, str], tuple[np.ndarray, np.ndarray]]  # accuracy, control: [fit, test]
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = build(ModelConfig(task=given.task, scheme="ideal"))
     generator, subject = torch.Generator().manual_seed(0), Network(model)
-    samples = Samples.of([observe(subject, model.task, n, HOOKS, "true", ROWS, generator) for n in range(1, 11)])
+    samples = Samples.of([observe(subject, model.task, n, HOOKS, "true", N_INSTANCES, generator) for n in range(1, 11)])
     cells = [samples.features(hook, readout, len(samples.steps), HALF) for hook in HOOKS for readout in READOUTS]
     print(f"{len(samples.steps)} steps, {len(HOOKS)} layers, {len(READOUTS)} readouts, one thread")
     base = None

@@ -1,7 +1,6 @@
 """The commands that ask trained runs: how their complexity grows in range, how far their answers are certain, what
 happens inside them, and what happens when that is changed."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,7 @@ from lengthlens.probes.probe import OURS, PROBES
 from lengthlens.probes.schema import THRESHOLDS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from lengthlens.inside.look import Inspection
     from lengthlens.probes.certify import Certificate
-    from lengthlens.runs.run import Run
     from lengthlens.runs.store import RunStore
 
 HELP = "Measure each RUN on inputs of its training range, and store the results with the run.\n\n\b\n" + "\n".join(
@@ -56,44 +51,29 @@ def probe(
 
     if every == bool(runs):
         raise UserError("name the runs to probe, or say --all")
-
-    def measure(run: "Run", report: Callable[[str], None]) -> "pd.DataFrame":
-        return probe_run(run, measures or None, **how, report=report, unkept=terminal.say_unkept)
-
+    tables = []
     with terminal.leaving_out("what was probed") as left_out:
-        with stoppable("the probing"):
+        with stoppable("the probing"), progress("probing") as tell:
+            chosen = list(map(store.find, runs))
             if every:
                 states = each_sound(store.must_exist().runs(), Run.status, left_out)
-                tables = probed([run for run, status in states if status.has_model], measure, left_out)
-            else:
-                tables = probed(list(map(store.find, runs)), measure)
+                chosen = [run for run, status in states if status.has_model]
+            for k, run in enumerate(chosen):
+                where = f"{run.id} ({k + 1} of {len(chosen)})"
+                report = lambda text, where=where: tell(f"{where}: {text}")  # noqa: E731
+                try:
+                    tables.append(probe_run(run, measures or None, **how, report=report, unkept=terminal.say_unkept))
+                except UserError as error:
+                    if not every:
+                        raise
+                    if isinstance(error, StorageError):
+                        left_out(run.id, str(error))
+                    else:  # it is not accurate in range
+                        click.echo(f"left out: {error}", err=True)
         for table in tables if not as_json else ():
             show(plain_rows(table))
         if as_json:
             print_json([row for table in tables for row in plain_rows(table)])
-
-
-def probed(
-    runs: "list[Run]",
-    measure: "Callable[[Run, Callable[[str], None]], pd.DataFrame]",
-    left_out: Callable[[str, str], None] | None = None,
-) -> "list[pd.DataFrame]":
-    """The table of each run. With `left_out`, a damaged run is reported to it, and one that is not accurate in range is
-    named and left out."""
-    tables = []
-    with progress("probing") as report:
-        for k, run in enumerate(runs):
-            where = f"{run.id} ({k + 1} of {len(runs)})"
-            try:
-                tables.append(measure(run, lambda text, where=where: report(f"{where}: {text}")))  # type: ignore[misc]
-            except UserError as error:
-                if left_out is None:
-                    raise
-                if isinstance(error, StorageError):
-                    left_out(run.id, str(error))
-                else:
-                    click.echo(f"left out: {error}", err=True)
-    return tables
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -119,7 +99,7 @@ def curve_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     indices = {key(row, row["measure"]): row["value"] for row in rows if row["measure"] in index_of.values()}
     curves: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        if row["measure"] in index_of and row["head"] is None:
+        if row["measure"] in index_of and row["head"] is None and row["value"] is not None:
             layer = f" layer {row['layer']} {row['readout']}" if row["readout"] else ""
             name = row["measure"].replace("_", " ")
             curve = curves.setdefault(key(row, index_of[row["measure"]]), {"measure": f"{name}{layer}"})
@@ -221,25 +201,20 @@ def inspect_command(
     path = Path(f"inspect-{trained.id}.html") if out is None else out
     make_directory(path.parent)
     write_whole(path, page.encode())
+    rows = seen.summary()
     if as_json:
-        print_json({"run": trained.id, "page": str(path), "heads": seen.summary()})
+        print_json({"run": trained.id, "page": str(path), "heads": rows})
     else:
-        show_inside(trained.id, seen)
+        click.echo(click.style(trained.id, bold=True))
+        if len(seen.ablation):
+            whole = seen.ablation.drop_duplicates("scale")
+            scores = ", ".join(f"{value:.2f} at n = {n}" for n, value in zip(whole["scale"], whole["whole"]))
+            click.echo(f"exact match: {scores}")
+        for row in rows:
+            click.echo(f"{row['head']} {row['attends_to']}")
+        click.echo("")
+        print_table([{key.replace("_", " "): row[key] for key in row if key != "attends_to"} for row in rows])
     click.echo(f"page: {path}", err=True)
-
-
-def show_inside(run: str, seen: "Inspection") -> None:
-    """Exact match, then what each head does in words and in a few numbers."""
-    click.echo(click.style(run, bold=True))
-    whole = seen.ablation.drop_duplicates("scale") if len(seen.ablation) else seen.ablation
-    if len(whole):
-        scores = ", ".join(f"{value:.2f} at n = {n}" for n, value in zip(whole["scale"], whole["whole"]))
-        click.echo(f"exact match: {scores}")
-    rows: list[dict[str, Any]] = seen.summary()
-    for row in rows:
-        click.echo(f"{row['head']} {row['attends_to']}")
-    click.echo("")
-    print_table([{key.replace("_", " "): row[key] for key in row if key != "attends_to"} for row in rows])
 
 
 @click.command("surgery")

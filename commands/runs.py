@@ -160,15 +160,24 @@ def score_cells(row: dict[str, Any]) -> dict[str, Any]:
 @click.option("--dry-run", is_flag=True, help="Show the plan and an estimate, and do nothing.")
 @options.quiet
 @as_json
-def sweep_command(store: "RunStore", dry_run: bool, quiet: bool, as_json: bool, **asked: Any) -> None:
-    """Train and evaluate a grid of runs, from options or a TOML FILE.
+def sweep_command(
+    file: Path | None, store: "RunStore", dry_run: bool, quiet: bool, as_json: bool, **asked: Any
+) -> None:
+    """Train and evaluate a grid of runs, from options or a TOML FILE, whose entries the options replace.
 
     Finished runs are skipped, so that after an interruption the same command goes on where it was.
     """
-    from lengthlens.runs.sweep import sweep
+    from dataclasses import replace
+
+    from lengthlens.runs.evaluation import summary_lengths
+    from lengthlens.runs.sweep import Grid, read_grid, sweep
 
     where = {name: asked.pop(name) for name in ("engine", "workers", "address", "resources", "stack")}
-    grid = make_grid(**asked)
+    grid = read_grid(file) if file else Grid([], [])
+    given = {name: asked.pop(name) for name in ("tasks", "schemes", "seeds", "lengths", "samples")}
+    grid = replace(grid, **{name: value for name, value in given.items() if value})
+    grid = replace(grid, settings={**grid.settings, **given_fields(**asked)})
+    grid = grid if grid.lengths else replace(grid, lengths=summary_lengths(grid.configs()[0].train_max))
     if dry_run:
         show_plan(grid, store, where["workers"], as_json)
         return
@@ -179,20 +188,6 @@ def sweep_command(store: "RunStore", dry_run: bool, quiet: bool, as_json: bool, 
     print_json(rows) if as_json else click.echo(terminal.counted([row["status"] for row in rows]))
     if any(outcome.failed for outcome in outcomes):
         sys.exit(1)
-
-
-def make_grid(file: Path | None, **asked: Any) -> "Grid":
-    """The grid of a file; options that are given replace its entries."""
-    from dataclasses import replace
-
-    from lengthlens.runs.evaluation import summary_lengths
-    from lengthlens.runs.sweep import Grid, read_grid
-
-    grid = read_grid(file) if file else Grid([], [])
-    given = {name: asked.pop(name) for name in ("tasks", "schemes", "seeds", "lengths", "samples")}
-    grid = replace(grid, **{name: value for name, value in given.items() if value})
-    grid = replace(grid, settings={**grid.settings, **given_fields(**asked)})
-    return grid if grid.lengths else replace(grid, lengths=summary_lengths(grid.configs()[0].train_max))
 
 
 def show_plan(grid: "Grid", store: "RunStore", workers: int | None, as_json: bool) -> None:
@@ -354,37 +349,43 @@ def import_command(
     GPT-2, Llama, Mistral, Qwen2, GPT-NeoX or BLOOM as save_pretrained writes them, or a HookedTransformer or
     TransformerBridge of TransformerLens. What has no equivalent is refused by name.
     """
+    from dataclasses import asdict
+
     from lengthlens.models.saved import download, is_local
-    from lengthlens.runs.importing import import_checkpoint
-    from lengthlens.studies.sharing import is_export
+    from lengthlens.runs.importing import import_checkpoint, source_of
+    from lengthlens.studies.sharing import certificate_words, fetch, is_export
 
     folder = Path(source) if is_local(source) else Path(download(source, None))
-    if is_export(folder):
-        take_back(folder, store, out, as_json)
+    if is_export(folder):  # a run goes into the store, a study into a file
+        fetched = fetch(folder, store)
+        if fetched.kind == "study":
+            out = out or Path(f"{fetched.name}.parquet")
+            fetch(folder, into=out)
+        path = str(fetched.run.path if fetched.run else out)
+        if as_json:
+            print_json({"kind": fetched.kind, "name": fetched.name, "path": path})
+            return
+        click.echo(f"{fetched.kind} {fetched.name}: {path}")
+        if fetched.certificate:
+            click.echo(f"certificate: {certificate_words(fetched.certificate)}")
         return
     if task is None:
         raise UserError(f"'{source}' is an external model: choose its task with --task")
     how["name"] = how["name"] or Path(source).resolve().name
     with stoppable("the import", kept=False), progress("importing") as report:
         run = import_checkpoint(folder, task, store, report=report, **how)
-    print_json(summary(run)) if as_json else show_imported(run)
-
-
-def take_back(folder: Path, store: "RunStore", out: Path | None, as_json: bool) -> None:
-    """Read what was exported: a run into the store, a study into a file."""
-    from lengthlens.studies.sharing import certificate_words, fetch
-
-    fetched = fetch(folder, store)
-    if fetched.kind == "study":
-        out = out or Path(f"{fetched.name}.parquet")
-        fetch(folder, into=out)
-    path = str(fetched.run.path if fetched.run else out)
+    facts = {"run": run.id, **asdict(run.status()), "source": source_of(run), "path": str(run.path)}
     if as_json:
-        print_json({"kind": fetched.kind, "name": fetched.name, "path": path})
+        print_json(facts)
         return
-    click.echo(f"{fetched.kind} {fetched.name}: {path}")
-    if fetched.certificate:
-        click.echo(f"certificate: {certificate_words(fetched.certificate)}")
+    model, config = facts["source"], run.config
+    tokens = "  ".join(f"{token} {number}" for token, number in model["tokens"].items())
+    click.echo(f"{run.id}: {model['kind']} model '{model['name']}' with scheme {config.spec.label}")
+    click.echo(f"ids of the task's tokens: {tokens}")
+    click.echo(in_range_words(config.train_max, facts["in_range_exact_match"], run))
+    if model["outside"]:
+        share = f"{model['outside']:.1%} of the answer tokens at n = {config.train_max}"
+        click.echo(f"answers are the likeliest of the task's tokens; the source prefers another token at {share}")
 
 
 @click.command("export")
@@ -416,27 +417,6 @@ def export_command(
     folder = export(what if is_study else store.find(what), directory, certificate=given, **where)
     names = sorted(path.name for path in folder.iterdir())
     print_json({"path": str(folder), "files": names}) if as_json else click.echo(f"{folder}: {', '.join(names)}")
-
-
-def summary(run: "Run") -> dict[str, Any]:
-    """Status and source of an imported run, in plain values."""
-    from dataclasses import asdict
-
-    from lengthlens.runs.importing import source_of
-
-    return {"run": run.id, **asdict(run.status()), "source": source_of(run), "path": str(run.path)}
-
-
-def show_imported(run: "Run") -> None:
-    facts = summary(run)
-    source, config = facts["source"], run.config
-    tokens = "  ".join(f"{token} {number}" for token, number in source["tokens"].items())
-    click.echo(f"{run.id}: {source['kind']} model '{source['name']}' with scheme {config.spec.label}")
-    click.echo(f"ids of the task's tokens: {tokens}")
-    click.echo(in_range_words(config.train_max, facts["in_range_exact_match"], run))
-    if source["outside"]:
-        share = f"{source['outside']:.1%} of the answer tokens at n = {config.train_max}"
-        click.echo(f"answers are the likeliest of the task's tokens; the source prefers another token at {share}")
 
 
 RUN_COMMANDS = (train_command, evaluate, sweep_command, runs)

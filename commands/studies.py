@@ -8,26 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lengthlens.commands import options
+from lengthlens.commands import options, terminal
 from lengthlens.commands.options import as_json
-from lengthlens.commands.terminal import (
-    counted,
-    leaving_out,
-    minutes,
-    print_json,
-    print_table,
-    progress,
-    stoppable,
-    study_progress,
-)
+from lengthlens.commands.terminal import counted, print_json, print_table, progress, stoppable
 from lengthlens.errors import UserError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from lengthlens.analyses.study import Study
     from lengthlens.runs.store import RunStore
-    from lengthlens.studies.reproduce import Reproduced
 
 COLLECTED = 500_000  # objects between garbage collections: imports and figures stay, and a collection takes seconds
 table_file = click.option(
@@ -78,23 +66,25 @@ def study_command(
     """
     import time
 
+    from lengthlens.analyses.study import chosen
     from lengthlens.analyses.table import write_study
     from lengthlens.studies.build import earlier_study, matching, provenance, study
 
     words = f"lengthlens study{f' --where {shown_where(where)}' if where else ''}"
-    with leaving_out("the study") as left_out, progress("study") as tell:
-        chosen = list(matching(store.must_exist().runs(), where or {}, left_out))
-        if where and not chosen:
+    with terminal.leaving_out("the study") as left_out, progress("study") as tell:
+        wanted = list(matching(store.must_exist().runs(), where or {}, left_out))
+        if where and not wanted:
             raise UserError(
                 f"no run in '{store.path}' that can be read has {shown_where(where)}: see `lengthlens runs --store "
                 f"{store.path}`"
             )
         table = study(
-            store, chosen, pola_targets=pola or (), report=tell, left_out=left_out, earlier=earlier_study(out)
+            store, wanted, pola_targets=pola or (), report=tell, left_out=left_out, earlier=earlier_study(out)
         )
         runs = [name for name in table["run"].unique() if name]
         today = time.strftime("%Y-%m-%d", time.gmtime())
-        about = provenance(store, runs, today, words, known_tasks(held_out or (), table["task"]), title or "")
+        tasks = chosen("task in the study", held_out or (), [task for task in table["task"].unique() if task])
+        about = provenance(store, runs, today, words, tasks, title or "")
         write_study(table, about, out)
         cells = len(table.loc[table["run"] != "", ["task", "scheme", "recipe", "train_max"]].drop_duplicates())
         if as_json:
@@ -105,13 +95,6 @@ def study_command(
 
 def shown_where(where: dict[str, list[Any]]) -> str:
     return ",".join(f"{name}={'|'.join(map(str, values))}" for name, values in where.items())
-
-
-def known_tasks(names: Sequence[str], tasks: "pd.Series[str]") -> Sequence[str]:
-    """Tasks held out, if the study has them."""
-    from lengthlens.analyses.study import chosen
-
-    return chosen("task in the study", names, [task for task in tasks.unique() if task])
 
 
 @click.command("reproduce")
@@ -144,14 +127,20 @@ def reproduce_command(
         return
     if file and preset:
         raise UserError(f"'{file}' and --preset {preset} are two studies: give one of them")
-    with stoppable("the study"), study_progress(quiet or as_json) as show:
+    with stoppable("the study"), terminal.study_progress(quiet or as_json) as show:
         done = reproduce(file or preset or "quick", out, store=store, report=show, **where)
     if as_json:
         outcomes = {"runs": list(map(vars, done.runs)), "probed": [each._asdict() for each in done.probed]}
         paths = {"study": str(done.study), "figures": str(done.figures), "page": str(done.page)}
         print_json({"preset": done.preset, **outcomes, **paths, "seconds": done.seconds, "damaged": done.damaged})
     else:
-        show_reproduced(done)
+        click.echo(f"runs: {counted([run.status for run in done.runs])}")
+        if done.probed:
+            click.echo(f"probes: {counted([run.status for run in done.probed])}")
+        for run, reason in done.failures.items():
+            click.echo(f"failed: {run}: {reason}")
+        click.echo(f"study: {done.study}\nfigures: {done.figures}")
+        click.echo(f"done in {terminal.minutes(done.seconds)}; open the page in a browser:\n{done.page}")
     if done.damaged:
         click.echo(f"{len(done.damaged)} damaged, not in the study: see `lengthlens runs repair`", err=True)
         sys.exit(1)
@@ -175,17 +164,6 @@ def show_plans(study: str, store: "RunStore | None", out: Path, as_json: bool) -
         return
     print_table(rows)
     click.echo(f"{len(left)} of {len(rows)} runs to do")
-
-
-def show_reproduced(done: "Reproduced") -> None:
-    """The outcomes of all runs, and the paths of all results."""
-    click.echo(f"runs: {counted([run.status for run in done.runs])}")
-    if done.probed:
-        click.echo(f"probes: {counted([run.status for run in done.probed])}")
-    for run, reason in done.failures.items():
-        click.echo(f"failed: {run}: {reason}")
-    click.echo(f"study: {done.study}\nfigures: {done.figures}")
-    click.echo(f"done in {minutes(done.seconds)}; open the page in a browser:\n{done.page}")
 
 
 @click.command()

@@ -29,20 +29,13 @@ MOST_WORD = 100_000  # characters of an argument; a long list of lengths has a f
 class Group(click.Group):
     """Commands that turn a `UserError` into one line and exit code 2, and a misspelt command into a suggestion."""
 
-    sections: Mapping[str, Sequence[click.Command]] = {}
+    sections: Mapping[str, Sequence[click.Command]] = {}  # by heading, which is how the help lists them
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Every command takes ``--plugin``."""
         if not any(parameter.name == "plugins" for parameter in cmd.params):
             cmd.params.append(plugin_option())
         super().add_command(cmd, name)
-
-    def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
-        """Add commands under headings, which is how the help lists them."""
-        self.sections = sections
-        for commands in sections.values():
-            for command in commands:
-                self.add_command(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if not self.sections:

@@ -317,17 +317,21 @@ def tasks_page(pictures: bool = True) -> str:
         for name, task in ll.TASKS.items():
             if task.family != family:
                 continue
-            row, circuit = rows[name], circuit_of(task)[1]
-            used = [f"`{each.name}` ({counted(each.slots)})" for each in circuit.operators if each.name in circuit.used]
+            row = rows[name]
             facts = {
                 "example at n = 4": f"`{row['example']}`",
                 "vocabulary": f"{row['vocabulary']} tokens",
                 "length in tokens": row["length"],
-                "operators at n = 4, and what they read": ", ".join(used[:6]) + (", …" if len(used) > 6 else ""),
-                "declared SRC at n = 4, 8, 16": ", ".join(map(str, row["src"].values())),
             }
+            if task.declares_circuit:
+                circuit = circuit_of(task)[1]
+                used = [f"`{op.name}` ({counted(op.slots)})" for op in circuit.operators if op.name in circuit.used]
+                facts |= {
+                    "operators at n = 4, and what they read": ", ".join(used[:6]) + (", …" if len(used) > 6 else ""),
+                    "declared SRC at n = 4, 8, 16": ", ".join(map(str, row["src"].values())),
+                }
             text += f"\n### `{name}`\n\n{sentence(task.summary)}\n\n" + table(("", ""), facts.items())
-            if pictures:
+            if pictures and task.declares_circuit:
                 text += f"\n![The circuit of {name}](circuit-{name}.svg)\n"
     return text
 
@@ -341,9 +345,12 @@ def counted(slots: Sequence[str]) -> str:
 TASKS_LEAD = """# Tasks
 
 An instance of a task is a sequence `^ prompt = answer $`. Its size n is that of the prompt, usually the number of
-symbols. The task's *circuit* says which *operator*, a fixed finite function, writes each token of the answer, and which
-earlier tokens it reads. In the pictures an arrow leads from what is read to the token that is written; the step in
-colour is one of them, the others are grey. `lengthlens steps TASK "^ … ="` prints the same for any instance.
+symbols. An instance of a language is a word, `^ word $`. At every position its answer is the set of tokens that may come
+next.
+
+A task's *circuit* says which *operator*, a fixed finite function, writes each token of the answer, and which earlier
+tokens it reads. Some tasks declare none. In the pictures an arrow leads from what is read to the token that is written;
+the step in colour is one of them, the others are grey. `lengthlens steps TASK "^ … ="` prints the same for any instance.
 """
 
 
@@ -358,7 +365,8 @@ def circuit_of(task: Task) -> tuple[list[str], Any]:
 
 
 def circuit_pictures() -> dict[str, Callable[[], Figure]]:
-    return {f"circuit-{name}": lambda task=task: draw_circuit(task) for name, task in ll.TASKS.items()}  # type: ignore[misc]
+    declared = {name: task for name, task in ll.TASKS.items() if task.declares_circuit}
+    return {f"circuit-{name}": lambda task=task: draw_circuit(task) for name, task in declared.items()}  # type: ignore[misc]
 
 
 def draw_circuit(task: Task) -> Figure:

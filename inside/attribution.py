@@ -256,15 +256,13 @@ class _Mlp:
         self.entered: list[Tensor] = []  # what enters the activation, and what it is multiplied by
 
     def passed(self, post: Tensor) -> Tensor:
-        parts = [_in_proportion(part, post) for part in self.entered]
+        """`post`, as a constant times what entered, wherever that is not 0."""
+        parts = []
+        for part in self.entered:
+            here = part.abs() > TINY**2
+            parts.append(torch.where(here, part * (post / torch.where(here, part, 1)).detach(), post.detach()))
         self.entered.clear()
         return torch.stack(parts).mean(0)
-
-
-def _in_proportion(x: Tensor, y: Tensor) -> Tensor:
-    """`y`, as a constant times `x`, wherever x is not 0."""
-    here = x.abs() > TINY**2
-    return torch.where(here, x * (y / torch.where(here, x, 1)).detach(), y.detach())
 
 
 class _Attention:
@@ -378,7 +376,7 @@ class _Attention:
 
 # -- how good is an attribution? -----------------------------------------------------------------------------------
 
-ROWS = 24
+N_INSTANCES = 24
 DELETED = 8  # tokens taken away, one after the other: more than any step here reads
 
 
@@ -388,7 +386,7 @@ def judge_relevance(
     scales: Sequence[int] = (10,),
     *,
     methods: Sequence[str] = METHODS,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> pd.DataFrame:
     """Judge methods of attribution on a model's answers, one random step of each instance, by three tests.

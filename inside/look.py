@@ -71,7 +71,17 @@ def look_at(
     ('=', {'token': [1]}, 1, '7')
     """
     task, network = known_task(model, task), network_of(model)
-    tokens, scale = _instance(model, text, scale, task)
+    if text is None:
+        (scale,) = checked_scales(model, task, [10 if scale is None else scale])
+        tokens = sample_instances(model, task, scale, 1).tokens
+    elif task is not None:
+        batch = task.parse(text)
+        tokens, scale = batch.tokens, int(batch.scale)
+    elif text.split() and all(word.isdigit() for word in text.split()):
+        tokens = torch.tensor([[int(word) for word in text.split()]])
+        scale = tokens.shape[1]
+    else:
+        raise UserError(f"the model has no task, and so no words: give ids with spaces between them, not {text!r}")
     if tokens.shape[1] > LONGEST:
         most = "" if task is None else f" (n up to {largest_within(task, LONGEST)})"
         raise UserError(f"a sequence of {tokens.shape[1]} tokens is too long to be shown: take up to {LONGEST}{most}")
@@ -99,20 +109,6 @@ def look_at(
                     sources.setdefault(query, {}).setdefault(roles.names[number], []).append(key)
     of_layers = torch.stack([seen[name][0].cpu() for name in patterns])
     return SequenceView(words(tokens[0]), scale, of_layers, sources, [guesses(seen[name]) for name in stream])
-
-
-def _instance(model: AnyModel, text: str | None, scale: int | None, task: Task | None) -> tuple[Tensor, int]:
-    """The tokens [1, pos] and their input size."""
-    if text is None:
-        (size,) = checked_scales(model, task, [10 if scale is None else scale])
-        return sample_instances(model, task, size, 1).tokens, size
-    if task is not None:
-        batch = task.parse(text)
-        return batch.tokens, int(batch.scale)
-    if not text.split() or not all(word.isdigit() for word in text.split()):
-        raise UserError(f"the model has no task, and so no words: give ids with spaces between them, not {text!r}")
-    ids = torch.tensor([[int(word) for word in text.split()]])
-    return ids, ids.shape[1]
 
 
 TRAIN_MAX = 10  # that of runs by default

@@ -171,7 +171,7 @@ def attribution_patching(
 
     The change of the lead is, to first order, the product of its gradient in the corrupted run with the difference of
     the activations. Two forward passes and one backward, however many heads there are. Arguments and columns as there,
-    without `flips`; `agreement` compares the two.
+    without `flips`.
 
     >>> from lengthlens.models.by_hand import copy_by_hand
     >>> float(attribution_patching(copy_by_hand("lbpe"), scale=3, onto=9)["effect"].round(3)[0])
@@ -202,23 +202,6 @@ def attribution_patching(
     index = [(layer, head) for layer in range(network.cfg.n_layers) for head in range(network.cfg.n_heads)]
     effect = (torch.cat(change, 1).detach() / difference[:, None]).T
     return _by_role(pairs_of_all, "head", QUERY, index, effect, effect > 0, rows).drop(columns="flips")
-
-
-def agreement(exact: pd.DataFrame, estimated: pd.DataFrame) -> pd.DataFrame:
-    """How well estimated effects of heads agree with exact ones, role by role.
-
-    Pearson's and Spearman's correlation over heads, the largest difference, and whether both name the same first head.
-    """
-    keys = ["role", "layer", "head"]
-    heads = exact[(exact["component"] == "head") & (exact["place"] == QUERY)]
-    both = heads.merge(estimated[[*keys, "effect"]], on=keys, suffixes=("", "_estimated"))
-    table = []
-    for role, part in both.groupby("role", sort=False):
-        one, other = part["effect"], part["effect_estimated"]
-        ranks, worst = one.rank().corr(other.rank()), float((one - other).abs().max())
-        same = int(one.to_numpy().argmax()) == int(other.to_numpy().argmax())
-        table.append({"role": role, "pearson": one.corr(other), "spearman": ranks, "worst": worst, "same_first": same})
-    return pd.DataFrame(table)
 
 
 # -- pairs ---------------------------------------------------------------------------------------------------------

@@ -268,6 +268,7 @@ class HookedModel(HookedRootModule):
         True
         """
         task, device = self._task(), self.cfg.device
+        task.refuse_sets("a prediction")
         batch = task.parse(prompt)
         scale = int(batch.scale)
         start, end = task.prompt_length(scale), task.ids[END]

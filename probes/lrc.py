@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lengthlens.probes.network import Context
 
 RIDGE = 1e-6  # of the mean squared length of a value: against exact ties only
-ROWS = 512  # fits of 22 positions then agree with those from many more rows to about 0.01
+N_INSTANCES = 512  # fits of 22 positions then agree with those from many more rows to about 0.01
 
 
 class Fit(NamedTuple):
@@ -104,7 +104,7 @@ def measured_lrc(
     *,
     relation: RelationLike | None = None,
     layers: Sequence[int] | None = None,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     ridge: float = RIDGE,
     tolerance: float = TOLERANCE.default,
     generator: torch.Generator | None = None,

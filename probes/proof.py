@@ -257,7 +257,11 @@ def settling(places: Iterable[Line], first: Line, last: Line, start: int = 1) ->
     if not 0 <= first.scale <= last.scale:
         raise UserError("queries must move on with n for kinds of steps to settle")
     distinct = np.array(sorted({*places, Line(1), first, last}))  # [place, 3]
-    forms = _normal((distinct[:, None] - distinct).reshape(-1, 3))
+    forms = (distinct[:, None] - distinct).reshape(-1, 3)
+    # By their sign alone: without a common factor, the first factor positive, each once. [form, 3]
+    forms = forms[forms[:, :2].any(1)]
+    forms = forms // np.gcd.reduce(forms, axis=1)[:, None]
+    forms = np.unique(forms * np.sign(np.where(forms[:, 0] != 0, forms[:, 0], forms[:, 1]))[:, None], axis=0)
     cuts = forms[forms[:, 0] > 0]  # [cut, 3]: α, γ, δ
     period = math.lcm(*(int(a // math.gcd(a, c)) for a, c, _ in cuts.tolist()))
     if period > MOST_PERIOD:
@@ -283,14 +287,6 @@ def settling_of(scheme: PositionScheme, task: Task, layout: Layout) -> Settling:
     for steps in layout.steps:
         lines |= {steps.first, steps.last, *steps.sources}
     return settling(lines, layout.first, layout.last, max(layout.since, task.min_scale))
-
-
-def _normal(forms: Ints) -> Ints:
-    """Forms by their sign alone: without a common factor, the first factor positive, each once. [form, 3]"""
-    forms = forms[forms[:, :2].any(1)]
-    forms = forms // np.gcd.reduce(forms, axis=1)[:, None]
-    leading = np.where(forms[:, 0] != 0, forms[:, 0], forms[:, 1])
-    return np.unique(forms * np.sign(leading)[:, None], axis=0)
 
 
 # -- leaks -----------------------------------------------------------------------------------------------------------

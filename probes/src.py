@@ -63,7 +63,7 @@ Step: TypeAlias = tuple[int, tuple[int, ...]]  # a query, and the keys that are 
 
 BASES = 8  # random instances for each assignment at least: half to learn a table from, half to test it on
 TRIALS = 256  # of each step at least, so that its agreement is known to about 0.02
-ROWS = 64  # means of influence are then within about 0.05, far from the threshold for keys that matter
+N_INSTANCES = 64  # means of influence are then within about 0.05, far from the threshold for keys that matter
 KEYS_AT_ONCE = 8  # distributions over large vocabularies take memory
 UNKNOWN = -1  # what a table says where it knows nothing
 SUPPORT_ROWS = 256  # instances from which the tokens that occur at a position are read
@@ -164,7 +164,7 @@ def measured_src(
     relation: RelationLike | None = None,
     threshold: float = INFLUENCE.default,
     fidelity: float = FIDELITY.default,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     bases: int = BASES,
     generator: Generator | None = None,
 ) -> MeasuredSrc:
@@ -201,7 +201,7 @@ def measured_src_at(
     relation: RelationLike | None,
     generator: Generator | None,
     fidelity: float = FIDELITY.default,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     bases: int = BASES,
 ) -> list[MeasuredSrc]:
     """The same for several thresholds; most steps have the same sources at all of them, and are intervened on once."""
@@ -224,7 +224,9 @@ def measured_src_at(
     return results
 
 
-def influence(subject: Network, task: Task, scale: int, rows: int = ROWS, generator: Generator | None = None) -> Tensor:
+def influence(
+    subject: Network, task: Task, scale: int, rows: int = N_INSTANCES, generator: Generator | None = None
+) -> Tensor:
     """Mean total-variation change of the next-token distribution at each answer query, for each key. [query, key]
 
     In random instances the token at the key is replaced by another: a symbol by another symbol, a mark by a symbol; the

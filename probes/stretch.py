@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from lengthlens.probes.network import Context
 
 FACTORS = (2, 3, 4, 6, 10)  # times the training range
-ROWS = 32  # instances; with about ten steps each in three placements, p is known to about 0.001
+N_INSTANCES = 32  # instances; with about ten steps each in three placements, p is known to about 0.001
 SHARPER = 2.0  # scores times this, to see whether attention that spreads is at fault
 RESAMPLED = 500  # of the bootstrap over instances
 LONG_ROWS = 8  # long instances whose operator rows are looked for in range
@@ -128,7 +128,7 @@ def stretched_match(
     train_max: int = 10,
     scales: Sequence[int] | None = None,
     *,
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     generator: torch.Generator | None = None,
 ) -> StretchedMatch:
     """Predict exact match at larger n from inputs of n = `train_max`.

@@ -24,7 +24,6 @@ for all others; in later layers, what earlier ones made of them stays.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
@@ -96,12 +95,34 @@ def surgery(
     at = _Where(chosen_heads(model, layers, heads), cfg.n_heads, layers is heads is None)
     new = _replacement(model, own, codes, codes_of, other)
     stand_in = None
+
+    def places_of(tokens: Tensor) -> Tensor:
+        """Where tokens [row, pos] stand, by what was asked for. [pos]"""
+        place = torch.arange(tokens.shape[1])
+        if stretch is not None:
+            short = torch.unique(_task(own).scale_of(tokens))
+            if len(short) > 1:
+                raise UserError(f"inputs of one size at a time are stretched, not {short.tolist()}")
+            if stretch < int(short):
+                raise UserError(f"an input of n = {int(short)} does not fit into one of n = {stretch}")
+            place = next(place_tokens(_task(own), int(short), stretch))[: tokens.shape[1]]
+        if places is not None:
+            if len(places) != len(place):
+                raise UserError(f"{len(places)} places were given for {len(place)} tokens: one for each is needed")
+            place = torch.as_tensor(places)
+        place = place + shift
+        if clamp is not None:
+            place = place.clamp(max=clamp)
+        if shuffle is not None:  # the first token stays, as the mark at which heads rest
+            order = torch.randperm(len(place) - 1, generator=torch.Generator().manual_seed(shuffle))
+            place = torch.cat([place[:1], place[1:][order]])
+        return place
+
     if stretch is not None:
         scale, stand_in = stretch, _task(own).sample(stretch, 1, torch.Generator().manual_seed(0)).tokens
     moved = shift != 0 or any(asked is not None for asked in (stretch, places, clamp, shuffle))
     if moved or scale is not None:
-        moves = partial(_moves, own.task, stretch, places, shift, clamp, shuffle) if moved else None
-        new = Moved(new, moves, scale, stand_in)
+        new = Moved(new, places_of if moved else None, scale, stand_in)
     operated = Operated(own, new, at)
     with ExitStack() as stack:
         for act in operated.acts():
@@ -339,38 +360,6 @@ def _task(scheme: PositionScheme) -> Task:
     if scheme.task is None:
         raise UserError("the model was built without a task, which this surgery needs")
     return scheme.task
-
-
-def _moves(
-    task: Task | None,
-    stretch: int | None,
-    places: Sequence[int] | None,
-    shift: int,
-    clamp: int | None,
-    shuffle: int | None,
-    tokens: Tensor,
-) -> Tensor:
-    """Where tokens [row, pos] stand, by what was asked for. [pos]"""
-    place = torch.arange(tokens.shape[1])
-    if stretch is not None:
-        assert task is not None
-        short = torch.unique(task.scale_of(tokens))
-        if len(short) > 1:
-            raise UserError(f"inputs of one size at a time are stretched, not {short.tolist()}")
-        if stretch < int(short):
-            raise UserError(f"an input of n = {int(short)} does not fit into one of n = {stretch}")
-        place = next(place_tokens(task, int(short), stretch))[: tokens.shape[1]]
-    if places is not None:
-        if len(places) != len(place):
-            raise UserError(f"{len(places)} places were given for {len(place)} tokens: one for each is needed")
-        place = torch.as_tensor(places)
-    place = place + shift
-    if clamp is not None:
-        place = place.clamp(max=clamp)
-    if shuffle is not None:  # the first token stays, as the mark at which heads rest
-        order = torch.randperm(len(place) - 1, generator=torch.Generator().manual_seed(shuffle))
-        place = torch.cat([place[:1], place[1:][order]])
-    return place
 
 
 # -- does the ideal relation repair it? ----------------------------------------------------------------------------

@@ -59,6 +59,7 @@ def probe_model(
 
 
 def _table(context: Context, probes: Sequence[Probe], report: Report | None) -> pd.DataFrame:
+    context.task.refuse_sets("a probe")
     tell = report or (lambda text: None)
     tell("exact match in range")
     rows = by_scale("exact_match", context.exact, {})
@@ -216,13 +217,9 @@ def is_probed(run: Run, measures: Iterable[str] | None = None) -> bool:
     return table is not None and all(probe in stored_probes(table) for probe in chosen(measures))
 
 
-def is_ready(run: Run) -> bool:
-    """Whether a run has a model that is accurate in range, by its stored evaluation."""
-    return not unready(run)
-
-
 def unready(run: Run) -> str:
-    """Why a run cannot be probed: it has no model, is not accurate in range, or is damaged; nothing if it can."""
+    """Why a run cannot be probed: it has no model, is not accurate in range (by its stored evaluation), or is damaged;
+    nothing if it can."""
     try:
         status = run.status()
         if not status.has_model:

@@ -42,7 +42,7 @@ Labels = Literal["model", "true"]
 READOUTS = ("linear", "sequential")
 ESTIMATORS = ("logistic", "ridge")
 
-ROWS = 256  # instances of each n: half to fit on, half to test on
+N_INSTANCES = 256  # instances of each n: half to fit on, half to test on
 DIRECTIONS = 8  # of the activation, that a sequential readout multiplies with the previous token
 STEPS = 20  # of the logistic fit: accuracy then agrees with that of a converged one to about 1e-4
 ABSENT = -1e9  # score of a class that a fit has not seen: it is never predicted
@@ -92,7 +92,7 @@ def readout_transfer(
     readouts: Sequence[str] = READOUTS,
     estimator: str = "logistic",
     labels: Labels = "model",
-    rows: int = ROWS,
+    rows: int = N_INSTANCES,
     bar: float = BAR.default,
     generator: Generator | None = None,
 ) -> Transfer:

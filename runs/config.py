@@ -133,4 +133,4 @@ class RunConfig(JsonConfig):
         """Task, scheme and seed to read, and a hash of all choices that decide the result: copy_rope_s0_1a2b3c4d."""
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return f"{self.task}_{self.scheme.replace(':', '-')}_s{self.seed}_{digest}"
+        return f"{self.task.replace('/', '-')}_{self.scheme.replace(':', '-')}_s{self.seed}_{digest}"

@@ -29,6 +29,8 @@ from lengthlens.models.schemes.scheme import schemes_in
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import EVALUATION, Run
 from lengthlens.tasks import Batch, Task
+from lengthlens.tasks.scale import size_of
+from lengthlens.tasks.task import sets_of
 from lengthlens.values import whole, within_memory
 
 MEMORY = 1 << 30  # bytes that one block may take by default: safe beside whatever else a laptop runs
@@ -107,7 +109,7 @@ def exact_match(
     for length in lengths:
         if report:
             report(f"n = {length}")
-        size = length if isinstance(length, int) else max(length)
+        size = size_of(task.number_of(length))
         scores.append(score_of(size, list(answers_at(model, task, length, samples, seed, memory)), seed))
     return scores
 
@@ -147,11 +149,28 @@ def right_tokens(logits: Float[Tensor, "row some_pos token"], batch: Batch) -> B
     >>> right_tokens(torch.eye(4)[torch.tensor([[2, 2, 0]])], batch)
     tensor([[ True, False]])
     """
-    answer = batch.tokens[:, -int(batch.answer_mask[0].sum()) :]  # the last tokens
+    first = int(batch.answer_mask[0].to(torch.uint8).argmax())
+    answer, given = batch.tokens[:, first:], batch.answer_mask[:, first:]
     if logits.shape[1] == batch.tokens.shape[1]:
         logits = logits[:, -1 - answer.shape[1] : -1]
+    if batch.targets is not None:
+        return right_sets(logits, batch.targets[:, first - 1 : -1].to(logits.device))
     right: Tensor = logits.argmax(-1) == answer.to(logits.device, non_blocking=True)
+    if not bool(given.all()):  # shorter answers move, so that every end is in the last column
+        right = right | ~given.to(right.device)
+        places = torch.arange(answer.shape[1]) - (~given).sum(1, keepdim=True)
+        right = right.gather(1, (places % answer.shape[1]).to(right.device))
     return right
+
+
+def right_sets(logits: Tensor, targets: Tensor) -> Tensor:
+    """Whether the tokens with a logit above 0 are the set, at each query [row, answer, token]; ``$`` apart.
+
+    First, of each query, whether the set is right but for ``$``. Last, whether ``$`` is right at all queries, so that
+    stop and content are told apart as for one token. [row, answer + 1]
+    """
+    wrong = (sets_of(logits) > 0) != sets_of(targets)
+    return ~torch.cat([wrong[..., :-1].any(2), wrong[..., -1].any(1, keepdim=True)], 1)
 
 
 def score_of(length: int, right: Tensor | Sequence[Tensor], seed: int = 0) -> Score:
@@ -190,7 +209,7 @@ def right_answers(
         for first, last in by_placement(model, samples):
             for start in range(first, last, rows):
                 end = min(start + rows, last)
-                block = Batch(*(x[start:end] for x in (drawn.tokens, drawn.answer_mask, drawn.scale)))
+                block = drawn[start:end]
                 right.append(right_tokens(model(block.tokens.to(device), **named), block).cpu())
     return torch.cat(right)
 
@@ -326,7 +345,7 @@ def evaluate(
                 (score,) = exact_match(model, task, [length], samples=samples, seed=seed, memory=memory, report=report)
                 row = asdict(score) | shape
             except TooLongError as error:  # and nothing else: any other error is no result
-                size = length if isinstance(length, int) else max(length)
+                size = size_of(task.number_of(length))
                 row = {"length": size, "samples": samples, "seed": seed, "reason": str(error), **shape}
             known[length, samples, seed] = row
         try:

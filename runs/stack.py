@@ -45,7 +45,7 @@ class Stack:
         self.trainers = list(trainers)
         first = self.trainers[0]
         self.device, self.config = first.device, first.config
-        self.loss = AnswerLoss(first.model)
+        self.loss = AnswerLoss(first.model, first.task.next_sets)
         for block in first.model.layers:
             block.attn.explicit = True  # torch cannot map the fused kernel over models
         named = dict(self.loss.named_parameters())
@@ -134,7 +134,12 @@ class Stack:
                 trainer.model.pos_embed.anneal(trainer.step / trainer.end)
             self.buffers = self._buffers()
         of_runs, limits = zip(*(loss_inputs(*each, first, length) for each in zip(self.trainers, batches)))
-        inputs = {name: sent(_stacked([each[name] for each in of_runs]), self.device) for name in of_runs[0]}
+        inputs = {}  # [run, …]; what some runs have once and others for each row becomes one for each row
+        for name in of_runs[0]:
+            parts = [each[name] for each in of_runs]
+            rows = max(len(part) if part.dim() else 0 for part in parts)
+            parts = [part.expand(rows, *part.shape[1:]) if part.dim() else part for part in parts]
+            inputs[name] = sent(torch.stack(parts), self.device)
         beta2 = self.config.beta2
         rates = [(t.rate(), 1 - 0.9 ** (t.step + 1), (1 - beta2 ** (t.step + 1)) ** 0.5) for t in self.trainers]
         return inputs, sent(torch.tensor(rates), self.device), first, limits[0]
@@ -183,9 +188,3 @@ class Price(nn.Module):
 
 def _flat(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.detach().flatten() for part in parts])
-
-
-def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """[run, …]; what some runs have once and others for each row becomes one for each row."""
-    rows = max(len(part) if part.dim() else 0 for part in parts)
-    return torch.stack([part.expand(rows, *part.shape[1:]) if part.dim() else part for part in parts])

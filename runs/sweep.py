@@ -67,18 +67,15 @@ class Planned:
 
 
 # What a sweep may say, in a file or by options.
-GRID_RULE = record(
-    "sweep",
-    {},
-    {
-        "tasks": list_of(text()),
-        "schemes": list_of(anything()),
-        "seeds": list_of(whole(0, 2**63 - 1)),
-        "lengths": list_of(whole(1)),
-        "samples": whole(1),
-        "settings": map_of(anything()),
-    },
-)
+GRID_ENTRIES = {
+    "tasks": list_of(text()),
+    "schemes": list_of(anything()),
+    "seeds": list_of(whole(0, 2**63 - 1)),
+    "lengths": list_of(whole(1)),
+    "samples": whole(1),
+    "settings": map_of(anything()),
+}
+GRID_RULE = record("sweep", {}, GRID_ENTRIES)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from lengthlens.models.transformer import HookedModel, build
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import FLOAT, device_of, evaluating, numbers_a_token, right_tokens
 from lengthlens.tasks import Batch, Task
+from lengthlens.tasks.task import sets_of
 from lengthlens.values import within_memory
 
 CHECK_SAMPLES = 64  # of each n, for each evaluation of in-range exact match
@@ -191,7 +192,7 @@ def compiled_loss(model: HookedModel, config: RunConfig) -> Callable[..., Tensor
     """A compiled twin of `AnswerLoss`, one for each n. Hooks are not seen: evaluation and analysis use the model."""
     forget_other_graphs(repr(replace(config.model, seed=0)))
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 2 * config.train_max)
-    made: Callable[..., Tensor] = torch.compile(AnswerLoss(model), dynamic=False)
+    made: Callable[..., Tensor] = torch.compile(AnswerLoss(model, config.task_object.next_sets), dynamic=False)
     return made
 
 
@@ -235,7 +236,7 @@ def learning_rate(step: int, end: int, config: RunConfig) -> float:
 
 
 def answer_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
-    """Mean cross-entropy of the answer's tokens, each from the position before it.
+    """Mean cross-entropy of the answer's tokens, each from the position before it; of sets, binary and not smoothed.
 
     Why labels are smoothed. The idea: plain cross-entropy is content with any large margin, which hides in range that
     attention leaks to keys that must not be read; smoothed labels want certain logits, so that a leak goes on
@@ -245,22 +246,22 @@ def answer_loss(logits: Tensor, batch: Batch, label_smoothing: float) -> Tensor:
     """
     first = answer_start(batch)
     shares = answer_shares(batch, first, logits.shape[-1], label_smoothing)
-    return loss_of(logits[:, first - 1 : -1], sent(shares, logits.device))
+    return loss_of(logits[:, first - 1 : -1], sent(shares, logits.device), batch.targets is not None)
 
 
 class AnswerLoss(nn.Module):
     """A model and the loss of a batch, as a function of tensors alone: what is stacked, compiled or captured."""
 
-    def __init__(self, model: HookedModel) -> None:
+    def __init__(self, model: HookedModel, sets: bool = False) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.sets = model, sets
 
     def forward(self, inputs: dict[str, Tensor], first: int, limit: int | None) -> Tensor:
         """`inputs` are what `loss_inputs` gives; answers begin at `first` or later."""
         host: dict[Hashable, Any] = {name[5:]: value for name, value in inputs.items() if name.startswith("host.")}
         placed = inputs["tokens"], inputs["position"], inputs.get("scale")
         positions = Positions(*placed, limit, host, offset=inputs["offset"])
-        return loss_of(self.model.at(positions)[:, first - 1 : -1], inputs["shares"])
+        return loss_of(self.model.at(positions)[:, first - 1 : -1], inputs["shares"], self.sets)
 
 
 def loss_inputs(trainer: Trainer, batch: Batch, first: int, length: int) -> tuple[dict[str, Tensor], int | None]:
@@ -279,8 +280,13 @@ def loss_inputs(trainer: Trainer, batch: Batch, first: int, length: int) -> tupl
     return inputs | host, positions.limit
 
 
-def loss_of(logits: Tensor, shares: Tensor) -> Tensor:
-    """Cross-entropy with targets that are spread over tokens. Both [row, answer, token]; few operations."""
+def loss_of(logits: Tensor, shares: Tensor, sets: bool = False) -> Tensor:
+    """Cross-entropy with targets that are spread over tokens. Both [row, answer, token]; few operations.
+
+    With `sets`, binary cross-entropy of each token: whether it is in the set is the sign of its share.
+    """
+    if sets:
+        return torch.dot(F.softplus(-shares.sign() * logits.float()).flatten(), shares.abs().flatten())
     return -torch.dot(logits.float().log_softmax(-1).flatten(), shares.flatten())
 
 
@@ -292,12 +298,18 @@ def answer_start(batch: Batch) -> int:
 def answer_shares(batch: Batch, first: int, d_vocab: int, label_smoothing: float) -> Tensor:
     """What each token counts in the loss, at every place from `first` on; all of it is one. [row, answer, token]
 
+    Of a task on sets, below zero for a token that is not in the set.
+
     >>> from lengthlens.tasks import TASKS
     >>> batch = TASKS["copy"].sample([1, 3], generator=torch.Generator().manual_seed(0))
     >>> answer_shares(batch, 3, 14, 0.1).sum(2).mul(6).round().tolist()
     [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0, 1.0, 1.0]]
     """
     counts = batch.answer_mask[:, first:, None] / batch.answer_mask.sum()
+    if batch.targets is not None:
+        signed = 2.0 * batch.targets[:, first - 1 : -1] - 1
+        signed[..., [-3, -1]] = 0  # no set is about ^ and _
+        return counts * signed / (d_vocab - 2)
     right = F.one_hot(batch.tokens[:, first:], d_vocab)
     return counts * ((1 - label_smoothing) * right + label_smoothing / d_vocab)
 
@@ -328,6 +340,10 @@ def check_in_range(model: HookedModel, task: Task, config: RunConfig) -> tuple[f
             right = answer[..., None]
             others = logits.scatter(-1, right, -math.inf)
             lead = logits.gather(-1, right)[..., 0] - others.amax(-1)  # over the best wrong token, [row, answer]
+            if batch.targets is not None:  # over 0, of the least clear token
+                signed = sent(batch.targets[:, first - 1 : -1], device) * 2.0 - 1
+                lead = sets_of(logits * signed).amin(-1)
+            lead = lead.masked_fill(~sent(batch.answer_mask[:, first:], device), math.inf)  # after a shorter answer
             shares.append(right_tokens(logits, batch).all(1).float())
             margins.append(lead.min(1).values)
     exact, margin = torch.stack([torch.stack(shares), torch.stack(margins)]).cpu().double().mean(2).mean(1).tolist()

@@ -305,7 +305,11 @@ class Session:
         if trainer.done:
             self._finish(trainer)
         elif time.monotonic() - self.saved >= self.checkpoint_seconds:
-            self._checkpoint(trainer)
+            self.step = trainer.step
+            self.run.write(CHECKPOINT, encode_checkpoint(trainer))
+            self._write_metrics(trainer)
+            self.run.set_status(replace(self.status(), in_range_exact_match=trainer.history[-1].in_range_exact_match))
+            self.saved = time.monotonic()
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -345,13 +349,6 @@ class Session:
         """Keep the weights of this step, if they were asked for."""
         if trainer.step in self.kept and not trainer.diverged:
             self.run.write(step_file(trainer.step), weights_of(trainer.model))
-
-    def _checkpoint(self, trainer: Trainer) -> None:
-        self.step = trainer.step
-        self.run.write(CHECKPOINT, encode_checkpoint(trainer))
-        self._write_metrics(trainer)
-        self.run.set_status(replace(self.status(), in_range_exact_match=trainer.history[-1].in_range_exact_match))
-        self.saved = time.monotonic()
 
     def _write_metrics(self, trainer: Trainer) -> None:
         self.run.write(METRICS, "".join(json.dumps(each._asdict()) + "\n" for each in trainer.history).encode())

@@ -104,24 +104,20 @@ def study(
             parts.append(known)
         else:
             tell(f"verdict on {config.task} under {scheme_label(config)}")
-            parts.append(as_frame(cell_rows(config, reach, cases)))
+            parts.append(as_study(pd.DataFrame(cell_rows(config, reach, cases))))
     for target in pola_targets:
         tell(f"position-only linear attention: {target}")
-        parts.append(as_frame(pola_rows(target)))
+        parts.append(as_study(pd.DataFrame(pola_rows(target))))
     return pd.concat(parts, ignore_index=True)
-
-
-def as_frame(rows: list[Row]) -> pd.DataFrame:
-    return as_study(pd.DataFrame(rows))
 
 
 class Earlier:
     """What an earlier study says, if it was made by the same code: of runs whose files are the same, and of cells."""
 
     def __init__(self, earlier: tuple[pd.DataFrame, Mapping[str, Any]] | None) -> None:
-        table, about = earlier or (as_frame([]), {})
+        table, about = earlier or (as_study(pd.DataFrame()), {})
         if about.get("code") != code_version():
-            table, about = as_frame([]), {}
+            table, about = as_study(pd.DataFrame()), {}
         self.table, self.digests = table, about.get("digests", {})
         self.cells = dict(list(table[table["measure"].isin(OF_CELLS)].groupby(CELL)))
 
@@ -171,23 +167,19 @@ def scheme_label(config: RunConfig) -> str:
     return SchemeSpec.of(config.scheme, config.scheme_options, config.score_scaling).label
 
 
-def recipe_label(config: RunConfig) -> str:
-    """What of a config is not the default, apart from what a cell names anyway and where it was computed.
+def cell_of(config: RunConfig) -> Row:
+    """The cell of a run, by the columns `lengthlens.analyses.table.CELL`.
 
-    >>> recipe_label(RunConfig("copy", "rope", n_layers=4, steps=10, seed=3)), recipe_label(RunConfig("copy", "rope"))
-    ('n_layers=4, steps=10', '')
+    Its recipe is what is not the default, apart from what a cell names anyway and where it was computed.
+
+    >>> cell_of(RunConfig("copy", "rope", n_layers=4, steps=10, seed=3))
+    {'task': 'copy', 'scheme': 'rope', 'recipe': 'n_layers=4, steps=10', 'train_max': 10}
     """
-    if config.imported:
-        return f"imported {config.imported.get('name')}"
     usual = {field.name: field.default for field in dataclasses.fields(RunConfig)}
     own = {name: value for name, value in config.to_dict().items() if name not in (*NAMED, *EXECUTION)}
-    return ", ".join(f"{name}={value}" for name, value in own.items() if value != usual[name])
-
-
-def cell_of(config: RunConfig) -> Row:
-    """The cell of a run, by the columns `lengthlens.analyses.table.CELL`."""
-    label, recipe = scheme_label(config), recipe_label(config)
-    return {"task": config.task, "scheme": label, "recipe": recipe, "train_max": config.train_max}
+    recipe = ", ".join(f"{name}={value}" for name, value in own.items() if value != usual[name])
+    recipe = f"imported {config.imported.get('name')}" if config.imported else recipe
+    return {"task": config.task, "scheme": scheme_label(config), "recipe": recipe, "train_max": config.train_max}
 
 
 def run_rows(run: Run) -> pd.DataFrame:
@@ -227,10 +219,10 @@ def surgery_study(
     one's choice are not.
     """
     from lengthlens.probes.surgery import SurgeryProbe
-    from lengthlens.probes.table import is_ready, probe_run
+    from lengthlens.probes.table import probe_run, unready
 
     tell, probe, parts = report or (lambda text: None), SurgeryProbe(), list[pd.DataFrame]()
-    ready = [run for run in store.must_exist().runs() if is_ready(run)]
+    ready = [run for run in store.must_exist().runs() if not unready(run)]
     if not ready:
         raise UserError(f"no run in '{store.path}' is trained and accurate in range: there is none to operate on")
     for place, run in enumerate(ready):
@@ -271,6 +263,8 @@ def cell_rows(config: RunConfig, test_max: int, cases: dict[tuple[str, int], Cas
 
 def declared_rows(task: Task, train_max: int, test_max: int) -> list[Row]:
     """Declared SRC at every scale of the training range, and at `test_max`."""
+    if not task.declares_circuit:
+        return []
     curve = dict(enumerate(src_curve(task, test_max), task.min_scale))
     scales = [*range(task.min_scale, train_max + 1), *([test_max] if test_max > train_max else [])]
     return [{"measure": "declared_src", "scale": n, "value": curve[n]} for n in scales]

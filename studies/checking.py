@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -64,36 +65,28 @@ def check(plugin: str) -> list[Checked]:
     return [Checked(registry.kind, name, tuple(LOOKS[registry.kind](name))) for registry, name in entries]
 
 
-def check_probe(name: str) -> list[Breach]:
+def check_probe(name: str) -> None:
     """Its rows have the measures that it says, with values, on a network whose weights are written down."""
-
-    def look() -> None:
-        probe = PROBES[name]
-        for field in ("name", "words"):
-            demand(isinstance(getattr(probe, field, None), str), field, "it must be a text")
-        known = {*probe.curves, *probe.curves.values(), *([probe.index] if probe.index else [])}
-        lacking = sorted(known - set(probe.measures))
-        demand(not lacking, "measures", f"it lacks {', '.join(lacking)}, which curves and index name")
-        where = "on a copier whose weights are written down, trained up to n = 4,"
-        table = called("rows", probe_model, copy_by_hand("lbpe"), train_max=4, measures=[name], where=where)
-        other = sorted(set(table["measure"]) - set(probe.measures) - {"exact_match"})
-        demand(not other, "rows", f"{where} it gives {', '.join(other)}, which measures does not name")
-
-    return breaches(look)
+    probe = PROBES[name]
+    for field in ("name", "words"):
+        demand(isinstance(getattr(probe, field, None), str), field, "it must be a text")
+    known = {*probe.curves, *probe.curves.values(), *([probe.index] if probe.index else [])}
+    lacking = sorted(known - set(probe.measures))
+    demand(not lacking, "measures", f"it lacks {', '.join(lacking)}, which curves and index name")
+    where = "on a copier whose weights are written down, trained up to n = 4,"
+    table = called("rows", probe_model, copy_by_hand("lbpe"), train_max=4, measures=[name], where=where)
+    other = sorted(set(table["measure"]) - set(probe.measures) - {"exact_match"})
+    demand(not other, "rows", f"{where} it gives {', '.join(other)}, which measures does not name")
 
 
-def check_finding(name: str) -> list[Breach]:
+def check_finding(name: str) -> None:
     """It draws a figure, or says what is missing, on a study of two runs."""
-
-    def look() -> None:
-        finding = FINDINGS[name]
-        for field in ("name", "title", "shows"):
-            demand(isinstance(getattr(finding, field, None), str), field, "it must be a text")
-        rows = {"run": ["a", "b"], "task": "copy", "scheme": ["rope", "ideal"], "measure": "steps", "value": [40, 16]}
-        study = Study(as_study(pd.DataFrame(rows)))
-        called("draw", drawn, finding, study, where="on a study of two runs")
-
-    return breaches(look)
+    finding = FINDINGS[name]
+    for field in ("name", "title", "shows"):
+        demand(isinstance(getattr(finding, field, None), str), field, "it must be a text")
+    rows = {"run": ["a", "b"], "task": "copy", "scheme": ["rope", "ideal"], "measure": "steps", "value": [40, 16]}
+    study = Study(as_study(pd.DataFrame(rows)))
+    called("draw", drawn, finding, study, where="on a study of two runs")
 
 
 def drawn(finding: Any, study: Study) -> None:
@@ -104,6 +97,6 @@ def drawn(finding: Any, study: Study) -> None:
 LOOKS: dict[str, Callable[[str], list[Breach]]] = {
     TASKS.kind: lambda name: check_task(TASKS[name]),
     SCHEMES.kind: check_scheme,
-    PROBES.kind: check_probe,
-    FINDINGS.kind: check_finding,
+    PROBES.kind: lambda name: breaches(partial(check_probe, name)),
+    FINDINGS.kind: lambda name: breaches(partial(check_finding, name)),
 }

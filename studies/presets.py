@@ -40,10 +40,10 @@ from lengthlens.models.schemes import SchemeSpec, scheme_names
 from lengthlens.plugins.registry import load_plugin
 from lengthlens.probes.probe import PROBES
 from lengthlens.runs.evaluation import SAMPLES
-from lengthlens.runs.sweep import Grid, Planned
+from lengthlens.runs.sweep import GRID_ENTRIES, Grid, Planned
 from lengthlens.tasks import TASKS
 from lengthlens.theory.pola import TARGETS
-from lengthlens.values import Rule, anything, list_of, map_of, parse_toml, record, text, whole
+from lengthlens.values import Rule, anything, list_of, map_of, one_of, parse_toml, record, text, whole
 
 ALL = "all"
 SUFFIX = ".toml"
@@ -77,7 +77,11 @@ class Preset:
 
     def plans(self) -> list[Planned]:
         """Every run, with what it is evaluated at; those that may take longest first, so that none is left alone."""
-        plans = [plan for grid in self.grids for plan in whole_grid(grid).planned()]
+        plans = []
+        for grid in self.grids:
+            tasks = list(TASKS) if grid.tasks == ALL else grid.tasks
+            schemes = list(scheme_names()) if grid.schemes == ALL else grid.schemes
+            plans += replace(grid, tasks=tasks, schemes=schemes).planned()
         counted = []
         for plan in plans:
             usual = next(iter(plan.samples.values()), SAMPLES)
@@ -109,49 +113,21 @@ class Preset:
         return self
 
 
-def grid(tasks: str, schemes: str, seeds: int, lengths: tuple[int, ...], samples: int, **settings: Any) -> Grid:
-    """A grid in the words of the command line.
-
-    >>> grid("copy", "rope relative/max_distance=3", 1, (20,), 100, train_max=10).schemes[1]
-    'relative/max_distance=3'
-    """
-    return Grid(tasks.split(), schemes.split(), range(seeds), lengths, samples, settings)
-
-
-def whole_grid(grid: Grid) -> Grid:
-    """The grid, with every task and scheme that there is where it says "all"."""
-    tasks = list(TASKS) if grid.tasks == ALL else grid.tasks
-    schemes = list(scheme_names()) if grid.schemes == ALL else grid.schemes
-    return replace(grid, tasks=tasks, schemes=schemes)
-
-
-def names_or_all(of: Rule) -> Rule:
-    """A list, or the word "all"."""
+def list_or(other: Rule, of: Rule) -> Rule:
+    """A list that is not empty, or what else will do."""
     several = list_of(of)
     return Rule(
-        f"{several.words}, or {ALL}",
-        lambda value: value == ALL or (value != [] and several.holds(value)),
-        lambda value: () if value == ALL else several.parts(value),
+        f"{several.words}, or {other.words}",
+        lambda value: other.holds(value) or (value != [] and several.holds(value)),
+        lambda value: () if other.holds(value) else several.parts(value),
     )
 
 
-def number_or_list() -> Rule:
-    """How many there are, or a list of them."""
-    one, several = whole(1, 10_000), list_of(whole(0))
-    return Rule(
-        f"{one.words}, or a list", lambda value: one.holds(value) or (value != [] and several.holds(value)),
-        lambda value: () if one.holds(value) else several.parts(value),
-    )  # fmt: skip
-
-
 # What a part of a study may say, and the study above all parts.
-PART = {
-    "tasks": names_or_all(text()),
-    "schemes": names_or_all(anything()),
-    "seeds": number_or_list(),
-    "lengths": list_of(whole(1)),
-    "samples": whole(1),
-    "settings": map_of(anything()),
+PART = GRID_ENTRIES | {
+    "tasks": list_or(one_of(ALL), text()),
+    "schemes": list_or(one_of(ALL), anything()),
+    "seeds": list_or(whole(1, 10_000), whole(0)),  # how many there are, or which
 }
 ABOVE = {name: list_of(text()) for name in ("held_out", "pola_targets", "probes", "figures", "plugins")}
 ABOVE |= {"title": text(), "summary": text(), "instances": map_of(whole(1)), "more_lengths": map_of(list_of(whole(1)))}

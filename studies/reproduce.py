@@ -18,7 +18,7 @@ from lengthlens.analyses.table import write_study
 from lengthlens.errors import UserError
 from lengthlens.files import read_whole, remove_quietly, sha256, write_whole
 from lengthlens.plugins.fingerprint import code_version
-from lengthlens.probes.table import Probed, is_probed, is_ready, probe_all
+from lengthlens.probes.table import Probed, is_probed, probe_all, unready
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore, each_sound
 from lengthlens.runs.sweep import Planned, RunOutcome, pending, sweep
@@ -117,7 +117,7 @@ def reproduce(
     runs = [run for run in (store.run(plan.config) for plan in plans) if run.has("config.json")]
     probed: list[Probed] = []
     if chosen.probed:
-        work.begin("probing", len(runs), free=sum(is_probed(run, chosen.probes) or not is_ready(run) for run in runs))
+        work.begin("probing", len(runs), free=sum(is_probed(run, chosen.probes) or unready(run) != "" for run in runs))
         place["device"] = next((plan.config.device for plan in plans), None)
         probed = probe_all(runs, chosen.probes, **place, report=work.ended)
     damaged: dict[str, str] = {}

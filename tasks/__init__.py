@@ -14,7 +14,6 @@ makes it, or an object of it such as `ShiftByTwo(by=2)` here, known everywhere:
 '^ 7 3 5 = 5 7 3 $'
 """
 
-from lengthlens.plugins.registry import Extensible
 from lengthlens.tasks.arithmetic import (
     Addition,
     AdditionMsb,
@@ -27,20 +26,44 @@ from lengthlens.tasks.arithmetic import (
 )
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.complexity import search_src, src_curve, src_declared, src_searched
-from lengthlens.tasks.copying import Copy, Duplicate, Reverse, Shift
-from lengthlens.tasks.fields import CopyField, RunningAddition, UnpaddedAddition
-from lengthlens.tasks.retrieval import AntiInduction, Count, Induction, Majority, Mode, Sort
+from lengthlens.tasks.copying import Copy, Duplicate, NBack, RepeatCopy, Reverse, Shift
+from lengthlens.tasks.distinct import CountUp, UniqueBigramCopy, UniqueCopy, UniqueReverse
+from lengthlens.tasks.fields import BinaryAddition, CopyField, RunningAddition, UnpaddedAddition, UnpaddedMultiplication
+from lengthlens.tasks.formats import Tasks
+from lengthlens.tasks.in_context import AffineHidden, AffineShown, MarkovChain
+from lengthlens.tasks.languages import LANGUAGES
+from lengthlens.tasks.recall import AssociativeRecall, FlipFlop, KeyValueRetrieval, MultiQueryRecall
+from lengthlens.tasks.retrieval import (
+    AntiInduction,
+    Count,
+    Induction,
+    LeftNeighbour,
+    Majority,
+    Mode,
+    RightNeighbour,
+    Sort,
+    SortPublished,
+)
 from lengthlens.tasks.task import Batch, Task
+from lengthlens.tasks.votes import BinaryMajority, BinaryMajorityInterleave, BinaryParity, LetterMajority
 
 _POSITION_ADDRESSED: tuple[Task, ...] = (
     *(Copy(), Reverse(), Shift(), Duplicate()),
     *(ParityCoT(), ModularSumCoT(), Addition(), MultiplicationByDigit()),
 )
-_GROWING: tuple[Task, ...] = (Parity(), ModularSum(), AdditionMsb(), Multiplication())
-_FIELDS: tuple[Task, ...] = (UnpaddedAddition(), RunningAddition(), CopyField())
-_CONTENT_ADDRESSED: tuple[Task, ...] = (Sort(), Count(), Majority(), Mode(), Induction(), AntiInduction())
-TASKS = Extensible(
-    "task", {task.name: task for task in (*_POSITION_ADDRESSED, *_GROWING, *_CONTENT_ADDRESSED, *_FIELDS)}
+_GROWING: tuple[Task, ...] = (
+    *(Parity(), ModularSum(), AdditionMsb(), Multiplication()),
+    *(UnpaddedMultiplication(), BinaryParity()),
 )
+_CONTENT_ADDRESSED: tuple[Task, ...] = (
+    *(Sort(), Count(), Majority(), Mode(), Induction(), AntiInduction()),
+    *(UniqueCopy(), UniqueReverse(), UniqueBigramCopy(), CountUp(), SortPublished(), RightNeighbour(), LeftNeighbour()),
+    *(BinaryMajority(), BinaryMajorityInterleave(), LetterMajority(), BinaryAddition()),
+    *(FlipFlop(), AssociativeRecall(), MultiQueryRecall(), KeyValueRetrieval()),
+    *(AffineShown(), AffineHidden(), MarkovChain(), *LANGUAGES),
+)
+_MORE_POSITIONS: tuple[Task, ...] = (UnpaddedAddition(), RunningAddition(), CopyField(), RepeatCopy(), NBack())
+_TASKS = (*_POSITION_ADDRESSED, *_GROWING, *_CONTENT_ADDRESSED, *_MORE_POSITIONS)
+TASKS = Tasks("task", {task.name: task for task in _TASKS})
 
 __all__ = ["TASKS", "Batch", "Circuit", "Operator", "Task", "search_src", "src_curve", "src_declared", "src_searched"]

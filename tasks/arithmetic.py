@@ -43,6 +43,7 @@ class ModularSumCoT(Task):
     """Running sum modulo 5. ``^ 3 4 1 = 3 2 3 $``. Step k reads x_k, n back, and the sum before it, itself."""
 
     name, summary = "modular-sum-cot", "the sum of every prefix modulo 5, as a chain of thought"
+    programs = ()
     family = "position-addressed"
     symbols: tuple[str, ...] = tuple("01234")  # as many as the modulus
     coupled_from = 1
@@ -73,6 +74,7 @@ class ModularSum(Task):
     """The sum modulo 5, in one token. ``^ 3 4 1 = 3 $``."""
 
     name, summary = "modular-sum", "the sum of the string modulo 5, at once"
+    programs = ()
     family = "growing"
     symbols: tuple[str, ...] = tuple("01234")  # as many as the modulus
 
@@ -145,10 +147,30 @@ def result_digit(result: str, compute: Callable[[int, int], int], place: int, lo
     return Operator(f"digit {place} of the {result}", 2 * low, stops_at_equals(digit))
 
 
-def written_at_once(scale: int, digits: Iterable[tuple[Operator, Ints]]) -> Circuit:
-    """A step for each token of the answer: its operator, and its sources."""
-    steps = enumerate(digits, 2 * scale + 2)  # from the query at "=" on
+def written_at_once(equals: int, digits: Iterable[tuple[Operator, Ints]]) -> Circuit:
+    """A step for each token of the answer, from the query at ``=`` on: its operator, and its sources."""
+    steps = enumerate(digits, equals)
     return Circuit.join(*(Circuit.of(operator, [query], *sources[:, None]) for query, (operator, sources) in steps))
+
+
+def product_at_once(first: int, second: int) -> Circuit:
+    """The steps that write the product of numbers of so many digits: ``^``, the first, ``*``, the second, ``=``."""
+    digits, star, equals = [], first + 1, first + second + 2
+    for place in range(1, first + second + 1):
+        low = np.arange(1, place + 1)
+        # A mark where the numbers have no digit any more.
+        sources = np.concatenate([np.where(low <= n, start + low, star) for start, n in ((0, first), (star, second))])
+        digits.append((result_digit("product", int.__mul__, place, place), sources))
+    stop = result_digit("product", int.__mul__, 1, 1), np.full(2, equals)
+    return written_at_once(equals, [*digits, stop])
+
+
+def convolved(a: Tensor, b: Tensor) -> Tensor:
+    """Column sums of a product, [row, 2n]. Exact: sums stay below 2**53 for any n that fits into memory."""
+    size = 2 * a.shape[1]
+    spectrum = torch.fft.rfft(a.double(), size) * torch.fft.rfft(b.double(), size)
+    columns: Tensor = torch.fft.irfft(spectrum, size)
+    return columns.round().long()
 
 
 def add(a: Tensor, b: Tensor, base: int = 10) -> Tensor:
@@ -175,18 +197,11 @@ def carried(columns: Tensor) -> Tensor:
     return digits
 
 
-def convolved(a: Tensor, b: Tensor) -> Tensor:
-    """Column sums of a product, [row, 2n]. Exact: sums stay below 2**53 for any n that fits into memory."""
-    size = 2 * a.shape[1]
-    spectrum = torch.fft.rfft(a.double(), size) * torch.fft.rfft(b.double(), size)
-    columns: Tensor = torch.fft.irfft(spectrum, size)
-    return columns.round().long()
-
-
 @dataclass(frozen=True)
 class _TwoNumbers(Task):
     """A task on two numbers of n digits each, whose answer has one digit more."""
 
+    programs = ()
     symbols: tuple[str, ...] = DIGITS
 
     def input_length(self, scale: int) -> int:
@@ -261,7 +276,7 @@ class AdditionMsb(_TwoNumbers):
             sources = np.concatenate([scale - low, 2 * scale + 1 - low])
             digits.append((result_digit(f"sum of {len(low)}", int.__add__, place, len(low)), sources))
         stop = result_digit("sum of 1", int.__add__, 1, 1), np.full(2, 2 * scale + 2)
-        return written_at_once(scale, [*digits, stop])
+        return written_at_once(2 * scale + 2, [*digits, stop])
 
 
 class Multiplication(_TwoNumbers):
@@ -278,11 +293,4 @@ class Multiplication(_TwoNumbers):
         return carried(convolved(inputs[:, :scale], inputs[:, scale:]))
 
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
-        digits = []
-        for place in range(1, 2 * scale + 1):
-            low = np.arange(1, place + 1)
-            # A mark where the numbers have no digit any more.
-            sources = np.concatenate([np.where(low <= scale, number + low, scale + 1) for number in (0, scale + 1)])
-            digits.append((result_digit("product", int.__mul__, place, place), sources))
-        stop = result_digit("product", int.__mul__, 1, 1), np.full(2, 2 * scale + 2)
-        return written_at_once(scale, [*digits, stop])
+        return product_at_once(scale, scale)

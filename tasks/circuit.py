@@ -176,10 +176,6 @@ class Line(NamedTuple):
         """Numbers, arrays or tensors."""
         return self.query * query + self.scale * scale + self.constant
 
-    def after(self, first: "Line") -> "Line":
-        """This line, as seen from the position that `first` gives as its query."""
-        return Line(self.query * first.query, self.query * first.scale + self.scale, self.at(first.constant, 0))
-
 
 class StepRange(NamedTuple):
     """Steps of one operator at all queries from `first` to `last`, both included; none where `last` is before it."""

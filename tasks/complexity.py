@@ -18,12 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lengthlens.errors import UserError
+from lengthlens.tasks.program import Program, Queries, Strings
 from lengthlens.tasks.scale import Ints
 from lengthlens.tasks.task import Task
 
 UNSET = -1
+ROWS, MOST_STEPS = 300, 1500  # strings, and steps of them, that a search looks at: a second
+RULE_ROWS = 32  # strings of each size on which the rules of a program are counted
 MAX_TABLE = 20_000_000  # entries of one dense operator table: beyond this the search would not end anyway
 MAX_CANDIDATES = 20_000  # per step; leaving more out can only make the result too large
 
@@ -33,9 +37,11 @@ Row = dict[str, Any]
 def src_declared(task: Task, n: int) -> int:
     """The number of distinct operators in the task's circuits at all sizes up to n: an upper bound on SRC.
 
+    Of a task whose sources depend on tokens: of rules in its best program.
+
     >>> from lengthlens.tasks import TASKS
-    >>> [src_declared(TASKS[name], 4) for name in ("parity-cot", "parity")]
-    [1, 4]
+    >>> [src_declared(TASKS[name], 4) for name in ("parity-cot", "parity", "sort")]
+    [1, 4, 2]
     """
     return src_curve(task, n)[-1]
 
@@ -47,15 +53,47 @@ def src_curve(task: Task, n: int) -> list[int]:
     >>> src_curve(TASKS["parity"], 4)
     [1, 2, 3, 4]
     """
-    operators: set[str] = set()
-    curve = []
-    for scale in range(task.min_scale, task.checked_scale(n) + 1):
-        words = None
-        if task.family == "content-addressed":  # one instance stands for all
-            words = task.words(task.sample(scale, 1, torch.Generator().manual_seed(scale)).tokens[0])
-        operators |= task.circuit(scale, words).used
-        curve.append(len(operators))
+    used: set[Any] = set()
+    curve, sizes = [], range(task.min_scale, task.checked_scale(n) + 1)
+    programs = [Program.parse(text) for text in task.programs or ()] if task.family == "content-addressed" else []
+    for scale in sizes:
+        if programs:
+            used |= set(programs[0].which(steps_of(task, [scale], rows=RULE_ROWS).steps).tolist())
+        else:
+            used |= task.circuit(scale).used
+        curve.append(len(used))
     return curve
+
+
+class Labelled(NamedTuple):
+    """Queries, what is right at each, as a number, and what the numbers are: tokens, or sets of them."""
+
+    steps: Queries
+    labels: Tensor  # [step]
+    words: tuple[str, ...]
+
+
+def steps_of(task: Task, sizes: Iterable[int], rows: int = ROWS, most: int = MOST_STEPS, seed: int = 0) -> Labelled:
+    """Queries of random instances of these sizes, each equally often, the first step of an instance more often.
+
+    >>> from lengthlens.tasks import TASKS
+    >>> steps_of(TASKS["tomita-1"], [3]).words
+    ('1|$',)
+    """
+    generator, listed = torch.Generator().manual_seed(seed), list(sizes)
+    drawn = [task.drawn_scale(listed[k % len(listed)], generator) for k in range(rows)]
+    batch = task.sample(drawn, generator=generator)
+    strings = Strings(batch.tokens, task.vocab, batch.answer_mask.to(torch.uint8).argmax(1) - 1, len(task.symbols))
+    row, query = batch.query_mask.nonzero().T
+    if len(row) > most:
+        weight = torch.where(query == strings.start[row], 3.0, 1.0)
+        kept = torch.multinomial(weight, most, generator=generator).sort().values
+        row, query = row[kept], query[kept]
+    if batch.targets is None:
+        return Labelled(Queries(strings, row, query), strings.tokens[row, query + 1], task.vocab)
+    sets, labels = torch.unique(batch.targets[row, query], dim=0, return_inverse=True)
+    words = ("|".join(word for word, inside in zip(task.vocab, each) if inside) for each in sets.tolist())
+    return Labelled(Queries(strings, row, query), labels, tuple(words))
 
 
 class Search(NamedTuple):
@@ -245,7 +283,7 @@ def task_rows(tasks: Iterable[Task]) -> list[Row]:
             "example": task.render(task.sample(4, 1, torch.Generator().manual_seed(1)).tokens[0]),
             "vocabulary": len(task.vocab),
             "length": f"{slope if slope > 1 else ''}n+{task.length(4) - 4 * slope}",
-            "src": {n: src_declared(task, n) for n in (4, 8, 16)},
+            "src": {n: src_declared(task, n) for n in (4, 8, 16) if task.declares_circuit or task.programs},
         }
         for task in tasks
         for slope in [task.length(5) - task.length(4)]  # prompt and answer grow evenly, whatever the task

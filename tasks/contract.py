@@ -98,7 +98,8 @@ def declarations(task: Task) -> None:
     demand(task.family in families, "family", f"it must be one of {', '.join(families)}, not {task.family!r}")
     for name in ("symbols", "marks"):
         words = getattr(task, name, None)
-        demand(isinstance(words, tuple) and len(words) > 0, name, f"it must be a tuple of texts, not {words!r}")
+        full = isinstance(words, tuple) and (len(words) > 0 or (name == "marks" and task.next_sets))
+        demand(full, name, f"it must be a tuple of texts, not {words!r}")
         for word in words or ():
             good = isinstance(word, str) and word.split() == [word]
             demand(good, name, f"a token must be a text without spaces, not {word!r}")
@@ -138,6 +139,8 @@ def shapes(task: Task) -> None:
 def circuit(task: Task) -> None:
     """The circuit has a step for each token of the answer and writes it; one operator's name is one function."""
     known: dict[tuple[str, tuple[str, ...]], tuple[str, str]] = {}
+    if not task.declares_circuit:
+        return
     for n in sizes_of(task):
         start, end, steps = task.prompt_length(n), task.length(n), None
         for row in instances(task, n).tokens[:N_INSTANCES]:
@@ -162,7 +165,7 @@ def scale_of(task: Task) -> None:
     """The size follows from the tokens: with the answer, and from the prompt alone."""
     for n in sizes_of(task):
         every = instances(task, n).tokens
-        for tokens in (every, every[:, : task.prompt_length(n)]):
+        for tokens in (every, every if task.next_sets else every[:, : task.prompt_length(n)]):
             told = called("scale_of", task.scale_of, tokens, where=f"on '{task.render(tokens[0])}'")
             for row in (told != n).nonzero().flatten().tolist()[:1]:
                 wrong = f"'{task.render(tokens[row])}' is of n = {n}, and it says {int(told[row])}"
@@ -173,7 +176,7 @@ def parse(task: Task) -> None:
     """What `render` prints is parsed to the same tokens, with its answer and without."""
     for n in sizes_of(task):
         for row in instances(task, n).tokens[:N_INSTANCES]:
-            for tokens in (row, row[: task.prompt_length(n)]):
+            for tokens in (row, row if task.next_sets else row[: task.prompt_length(n)]):
                 text = task.render(tokens)
                 parsed = called("parse", task.parse, text, where=f"on '{text}'").tokens[0]
                 demand(torch.equal(parsed, row), "parse", f"'{text}' becomes '{task.render(parsed)}'")

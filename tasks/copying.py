@@ -21,6 +21,7 @@ COPY = Operator("copy", 1, lambda token: END if token in ("=", BEGIN) else token
 class _Copying(Task):
     """Answer, circuit and coupling follow from the sources."""
 
+    programs = ()
     family = "position-addressed"
     symbols: tuple[str, ...] = DIGITS
 
@@ -64,6 +65,14 @@ class Copy(_Copying):
 
     def reading(self) -> Sequence[tuple[Line, Line]]:
         return [(Line(1, -1), Line(0, 2, 1))]
+
+
+@dataclass(frozen=True)
+class RepeatCopy(Copy):
+    """The string again, of two letters, so that what stands near a symbol does not tell its place."""
+
+    name, summary = "repeat-copy", "a string of two letters again"
+    symbols: tuple[str, ...] = ("a", "b")
 
 
 class Reverse(_Copying):
@@ -113,3 +122,25 @@ class Duplicate(_Copying):
 
     def reading(self) -> Sequence[tuple[Line, Line]]:
         return [(Line(1, -1), Line(0, 2)), (Line(1, -2), Line(0, 3)), (Line(0, 1, 1), Line(0, 3, 1))]
+
+
+@dataclass(frozen=True)
+class NBack(_Copying):
+    """The symbol `back` before the last. With back = 2, ``^ 7 3 5 1 = 3 $``."""
+
+    name, summary = "n-back", "the symbol two before the last"
+    min_scale: int = 3
+    back: int = 2
+
+    def answer_length(self, scale: int) -> int:
+        return 2
+
+    def sources(self, scale: int) -> Ints:
+        return np.array([scale - self.back, scale + 1])
+
+    def reading(self) -> Sequence[tuple[Line, Line]]:
+        return [(Line(1, 0, -1 - self.back), Line(0, 1, 1)), (Line(0, 1, 1), Line(0, 1, 2))]
+
+    def layout(self) -> Layout | None:
+        layout = super().layout()
+        return layout and replace(layout, since=self.min_scale)

@@ -7,18 +7,18 @@ number, a tuple has a number that stands for it (`lengthlens.tasks.scale`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lengthlens.errors import UserError
-from lengthlens.tasks.arithmetic import add, value
+from lengthlens.tasks.arithmetic import add, carried, convolved, product_at_once, value
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import DIGITS
-from lengthlens.tasks.scale import SHAPES, Ints, Lengths, Tuples
-from lengthlens.tasks.task import BEGIN, END, Batch, Task
+from lengthlens.tasks.scale import SHAPES, Ints, Lengths, Tuples, size_of
+from lengthlens.tasks.task import BEGIN, END, Family, Task
 
 MOST_FIELDS = 10_000
 
@@ -36,7 +36,8 @@ class FieldsTask(Task):
     '^ 4 9 3 , 0 , 3 9 = 0 $'
     """
 
-    family = "position-addressed"
+    programs = ()
+    family: ClassVar[Family] = "position-addressed"
     one_number = False
     usual: ClassVar[int] = 2
     tail: ClassVar[tuple[str, ...]] = ("=",)  # what follows the last field
@@ -55,7 +56,12 @@ class FieldsTask(Task):
     @cached_property
     def tuples(self) -> Tuples:
         """The tuples that this task has met, and their numbers."""
-        return Tuples()
+        return Tuples(self.size_from)
+
+    @staticmethod
+    def size_from(lengths: Lengths) -> int:
+        """The size n of a tuple: the largest length."""
+        return max(lengths)
 
     def parts(self, scale: int) -> Lengths:
         return (scale,) * self.usual if scale < SHAPES else self.tuples.lengths(scale)
@@ -66,8 +72,9 @@ class FieldsTask(Task):
         if not 2 <= len(lengths) <= (self.usual if self.usual == 2 else MOST_FIELDS):
             wanted = "2" if self.usual == 2 else f"2 to {MOST_FIELDS}"
             raise UserError(f"task '{self.name}' has {wanted} fields, not {len(lengths)}")
-        regular = len(lengths) == self.usual and len(set(lengths)) == 1
-        return self.checked_scale(lengths[0] if regular else self.tuples.number(lengths))
+        size = self.size_from(lengths)
+        regular = size < SHAPES and self.parts(size) == tuple(lengths)
+        return self.checked_scale(size if regular else self.tuples.number(lengths))
 
     def longest(self, size: int) -> int:
         return self.length(self.number_of((size,) * self.most_fields(size)))
@@ -108,20 +115,6 @@ class FieldsTask(Task):
 
     # -- instances ------------------------------------------------------------------------------------------------
 
-    def sample(
-        self,
-        scale: Any,
-        batch: int | None = None,
-        generator: torch.Generator | None = None,
-        device: str | torch.device = "cpu",
-    ) -> Batch:
-        """Random instances: of one size, a tuple or a number; or, if `scale` is a list, of one size for each row."""
-        if isinstance(scale, tuple):
-            scale = self.number_of(scale)
-        elif isinstance(scale, list):
-            scale = [self.number_of(each) for each in scale]
-        return super().sample(scale, batch, generator, device)
-
     def input_length(self, scale: int) -> int:
         return sum(self.parts(scale))
 
@@ -155,11 +148,11 @@ def add_fields(a: str, b: str, a_before: str, b_before: str, sum_before: str) ->
 ADD_FIELDS = Operator("add digits of fields", 5, add_fields)
 
 
-def added(a: Tensor, b: Tensor) -> Tensor:
+def added(a: Tensor, b: Tensor, base: int = 10) -> Tensor:
     """The digits of a sum of numbers of any lengths, lowest first, end carry included. [row, a], [row, b]"""
     most = max(a.shape[1], b.shape[1])
     a, b = (torch.nn.functional.pad(x, (0, most - x.shape[1])) for x in (a, b))
-    return add(a, b)
+    return add(a, b, base)
 
 
 @dataclass(frozen=True)
@@ -183,6 +176,83 @@ class UnpaddedAddition(FieldsTask):
         b, b_before = (np.minimum(second + at, equals) for at in (k, k - 1))
         query = equals + k - 1
         return Circuit.of(ADD_FIELDS, query, a, b, a_before, b_before, query)
+
+
+@dataclass(frozen=True)
+class UnpaddedMultiplication(FieldsTask):
+    """Two numbers of any lengths, lowest digit first, nothing written on the way. 27 · 4: ``^ 7 2 * 4 = 8 0 1 $``."""
+
+    name, summary = "multiplication-unpadded", "the product of two numbers of any lengths, lowest digit first"
+    family = "growing"
+    marks = ("*", "=")
+
+    def answer_length(self, scale: int) -> int:
+        return sum(self.parts(scale)) + 1
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        most = max(self.parts(scale))
+        a, b = (torch.nn.functional.pad(x, (0, most - x.shape[1])) for x in inputs.split(self.parts(scale), 1))
+        return carried(convolved(a, b))[:, : inputs.shape[1]]
+
+    def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
+        return product_at_once(*self.parts(scale))
+
+
+@dataclass(frozen=True)
+class BinaryAddition(FieldsTask):
+    """Binary, highest bit first, nothing padded. 5 + 3 = 8: ``^ 1 0 1 + 1 1 = 1 0 0 0 $``.
+
+    The size n is the number of bits of both operands together. (The published length counts ``+`` and ``=`` as well,
+    and is n + 2.) A first bit is 1, unless it is the only one. How long the answer is follows from the bits, so no
+    circuit of positions writes it.
+    """
+
+    name, summary = "addition-binary", "the sum of two binary numbers of n bits together, highest first, without zeros"
+    family = "content-addressed"
+    marks = ("+", "=")
+    symbols: tuple[str, ...] = ("0", "1")
+    min_scale: int = 2
+    answers_differ = True
+
+    @staticmethod
+    def size_from(lengths: Lengths) -> int:
+        return sum(lengths)
+
+    def parts(self, scale: int) -> Lengths:
+        return (scale - scale // 2, scale // 2) if scale < SHAPES else self.tuples.lengths(scale)
+
+    def checked_scale(self, scale: int) -> int:
+        Task.checked_scale(self, size_of(scale) if min(self.parts(scale)) > 0 else 0)
+        return scale
+
+    def longest(self, size: int) -> int:
+        return self.length(self.number_of((size - 1, 1)))
+
+    def drawn_scale(self, size: int, generator: torch.Generator | None) -> int:
+        first = int(torch.randint(1, self.checked_scale(size), (), generator=generator, device="cpu"))
+        return self.number_of((first, size - first))
+
+    def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        bits = super().draw(scale, batch, generator, device)
+        bits[:, self._first_bits(scale)] = 1
+        return bits
+
+    def valid(self, inputs: Tensor, scale: int) -> Tensor:
+        return super().valid(inputs, scale) & (inputs[:, self._first_bits(scale)] == 1).all(1)
+
+    def _first_bits(self, scale: int) -> list[int]:
+        """The places of first bits that are not the only ones."""
+        first, second = self.parts(scale)
+        return [place for place, length in ((0, first), (first, second)) if length > 1]
+
+    def answer_length(self, scale: int) -> int:
+        return max(self.parts(scale)) + 2
+
+    def answer(self, inputs: Tensor, scale: int) -> Tensor:
+        a, b = (bits.flip(1) for bits in inputs.split(self.parts(scale), 1))
+        bits = added(a, b, 2).flip(1)
+        ended = torch.nn.functional.pad(bits[:, 1:], (0, 1), value=self.ids[END])
+        return torch.where(bits[:, :1] == 0, ended, bits)
 
 
 def add_operand(operand: str, so_far: str, operand_before: str, so_far_before: str, sum_before: str) -> str:

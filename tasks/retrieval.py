@@ -16,6 +16,7 @@ from torch import Tensor
 from lengthlens.errors import UserError
 from lengthlens.tasks.circuit import Circuit, Operator
 from lengthlens.tasks.copying import COPY
+from lengthlens.tasks.distinct import NUMBERS, all_distinct, drawn_distinct
 from lengthlens.tasks.task import BEGIN, END, Task
 
 
@@ -42,6 +43,7 @@ class Sort(_ContentAddressed):
     """Distinct numbers in increasing order. ``^ 7 3 5 = 3 5 7 $``. n is at most the number of symbols."""
 
     name, summary = "sort", "distinct numbers in increasing order"
+    programs = ("if k = 0: least(prompt); least(prompt, x[j] > x[i]) or $",)
     symbols: tuple[str, ...] = tuple(map(str, range(128)))
 
     @property
@@ -49,12 +51,10 @@ class Sort(_ContentAddressed):
         return len(self.symbols)
 
     def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
-        keys = torch.rand(batch, len(self.symbols), generator=generator, device=device)
-        return keys.topk(scale, dim=1).indices
+        return drawn_distinct(len(self.symbols), scale, batch, generator, device)
 
     def valid(self, inputs: Tensor, scale: int) -> Tensor:
-        ordered = inputs.sort(1).values
-        return super().valid(inputs, scale) & (ordered[:, 1:] != ordered[:, :-1]).all(1)
+        return super().valid(inputs, scale) & all_distinct(inputs)
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
         return inputs.sort(1).values
@@ -64,10 +64,21 @@ class Sort(_ContentAddressed):
 
 
 @dataclass(frozen=True)
+class SortPublished(Sort):
+    """`Sort` with as many symbols as published."""
+
+    name, summary = "sort-150", "distinct numbers below 150 in increasing order"
+    symbols: tuple[str, ...] = NUMBERS
+
+
+@dataclass(frozen=True)
 class Count(_ContentAddressed):
     """As many ones as the queried letter occurs, in n slots. ``^ a c a ? a = 1 1 . $``."""
 
     name, summary = "count", "how often a letter occurs, in strokes, filled up to n"
+    programs = (
+        "if x[^+k+1] = '?': write $; if count(before ?, x[j] = x[=-1]) - count(answer) = more: write 1; write .",
+    )
     marks = ("?", "=", "1", ".")
     symbols: tuple[str, ...] = tuple("abcd")
     operator = Operator("tally", 1, lambda token: {"=": ".", BEGIN: END}.get(token, "1"))
@@ -90,6 +101,7 @@ class Mode(_ContentAddressed):
     """The letter that occurs most often; the first of the alphabet in a tie. ``^ c a b c = c $``."""
 
     name, summary = "mode", "the most frequent letter, the first of the alphabet in a tie"
+    programs = ("if k = 0: mode(prompt); write $",)
     symbols: tuple[str, ...] = tuple("abcdefgh")
     preference: ClassVar[int] = 1  # in a tie: the first symbol, or, with −1, the last
 
@@ -97,10 +109,13 @@ class Mode(_ContentAddressed):
         return 2
 
     def answer(self, inputs: Tensor, scale: int) -> Tensor:
-        counts = torch.zeros(len(inputs), len(self.symbols), dtype=torch.long, device=inputs.device)
-        counts.scatter_add_(1, inputs, torch.ones_like(inputs))
         places = torch.arange(len(self.symbols), device=inputs.device)
-        return (counts * len(self.symbols) - self.preference * places).argmax(1, keepdim=True)
+        return (self._counts(inputs) * len(self.symbols) - self.preference * places).argmax(1, keepdim=True)
+
+    def _counts(self, inputs: Tensor) -> Tensor:
+        """How often each symbol occurs. [row, symbol]"""
+        counts = torch.zeros(len(inputs), len(self.symbols), dtype=torch.long, device=inputs.device)
+        return counts.scatter_add(1, inputs, torch.ones_like(inputs))
 
     def sources(self, scale: int, tokens: list[str]) -> list[int]:
         winner = max(self.symbols[:: self.preference], key=tokens[1 : scale + 1].count)
@@ -112,6 +127,7 @@ class Majority(Mode):
     """The bit that occurs more often; 1 if both do equally. ``^ 0 1 0 = 0 $``."""
 
     name, summary = "majority", "the more frequent bit, 1 in a tie"
+    programs = ("if k = 0: mode>(prompt); write $",)
     symbols: tuple[str, ...] = ("0", "1")
     preference = -1
 
@@ -121,6 +137,7 @@ class Induction(_ContentAddressed):
     """The letter right of the queried one, which occurs once in the string. ``^ c a b = a b $``."""
 
     name, summary = "induction", "the letter right of the queried one"
+    programs = ("if k = 0: first(prompt, x[j-1] = x[i]); write $",)
     symbols: tuple[str, ...] = tuple(ascii_lowercase)
     min_scale: int = 2
     offset: ClassVar[int] = 1
@@ -155,4 +172,33 @@ class AntiInduction(Induction):
     """The letter left of the queried one. ``^ c a b = a c $``."""
 
     name, summary = "anti-induction", "the letter left of the queried one"
+    programs = ("if k = 0: first(prompt, x[j] = x[i])[-1]; write $",)
+    offset = -1
+
+
+@dataclass(frozen=True)
+class RightNeighbour(Induction):
+    """The symbol right of the queried one, in a string of distinct symbols. ``^ 4 9 2 = 9 2 $``."""
+
+    name, summary = "right-neighbour", "the number right of the queried one, among distinct numbers"
+    symbols: tuple[str, ...] = NUMBERS
+
+    @property
+    def max_scale(self) -> int:  # type: ignore[override]
+        return len(self.symbols)
+
+    def draw(self, scale: int, batch: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        string = drawn_distinct(len(self.symbols), scale, batch, generator, device)
+        place = torch.randint(scale - 1, (batch, 1), generator=generator, device=device) + max(0, -self.offset)
+        return torch.cat([string, string.gather(1, place)], 1)
+
+    def valid(self, inputs: Tensor, scale: int) -> Tensor:
+        return super().valid(inputs, scale) & all_distinct(inputs[:, :scale])
+
+
+class LeftNeighbour(RightNeighbour):
+    """The symbol left of the queried one, in a string of distinct symbols. ``^ 4 9 2 = 9 4 $``."""
+
+    name, summary = "left-neighbour", "the number left of the queried one, among distinct numbers"
+    programs = ("if k = 0: first(prompt, x[j] = x[i])[-1]; write $",)
     offset = -1

@@ -1,11 +1,13 @@
 """Sizes of instances: a number n, or, for a task on several fields of symbols, the tuple of the fields' lengths.
 
 Tensors hold one number for each instance. So a tuple has a number that stands for it, above all sizes n. The remainder
-modulo `SHAPES` is the largest length of the tuple, which is the n that training ranges and tables are about. Whatever
+modulo `SHAPES` is the size n of the tuple, which training ranges and tables are about: usually the largest length.
+Whatever
 tells tuples from numbers is in this module; a task (`lengthlens.tasks.fields.FieldsTask`) keeps the `Tuples` that it
 has numbered.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +21,7 @@ SHAPES = 1 << 32  # more than any size n
 
 
 def size_of(scale: Any) -> Any:
-    """n itself, or the largest length of the tuple that a number stands for. Of numbers, arrays and tensors."""
+    """n itself, or the size of the tuple that a number stands for. Of numbers, arrays and tensors."""
     return scale % SHAPES
 
 
@@ -34,14 +36,15 @@ class Tuples:
     (5, (3, 5), True)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, size: Callable[[Lengths], int] = max) -> None:
+        self._size = size  # of a tuple, which is its number modulo `SHAPES`
         self._lengths: list[Lengths] = [()]  # at k the tuple whose number is k·SHAPES + n
         self._numbers: dict[Lengths, int] = {}
 
     def number(self, lengths: Lengths) -> int:
         """The number that stands for a tuple of lengths."""
         if lengths not in self._numbers:
-            self._numbers[lengths] = len(self._lengths) * SHAPES + max(lengths)
+            self._numbers[lengths] = len(self._lengths) * SHAPES + self._size(lengths)
             self._lengths.append(lengths)
         return self._numbers[lengths]
 

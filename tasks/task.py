@@ -3,7 +3,7 @@
 import bisect
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
@@ -30,12 +30,14 @@ class Batch:
     """Instances as token ids.
 
     `tokens` [row, pos], `answer_mask` [row, pos] true at the answer's tokens (end token included, padding never),
-    `scale` [row], the size n of each.
+    `scale` [row], the size n of each. Of a task on sets (`Task.next_sets`), `targets` [row, pos, token]: the set of
+    tokens that may come next; None for all others.
     """
 
     tokens: Int[Tensor, "row pos"]
     answer_mask: Bool[Tensor, "row pos"]
     scale: Int[Tensor, "row"]
+    targets: Bool[Tensor, "row pos token"] | None = None
 
     @property
     def query_mask(self) -> Bool[Tensor, "row query"]:
@@ -45,6 +47,10 @@ class Batch:
     def __len__(self) -> int:
         return self.tokens.shape[0]
 
+    def __getitem__(self, rows: slice) -> "Batch":
+        targets = None if self.targets is None else self.targets[rows]
+        return Batch(self.tokens[rows], self.answer_mask[rows], self.scale[rows], targets)
+
 
 class Task(ABC):
     """A function from strings to strings, at every size n, which is the argument `scale` of its methods.
@@ -53,8 +59,9 @@ class Task(ABC):
     marks, then ``^ $ _`` for begin, end and padding. The size is read off the tokens by where the marks of the prompt
     stand, whatever the prompt is (`scale_of`).
 
-    A subclass sets `name`, `family`, `summary` and `symbols`, and writes `answer` and `circuit`; the rest has
-    defaults that fit a task on one string of n symbols. `lengthlens.tasks.copying.Copy` is the smallest example.
+    A subclass sets `name`, `family`, `summary` and `symbols`, and writes `answer`, and `circuit` if positions say what
+    a step reads; the rest has defaults that fit a task on one string of n symbols. `lengthlens.tasks.copying.Copy` is
+    the smallest example.
     """
 
     name: ClassVar[str]
@@ -66,14 +73,27 @@ class Task(ABC):
     min_scale: int = 1
     max_scale: int | None = None
     coupled_from: ClassVar[int | None] = None  # of the first answer token in `coupled_answer`, if they count up
+    # Programs that compute the answer, as text, the best one first; none beside the circuit if empty; sought if None.
+    programs: ClassVar[tuple[str, ...] | None] = None
+    answers_differ: ClassVar[bool] = False  # whether answers of one size have different lengths
+    next_sets: ClassVar[bool] = False  # whether a set of tokens is right at each position, and not one token
 
     @abstractmethod
     def answer(self, inputs: Int[Tensor, "row input"], scale: int) -> Int[Tensor, "row answer"]:
-        """The answer without the end token, [row, answer]."""
+        """The answer without the end token, [row, answer]. A shorter one has ``$`` after it, and then padding."""
 
-    @abstractmethod
     def circuit(self, scale: int, tokens: Sequence[str] | None = None) -> Circuit:
         """The steps that write the answer. A content-addressed task needs the `tokens` of the instance."""
+        raise UserError(f"task '{self.name}' declares no circuit")
+
+    @property
+    def declares_circuit(self) -> bool:
+        return type(self).circuit is not Task.circuit
+
+    def refuse_sets(self, what: str) -> None:
+        """An error if this is a task on sets, for something that needs one right token at each place."""
+        if self.next_sets:
+            raise UserError(f"{what} needs one right token at each place, and task '{self.name}' asks for sets of them")
 
     # -- what a subclass may override -----------------------------------------------------------------------------
 
@@ -82,7 +102,7 @@ class Task(ABC):
         return scale
 
     def answer_length(self, scale: int) -> int:
-        """The number of tokens of the answer, ``$`` included."""
+        """The number of tokens of the answer, ``$`` included; of the longest, where they differ."""
         return scale + 1
 
     def prompt(self, inputs: Tensor, scale: int) -> list[Tensor | str]:
@@ -101,6 +121,13 @@ class Task(ABC):
         """The free symbols of random instances, from which the rest follows. [row, input]"""
         shape = (batch, self.input_length(scale))
         return torch.randint(len(self.symbols), shape, generator=generator, device=device)
+
+    def redrawn(self, draw: Callable[[int], Tensor], scale: int, batch: int) -> Int[Tensor, "row input"]:
+        """What `draw` gives for so many rows; rows that make no instance are drawn again."""
+        inputs = draw(batch)
+        while inputs.device.type != "meta" and bool((wrong := ~self.valid(inputs, scale)).any()):
+            inputs[wrong] = draw(int(wrong.sum()))
+        return inputs
 
     def valid(self, inputs: Int[Tensor, "row input"], scale: int) -> Bool[Tensor, "row"]:
         """Which rows of free symbols [row, input] make an instance, [row]."""
@@ -155,12 +182,14 @@ class Task(ABC):
 
     def sample(
         self,
-        scale: int | Sequence[int] | Tensor,
+        scale: int | Lengths | Sequence[int | Lengths] | Tensor,
         batch: int | None = None,
         generator: torch.Generator | None = None,
         device: str | torch.device = "cpu",
     ) -> Batch:
         """Random instances: of one size, or, if `scale` lists one per row, of mixed sizes, padded at the end.
+
+        Where sizes are tuples (`one_number` is false), a tuple is one size.
 
         >>> from lengthlens.tasks import TASKS
         >>> batch = TASKS["copy"].sample([1, 3], generator=torch.Generator().manual_seed(0))
@@ -168,31 +197,39 @@ class Task(ABC):
         (torch.Size([2, 9]), [1, 3], [2, 4])
         """
         device = torch.device(device)
+        if isinstance(scale, tuple) and not self.one_number:
+            scale = self.number_of(scale)
         if isinstance(scale, int):
             if batch is None or batch < 1:
                 raise UserError(f"the batch size must be at least 1, not {batch}")
             return self.assemble(self.draw(self.checked_scale(scale), batch, generator, device), scale)
-        listed = scale.tolist() if isinstance(scale, Tensor) else list(scale)
+        listed = scale.tolist() if isinstance(scale, Tensor) else [self.number_of(each) for each in scale]
         if not listed or (batch is not None and batch != len(listed)):
             raise UserError(f"{len(listed)} sizes n were given for a batch of {batch}: one for each row is needed")
         scales = torch.tensor(listed, device=device)
         shape = (len(listed), max(self.length(self.checked_scale(each)) for each in set(listed)))
         tokens = torch.full(shape, self.pad_id, device=device)
         answer_mask = torch.zeros(shape, dtype=torch.bool, device=device)
+        targets = torch.zeros(*shape, len(self.vocab), dtype=torch.bool, device=device) if self.next_sets else None
         for each in sorted(set(listed), key=self.parts):  # one draw for each; rows keep their places
             rows = (scales == each).nonzero().squeeze(1)
             part = self.sample(each, len(rows), generator, device)
             tokens[rows, : part.tokens.shape[1]] = part.tokens
             answer_mask[rows, : part.tokens.shape[1]] = part.answer_mask
-        return Batch(tokens, answer_mask, scales)
+            if targets is not None and part.targets is not None:
+                targets[rows, : part.tokens.shape[1]] = part.targets
+        return Batch(tokens, answer_mask, scales, targets)
 
     def assemble(self, inputs: Int[Tensor, "row input"], scale: int) -> Batch:
         """The instances that follow from their free symbols."""
         prompt = self._prompt_of(inputs, scale)
         (rows, start), device = prompt.shape, inputs.device
         tokens = torch.empty(rows, start + self.answer_length(scale), dtype=torch.long, device=device)
-        tokens[:, :start], tokens[:, start:-1], tokens[:, -1] = prompt, self.answer(inputs, scale), self.ids[END]
-        answer_mask = torch.arange(tokens.shape[1], device=device).ge(start).expand(rows, -1)
+        answer = self.answer(inputs, scale)
+        ended = (answer == self.ids[END]).any(1)  # before the last place
+        tokens[:, :start], tokens[:, start:-1] = prompt, answer
+        tokens[:, -1] = torch.where(ended, self.pad_id, self.ids[END])
+        answer_mask = torch.arange(tokens.shape[1], device=device).ge(start) & (tokens != self.pad_id)
         return Batch(tokens, answer_mask, torch.full((rows,), scale, device=device))
 
     def parts(self, scale: int) -> Lengths:
@@ -338,23 +375,25 @@ class Task(ABC):
         if mark is not None and mark not in words:
             raise UserError(f"an instance of task '{self.name}' has a '{mark}', and {text!r} has none")
         scale = self.checked_scale(int(self.scale_of(tokens)))
-        lengths = self.length(scale), self.prompt_length(scale)
-        if len(words) not in lengths:
+        start, full = self.prompt_length(scale), None
+        if len(words) >= start:
+            inputs = tokens[:, self._input_places(scale)]
+            if not bool(self.valid(inputs, scale).all()):
+                raise UserError(f"'{' '.join(words)}' is not an instance of task '{self.name}': {self.summary}")
+            full = self.assemble(inputs, scale)
+        length = self.length(scale) if full is None else len(self.words(full.tokens[0]))
+        if full is None or len(words) not in (start, length):
             raise UserError(
-                f"an instance of task '{self.name}' with n = {scale} has {lengths[0]} tokens "
-                f"({lengths[1]} without its answer), not {len(words)}"
+                f"an instance of task '{self.name}' with n = {scale} has {length} tokens "
+                f"({start} without its answer), not {len(words)}"
             )
-        inputs = tokens[:, self._input_places(scale)]
-        if not bool(self.valid(inputs, scale).all()):
-            raise UserError(f"'{' '.join(words)}' is not an instance of task '{self.name}': {self.summary}")
-        full = self.assemble(inputs, scale)
         for place, (right, word) in enumerate(zip(self.words(full.tokens[0]), words)):
             if right != word:
                 raise UserError(f"'{' '.join(words)}': token {place} should be '{right}', not '{word}'")
         return full
 
     def _input_places(self, scale: int) -> list[int]:
-        """Where each free symbol stands in the prompt, the first time if it stands there twice. [input]"""
+        """Where each free symbol stands, the first time if it stands there twice. [input]"""
         form = self.prompt_form(scale).tolist()
         try:
             return [form.index(-1 - k) for k in range(self.input_length(scale))]
@@ -442,6 +481,15 @@ class Task(ABC):
         rows = np.arange(base**digits)
         inputs = torch.from_numpy(rows[:, None] // base ** np.arange(digits)[::-1] % base)
         return self.assemble(inputs[self.valid(inputs, scale)], scale)
+
+
+def sets_of(values: Tensor) -> Tensor:
+    """Of a value for each token, those of the symbols and, last, of ``$``: what a set is about. [*, token]
+
+    >>> sets_of(torch.arange(5)).tolist()  # two symbols, and ^ $ _
+    [0, 1, 3]
+    """
+    return torch.cat([values[..., :-3], values[..., -2:-1]], -1)
 
 
 @remembered

@@ -1,4 +1,4 @@
-"""Shared by tests: a small model of every scheme, batches of any length with mixed scales, and one finished study."""
+"""Shared by tests: what a test registers is forgotten, trained networks, and one finished study."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,19 +15,16 @@ import pytest
 import torch
 from filelock import FileLock
 from jaxtyping import install_import_hook
-from safetensors import safe_open
-from torch import Tensor
 
 # Shapes and types of what these modules are given and give are checked, in tests only. Before they are imported.
 install_import_hook(
     ["lengthlens.tasks.task", "lengthlens.runs.evaluation", "lengthlens.probes.network"], "beartype.beartype"
 )
 
-from lengthlens.models.config import ModelConfig  # noqa: E402
-from lengthlens.models.transformer import HookedModel, build  # noqa: E402
+from lengthlens.models.transformer import HookedModel  # noqa: E402
 from lengthlens.plugins.registry import registries  # noqa: E402
 from lengthlens.runs.store import RunStore  # noqa: E402
-from lengthlens.tasks import TASKS  # noqa: E402
+from lengthlens.tests.parameters import small_model  # noqa: E402
 from lengthlens.tests.pretended import prepare  # noqa: E402
 
 torch.set_num_threads(1)  # tensors here are so small that threads cost more than they give
@@ -42,46 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
         prepare()
 
 
-TRAINED = Path(__file__).parent / "fixtures" / "trained"  # by the recipes of test_probes_growth
-
-SMALL = {"task": "copy", "n_layers": 2, "n_heads": 3, "d_head": 4, "d_model": 10, "d_mlp": 12, "n_ctx": 128}
-
-
-def make_small_model(scheme: str, **changes: object) -> HookedModel:
-    """A small model in evaluation mode with every parameter moved off its initial value.
-
-    Tables that begin at zero would hide a mistake in what they multiply.
-    """
-    model = build(ModelConfig.from_dict({**SMALL, "scheme": scheme, **changes})).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return model
-
-
-def make_mixed_batch(length: int, task: str = "copy", rows: int = 3) -> tuple[Tensor, Tensor]:
-    """Ids [row, `length`] of instances of different scales, cut or padded, and their scales [row]."""
-    largest = max(1, (length - 3) // 2)
-    scales = torch.linspace(1, largest, rows).long()
-    batch = TASKS[task].sample(scales, generator=torch.Generator().manual_seed(length))
-    tokens = torch.full((rows, length), TASKS[task].pad_id)
-    width = min(length, batch.tokens.shape[1])
-    tokens[:, :width] = batch.tokens[:, :width]
-    return tokens, scales
-
-
-@pytest.fixture(scope="session")
-def small_model() -> Callable[..., HookedModel]:
-    """The function above; tests cannot import from this file."""
-    return make_small_model
-
-
-@pytest.fixture(scope="session")
-def mixed_batch() -> Callable[..., tuple[Tensor, Tensor]]:
-    return make_mixed_batch
-
-
 @pytest.fixture(autouse=True)
 def nothing_stays_registered() -> Iterator[None]:
     """What a test registers is gone after it."""
@@ -94,21 +51,7 @@ def nothing_stays_registered() -> Iterator[None]:
 @pytest.fixture
 def model() -> HookedModel:
     """A small model for tests that are about the model rather than about a scheme."""
-    return make_small_model("relative")
-
-
-@pytest.fixture(scope="session")
-def trained() -> Callable[[str], HookedModel]:
-    """A small network that was trained until it was accurate in range, by task and scheme: "copy_lbpe"."""
-
-    def load(name: str) -> HookedModel:
-        with safe_open(TRAINED / f"{name}.safetensors", "pt") as file:
-            config, state = file.metadata()["config"], {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        model = build(ModelConfig.from_dict(json.loads(config))).eval()
-        model.load_state_dict(state)
-        return model
-
-    return load
+    return small_model("relative")
 
 
 # -- one finished study ------------------------------------------------------------------------------------------

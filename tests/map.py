@@ -1,9 +1,11 @@
 """The map of rooms in CONTRIBUTING.md, drawn from the imports as they are.
 
-``python tests/map.py`` prints it, ``python tests/map.py --write`` puts it into CONTRIBUTING.md.
+``python tests/map.py`` prints it, ``python tests/map.py --write`` puts it into CONTRIBUTING.md. ``python tests/map.py
+--functions 10 --seed 3`` prints ten functions of the package, drawn at random, each with nothing but its file's name.
 """
 
 import ast
+import random
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -86,8 +88,22 @@ def written(page: str) -> str:
     return f"{before}{BEGIN}\n{drawn()}\n{END}{rest.partition(END)[2]}"
 
 
+def drawn_functions(number: int, seed: int) -> str:
+    """Functions of modules and methods, drawn at random: the name of the file alone, and the text."""
+    every = [
+        f"# {file.name}\n{ast.get_source_segment(file.read_text('utf-8'), node, padded=True)}\n"
+        for file in modules().values()
+        for part in tree(file).body
+        for node in (part.body if isinstance(part, ast.ClassDef) else [part])
+        if isinstance(node, ast.FunctionDef)
+    ]
+    return "\n".join(random.Random(seed).sample(every, number))
+
+
 if __name__ == "__main__":
-    if "--write" in sys.argv[1:]:
+    if sys.argv[1:2] == ["--functions"]:
+        print(drawn_functions(int(sys.argv[2]), int(sys.argv[4])))
+    elif "--write" in sys.argv[1:]:
         PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")
     else:
         print(drawn())

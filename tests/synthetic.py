@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lengthlens.analyses.findings import findings
+from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import as_study
+from lengthlens.analyses.tables import Table
 from lengthlens.models.schemes import SchemeSpec
 from lengthlens.probes.probe import invariance_index
 from lengthlens.probes.schema import BAR, FIDELITY, INFLUENCE, TOLERANCE
@@ -220,3 +223,8 @@ def learned(task: str, noise: np.random.Generator) -> list[Row]:
     form, value = FORMS_OF.get(task, ("i−j−n", 0))
     about = {"measure": "relation", "layer": 0, "form": form, "form_value": value}
     return [{**about, "head": head, "value": float(noise.normal(5.5, 0.3))} for head in (1, 3)]
+
+
+def all_tables(study: Study) -> dict[str, Table]:
+    """The tables of all findings, by name."""
+    return {name: table for finding in findings(study).values() for name, table in study.tables(finding).items()}

@@ -11,13 +11,14 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import curves, learned, pola, theme
-from lengthlens.analyses.findings import all_tables, findings
+from lengthlens.analyses.findings import findings
 from lengthlens.analyses.prediction import Prediction
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, indices, joined
 from lengthlens.analyses.tables import Table
+from lengthlens.errors import UserError
 from lengthlens.tests.parameters import few
-from lengthlens.tests.synthetic import synthetic_study
+from lengthlens.tests.synthetic import all_tables, synthetic_study
 
 SCHEMES = ("ideal", "lbpe", "hinted:relative/max_distance=3", "hinted:relative/max_distance=12", "rope")
 TASKS = ("copy", "parity-cot", "addition", "parity")
@@ -60,20 +61,17 @@ def without(*measures: str) -> pd.DataFrame:
     return table()[~table()["measure"].isin(measures)]
 
 
-# -- theme -------------------------------------------------------------------------------------------------------
-
-
 def test_labels_with_options_have_the_family_and_colour_of_their_scheme():
     assert theme.family("hinted:relative/max_distance=3") == "hinted"
-    assert theme.line("lbpe/score_scaling=none")["color"] == theme.line("lbpe")["color"]
+    assert (
+        theme.lines(["lbpe/score_scaling=none"])["lbpe/score_scaling=none"]["color"]
+        == theme.lines(["lbpe"])["lbpe"]["color"]
+    )
     looks = theme.lines(SCHEMES)
     assert len({(look["color"], str(look["linestyle"]), look["marker"]) for look in looks.values()}) == len(SCHEMES)
-    assert looks["rope"] == theme.line("rope")
+    assert looks["rope"] == theme.lines(["rope"])["rope"]
     many = [f"relative/max_distance={k}" for k in range(1, 12)]
     assert list(theme.lines(many)) == many
-
-
-# -- every figure ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [None, 3.3])
@@ -133,11 +131,8 @@ def test_each_run_is_a_mark_near_its_place_in_the_colour_of_its_family():
     assert len(position.get_offsets()) == 9 and len({tuple(place) for place in places.round(6)}) == 10
     assert np.hypot((places[:, 0] - 2) / 2, places[:, 1] - 0.5).max() <= theme.JITTER
     assert {tuple(colour) for colour in position.get_facecolors()} == {
-        to_rgba(theme.line(scheme)["color"]) for scheme in ("rope", "lbpe")
+        to_rgba(theme.lines([scheme])[scheme]["color"]) for scheme in ("rope", "lbpe")
     }
-
-
-# -- findings behind them ----------------------------------------------------------------------------------------
 
 
 def test_extrapolation_takes_mean_and_range_over_seeds():
@@ -157,6 +152,25 @@ def test_a_run_alone_is_drawn_with_its_training_range():
     figure = curves.plot_exact_match(rows, 10, "a run of $5")
     assert r"a run of \$5" in texts(figure)
     assert [list(line.get_xdata()) for line in figure.axes[0].get_lines()] == [[5, 20], [5, 20]]
+
+
+def test_sizes_that_are_tuples_are_two_axes_of_a_heat_map():
+    """Operands by their digits, or two lengths: each cell is where its size says; a line bounds the training range."""
+    cases: dict[tuple[str, str], list[tuple[int, ...]]] = {
+        ("number of fields", "length of each"): [(2, 2), (4, 4), (2, 2, 2), (4, 4, 4)],
+        ("length of the second", "length of the first"): [(2, 3), (2, 9), (5, 3), (5, 9)],
+    }
+    for about, shapes in cases.items():
+        shares = [0.9, 0.25, 0.5, 0.0]
+        rows = [{"length": max(s), "shape": list(s), "exact_match": x} for s, x in zip(shapes, shares)]
+        axes = curves.plot_exact_match(rows, 3, "a run").axes[0]
+        assert (axes.get_ylabel(), axes.get_xlabel()) == about
+        drawn = axes.collections[0].get_array().reshape(2, 2).tolist()  # highest row first
+        order = [[1, 3], [0, 2]] if about[0].startswith("length") else [[2, 3], [0, 1]]
+        assert drawn == [[shares[k] for k in row] for row in order]
+        assert next(list(line.get_xdata()) for line in axes.get_lines()) == [1, 1]
+    with pytest.raises(UserError, match="two fields"):
+        curves.plot_exact_match([{"length": 3, "shape": [1, 2, 3], "exact_match": 1.0}], 3, "a run")
 
 
 def test_growth_is_of_whole_models_and_declared_src_stays_in_range():
@@ -230,9 +244,6 @@ def test_cells_have_an_interval_over_seeds():
     assert list(found.index) == [(task, scheme) for task in TASKS for scheme in theme.schemes_in_order(SCHEMES)]
 
 
-# -- cells of several recipes and training ranges ----------------------------------------------------------------
-
-
 @cache
 def mixed() -> Study:
     """Two recipes, and two training ranges of one of them."""
@@ -269,9 +280,6 @@ def test_figures_tell_such_cells_apart(name):
         panels = [axes for axes in figure.axes if axes.get_title()]
         shaded = {each.get_title(): max(patch.get_x() + patch.get_width() for patch in each.patches) for each in panels}
         assert shaded == {"copy (n ≤ 5)": 5, "copy (n ≤ 10)": 10}
-
-
-# -- tables ------------------------------------------------------------------------------------------------------
 
 
 def test_all_tables_are_there_in_markdown_and_latex():

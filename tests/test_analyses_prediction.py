@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lengthlens.analyses.outcome import outcome
-from lengthlens.analyses.prediction import Prediction, best_threshold, others_mean, scores
+from lengthlens.analyses.prediction import Prediction, others_mean, scores
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import MissingError, as_study, default_index, exact_at, indices, of_runs, per_run
 from lengthlens.errors import UserError
@@ -47,9 +47,6 @@ def predictor(found: Prediction, name: str, factor: int = 2) -> "pd.Series":
     return rows[(rows["predictor"] == name) & (rows["factor"] == factor)].iloc[0]
 
 
-# -- one row for each run ----------------------------------------------------------------------------------------
-
-
 def test_one_row_for_each_run():
     runs = per_run(table())
     assert len(runs) == runs["run"].nunique() == len(TASKS) * len(SCHEMES) * 3
@@ -80,9 +77,6 @@ def test_a_length_that_cannot_be_processed_is_not_matched_and_one_not_evaluated_
     rows.loc[rows["scheme"] == "learned", "reason"] = "has 16 positions"
     assert exact_at(of_runs(rows), 2).tolist() == [0.0, 1.0]
     assert per_run(rows)["exact_10"].isna().all()
-
-
-# -- known answers -----------------------------------------------------------------------------------------------
 
 
 def test_a_perfect_index_has_auc_one_and_a_random_one_about_a_half():
@@ -147,11 +141,6 @@ def test_the_threshold_is_chosen_on_the_other_tasks():
     assert left.loc["all", "runs"] == 30
 
 
-def test_the_best_threshold_is_the_middle_one_of_several():
-    assert best_threshold(np.array([0.0, 1.0, 2.0, 3.0]), np.array([False, False, True, True])) == 1.5
-    assert best_threshold(np.array([1.0, 1.0]), np.array([True, True])) < 1
-
-
 def test_what_is_added_to_a_verdict_that_is_right_half_of_the_time():
     cells = [
         (f"t{t}", f"s{k}", seed, (k + seed) % 2, 1.0 - (k + seed) % 2)
@@ -189,9 +178,6 @@ def test_each_stored_threshold_has_its_auc():
     found = finding().sensitivity.set_index(["measure", "threshold"])
     assert len(found) == 9 and found["default"].sum() == 3
     assert found.loc[("iota_src", "influence=0.25 fidelity=0.9"), "auc"] == predictor(finding(), "iota_src")["auc"]
-
-
-# -- little to tell from ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -233,9 +219,6 @@ def test_missing_numbers_are_left_out_and_counted():
     assert predictor(found, "iota_src")["runs"] == 4
     assert any("2 of the 6 runs have no ι of measured SRC" in note for note in found.notes)
     assert "no run has 'margin'" in predictor(found, "margin")["note"]
-
-
-# -- the verdict -------------------------------------------------------------------------------------------------
 
 
 def test_verdicts_against_outcomes_count_every_run_and_name_every_contradiction():

@@ -1,7 +1,5 @@
 """Attribution: relevance is conserved for every scheme, and names the tokens and positions that are known to matter."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -10,12 +8,13 @@ from lengthlens.errors import UserError
 from lengthlens.models.by_hand import copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes.spec import scheme_names
-from lengthlens.models.transformer import HookedModel, build
+from lengthlens.models.transformer import build
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import small_model, trained
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
-def test_relevance_is_conserved(scheme: str, small_model: Callable[..., HookedModel]) -> None:
+def test_relevance_is_conserved(scheme: str) -> None:
     model = small_model(scheme, score_scaling="log")
     tokens = TASKS["copy"].sample(5, 3, torch.Generator().manual_seed(0)).tokens
     result = ll.relevance(model, tokens, query=[7, 8, 9])
@@ -36,7 +35,7 @@ def test_every_norm_and_activation_conserves(kind: str | None) -> None:
         assert ll.relevance(build(config), "^ 7 3 5 = 7").conservation < 1e-4
 
 
-def test_gradients_are_those_of_the_embedding(small_model: Callable[..., HookedModel]) -> None:
+def test_gradients_are_those_of_the_embedding() -> None:
     """Gradient × input by gates, against the gradient by the embeddings themselves."""
     model = small_model("learned")
     tokens = TASKS["copy"].sample(4, 2, torch.Generator().manual_seed(0)).tokens
@@ -53,7 +52,7 @@ def test_gradients_are_those_of_the_embedding(small_model: Callable[..., HookedM
         assert torch.allclose(part, (kept[name] * kept[name].grad).sum(-1), atol=1e-5)
 
 
-def test_integrated_gradients_add_up(small_model: Callable[..., HookedModel]) -> None:
+def test_integrated_gradients_add_up() -> None:
     """On a network without norms, whose answer is smooth along the path."""
     model = small_model("relative", normalization_type=None)
     result = ll.relevance(model, "^ 7 3 5 = 7", method="integrated", steps=64)
@@ -83,7 +82,7 @@ def test_an_induction_head_owes_its_answer_to_three_tokens_and_one_position() ->
     assert torch.allclose(result.positions[0] / 29, torch.tensor([0, 0, 0.125, 0, 0, 0]), atol=1e-4)
 
 
-def test_rollout_is_the_product_of_patterns(small_model: Callable[..., HookedModel]) -> None:
+def test_rollout_is_the_product_of_patterns() -> None:
     model = small_model("alibi")
     _, cache = model.run_with_cache("^ 7 3 =")
     one, two = (0.5 * cache["pattern", layer][0].mean(0) + 0.5 * torch.eye(4) for layer in range(2))
@@ -91,7 +90,7 @@ def test_rollout_is_the_product_of_patterns(small_model: Callable[..., HookedMod
     assert torch.allclose(result.tokens[0], (two @ one)[-1], atol=1e-6) and result.positions is None
 
 
-def test_relevance_beats_a_random_order(trained: Callable[[str], HookedModel]) -> None:
+def test_relevance_beats_a_random_order() -> None:
     table = ll.judge_relevance(trained("copy_lbpe"), scales=[5], rows=16, methods=["lrp"]).iloc[0]
     assert table["conservation"] < 1e-4 and table["sources"] > 0.8 > 4 * table["sources_random"]
     assert table["deletion"] < 0.6 * table["deletion_random"]

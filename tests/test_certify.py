@@ -6,15 +6,12 @@ Kinds of steps, and networks drawn at random, are in test_certify_kinds.py.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from click.testing import CliRunner
 from scipy.stats import binom
 
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.by_hand import SHARP, copy_by_hand
 from lengthlens.models.schemes.ideal import Ideal
@@ -24,7 +21,7 @@ from lengthlens.probes.certify import CONFIDENCE, INSTANCES, certify, clopper_pe
 from lengthlens.probes.proof import NamedSteps, Tables, leak_bound, least_lead, steps_of
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import NINE
+from lengthlens.tests.parameters import NINE, command, small_model
 
 COPY = TASKS["copy"]
 BACK, ZERO = 1, 3  # the form i−j−n and the place of its value 0, in a learned relation
@@ -56,9 +53,6 @@ def copies_zeros(model: HookedModel, n: int) -> bool:
 def true_length(bias: float) -> int:
     """The longest length at which it copies everything: 2n zeros weigh less than e^bias."""
     return math.ceil(math.exp(bias) / 2) - 1
-
-
-# -- proofs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["lbpe", "ideal"])
@@ -137,9 +131,6 @@ def test_nothing_is_certified_where_nothing_is_read() -> None:
     assert (found.kind, found.worst) == ("none", {}) and "can outweigh" in found.unproven
 
 
-# -- tests ---------------------------------------------------------------------------------------------------
-
-
 def attacked(layers: int) -> HookedModel:
     """Copies by hand, but not where position 299 … 304 counts: a network that a search of the worst leak certified.
 
@@ -209,7 +200,7 @@ def test_lengths_are_drawn_evenly_in_their_logarithm() -> None:
         assert drawn[n] / 200_000 == pytest.approx(chance, abs=4 * math.sqrt(chance / 200_000))
 
 
-def test_networks_that_no_proof_covers_are_tested(small_model: Callable[..., HookedModel]) -> None:
+def test_networks_that_no_proof_covers_are_tested() -> None:
     """Each with a sentence that says why; these are not trained, and fail at once."""
     for model, why in (
         (small_model("lbpe"), "a form with 2j that is still in use names keys at every second query"),
@@ -252,17 +243,12 @@ def test_refusals_in_a_sentence() -> None:
         certify(model)
 
 
-# -- leaks ---------------------------------------------------------------------------------------------------
-
-
 def test_leak_bound_in_closed_form() -> None:
     """The last step at n = 100 reads ``=`` with e⁵; ``^`` and the query weigh 1 each, and the rest less than i+2."""
-    layout = COPY.layout()
-    assert layout is not None
-    bound = leak_bound(pointed("lbpe", 5.0), COPY, layout, 100)
+    bound = leak_bound(pointed("lbpe", 5.0), COPY, COPY.layout(), 100)
     assert torch.allclose(bound, torch.tensor([1 / (1 + (math.exp(5) + 2) / 203)]))
     # As one, the rest weighs 1 at most; ``^`` stands apart, and the query is in the crowd.
-    bound = leak_bound(pointed("ideal", 5.0, "one"), COPY, layout, 100)
+    bound = leak_bound(pointed("ideal", 5.0, "one"), COPY, COPY.layout(), 100)
     assert torch.allclose(bound, torch.tensor([1 / (1 + math.exp(5) + 1 + 1 / 203)]))
 
 
@@ -271,15 +257,11 @@ def test_leak_bound_in_closed_form() -> None:
     [(scheme, *how) for scheme in ("lbpe", "ideal") for how in (("none", "each"), ("log", "each"), ("none", "one"))]
     + [("lbpe", "none", "mean")],
 )
-def test_no_head_leaks_more_than_its_bound(
-    small_model: Callable[..., HookedModel], scheme: str, scaling: str, other: str
-) -> None:
+def test_no_head_leaks_more_than_its_bound(scheme: str, scaling: str, other: str) -> None:
     model = small_model(scheme, score_scaling=scaling, train_ctx=9, scheme_options=options_of(scheme, other))
     if isinstance(model.pos_embed, LearnedRelation):
         some = torch.rand(model.pos_embed.alive.shape, generator=torch.Generator().manual_seed(1)) < 0.2
         model.pos_embed.alive.copy_(some)
-    layout = COPY.layout()
-    assert layout is not None
     for n in (3, 12, 40):
         steps = NamedSteps.of_size(model.pos_embed, COPY, n)
         batch = COPY.sample(n, 16, torch.Generator().manual_seed(n))
@@ -288,15 +270,12 @@ def test_no_head_leaks_more_than_its_bound(
         unnamed = torch.ones(len(steps.query), length + 1, dtype=torch.bool)
         unnamed.scatter_(1, torch.where(steps.named.exists, steps.named.key, length), False)
         leaked = (cache["pattern", 0][:, :, steps.query] * unnamed[:, :-1]).sum(-1)  # [row, head, step]
-        assert (leaked.amax((0, 2)) <= leak_bound(model, COPY, layout, n) + 1e-6).all()
-
-
-# -- the command ---------------------------------------------------------------------------------------------
+        assert (leaked.amax((0, 2)) <= leak_bound(model, COPY, COPY.layout(), n) + 1e-6).all()
 
 
 def test_the_command_says_it_all(tmp_path: object) -> None:
     def run(*words: str) -> str:
-        result = CliRunner().invoke(main, [*words, "--store", str(tmp_path)])
+        result = command(*words, "--store", str(tmp_path))
         assert result.exit_code == 0, result.output
         return result.stdout
 

@@ -26,9 +26,6 @@ COPY = TASKS["copy"]
 THREE = ("0", "1", "2")  # symbols: the fewer, the less there is to compute, and as much to get wrong
 
 
-# -- networks by hand ----------------------------------------------------------------------------------------------
-
-
 def copier(task: Task, scheme: str, heads: int = 1, **options: object) -> HookedModel:
     """Writes what its heads read, ``$`` for a mark, and reads nothing yet."""
     tokens, same = len(task.vocab), torch.eye(len(task.vocab))
@@ -83,9 +80,6 @@ def fails_at(model: HookedModel, task: Task, n: int, rows: int, generator: torch
     return False
 
 
-# -- the counterexample --------------------------------------------------------------------------------------------
-
-
 def test_a_wrong_key_that_only_long_instances_have_ends_the_proof() -> None:
     """The last query, 2n+1, finds a key n + 200 back from n = 199 on: first ``^``, for which ``$`` is right."""
     model, generator = lured(200), torch.Generator().manual_seed(0)
@@ -99,9 +93,6 @@ def test_a_proof_ends_where_there_are_too_many_steps_to_look_at(monkeypatch: pyt
     found = certify(lured(200), max_length=100_000)
     assert (found.kind, found.length, found.limit) == ("proven", 43, False) and found.settled and found.settled > 200
     assert "new kinds of steps" in found.reason
-
-
-# -- lines ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -165,9 +156,6 @@ def test_layouts_are_those_of_circuits(task: Task) -> None:
         assert (layout.answer.at(0, n), layout.length.at(0, n)) == (task.prompt_length(n), task.length(n))
 
 
-# -- no proof where it cannot be computed --------------------------------------------------------------------------
-
-
 class Silent(Copy):
     """Copying that does not say where its steps are."""
 
@@ -203,9 +191,6 @@ def test_what_rounding_can_do_is_taken_off() -> None:
         model.unembed.W_U[:, 1:] = 0
         model.layers[0].attn.W_O *= torch.eye(len(COPY.vocab))[0].repeat(2)  # only zeros are written
     assert certify(model, max_length=10).kind != "proven"
-
-
-# -- random networks -----------------------------------------------------------------------------------------------
 
 
 def drawn(seed: int, constants: int) -> tuple[Task, HookedModel]:
@@ -271,14 +256,6 @@ def exceeded(seeds: range, constants: int, most: int) -> Iterator[tuple[int, Cer
         yield seed, found, first_failure(model, task, seed, found.length, most) if proven else None
 
 
-def assert_none_exceeded(found: list[tuple[int, Certificate, int | None]]) -> None:
-    """No failure within a proof, nor within a test; and so many have a proof, and so many end, that this says much."""
-    assert [(seed, each.length, failed) for seed, each, failed in found if failed is not None] == []
-    assert all(each.length < min(each.failed) for _, each, _ in found if each.failed)
-    proven = [each for _, each, _ in found if each.kind == "proven"]
-    assert len(proven) >= 0.3 * len(found) and any(not each.limit and each.length > 8 for each in proven)
-
-
 @pytest.fixture
 def short_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of networks about which nothing is proven: these are about those of which something is."""
@@ -295,7 +272,12 @@ def short_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_no_proof_exceeds_a_failure(seeds: range, constants: int, most: int) -> None:
-    assert_none_exceeded(list(exceeded(seeds, constants, most)))
+    """Nor a test; and so many have a proof, and so many end, that this says much."""
+    found = list(exceeded(seeds, constants, most))
+    assert [(seed, each.length, failed) for seed, each, failed in found if failed is not None] == []
+    assert all(each.length < min(each.failed) for _, each, _ in found if each.failed)
+    proven = [each for _, each, _ in found if each.kind == "proven"]
+    assert len(proven) >= 0.3 * len(found) and any(not each.limit and each.length > 8 for each in proven)
 
 
 @pytest.mark.slow

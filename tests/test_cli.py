@@ -6,16 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from lengthlens.cli import main
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import command as run
 
 TRAIN = ("train", "--task", "copy", "--scheme", "rope")
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -85,6 +80,7 @@ def test_src_with_search(tmp_path: Path) -> None:
         (["sweep", "--tasks", "copy"], "at least one"),
         (["sweep", "--tasks", "copy", "--schemes", "rope", "--engine", "ray"], "local, dask"),
         (["runs", "sho"], "show"),
+        (["reproduce", "--preset", "quik"], "unknown preset 'quik': did you mean 'quick'?"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(words: list[str], named: str) -> None:

@@ -11,22 +11,20 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 
 from lengthlens.cli import main
-from lengthlens.commands.probes import show
+from lengthlens.commands.probes import curve_cells, show
 from lengthlens.commands.terminal import live_line, progress, training_progress
+from lengthlens.probes.schema import THRESHOLDS
 from lengthlens.probes.table import plain_rows, probe_model
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.trainer import Metrics
 from lengthlens.runs.training import TrainingProgress
+from lengthlens.tests.parameters import command as run
+from lengthlens.tests.parameters import trained
 
 QUICK = ("--train-max", "2", "--set", "batch=2", "--set", "d_model=8", "--set", "check_every=2")
 TRAIN = ("train", *"--task copy --scheme relative --scheme-option max_distance=3 --steps 4".split(), *QUICK)
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +150,18 @@ def test_a_terminal_has_one_live_line_and_a_file_has_plain_ones(monkeypatch: pyt
             assert said == ("" if quiet else line)
 
 
-def test_all_measures_of_a_run_are_printed(trained, capsys) -> None:
+def test_all_measures_of_a_run_are_printed(capsys) -> None:
     """Curves over the training range and predictions beyond it stand in one output."""
     measures = ["src", "interchange", "stretch", "marks"]
     table = probe_model(trained("copy_lbpe"), train_max=3, measures=measures)
     show(plain_rows(table.assign(run="a run")))
     shown = capsys.readouterr().out
     assert "predicted exact match: 1.00 at n = 6" in shown and "marks are recognised by position in" in shown
+
+
+def test_a_curve_that_could_not_be_measured_is_left_out() -> None:
+    """Of a task without positions to exchange, a probe stores a reason and no value."""
+    about = {"measure": "interchange_src", "head": None, "layer": None, "readout": None, **dict.fromkeys(THRESHOLDS)}
+    rows = [{**about, "scale": 2, "value": None}, {**about, "scale": 3, "value": 4.0}]
+    index = {**about, "measure": "iota_interchange", "scale": 3, "value": 0.5}
+    assert curve_cells(rows[:1]) == [] and curve_cells([*rows, index])[0]["n=3"] == 4

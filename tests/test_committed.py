@@ -7,12 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lengthlens.analyses.findings import all_tables
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import read_study
 from lengthlens.models.schemes import scheme_names
+from lengthlens.probes.schema import STUDY_COLUMNS
 from lengthlens.runs.config import RunConfig
 from lengthlens.tests.parameters import NINE, few
+from lengthlens.tests.synthetic import all_tables
 from lengthlens.theory.verdict import verdict_grid
 
 FIGURES = Path(__file__).resolve().parent.parent / "figures"
@@ -22,6 +23,7 @@ STUDIES = ("study", "unscaled", "schemes")
 
 @pytest.mark.parametrize("name", few(STUDIES, "unscaled"))
 def test_tables_of_a_committed_study(name: str) -> None:
+    assert list(pd.read_parquet(FIGURES / name / "study.parquet")) == list(STUDY_COLUMNS)
     made = all_tables(Study(*read_study(FIGURES / name / "study.parquet")))
     kept = {path.stem: path.read_text() for path in (FIGURES / name / "tables").glob("*.md")}
     assert {key: each.markdown() for key, each in made.items()} == kept

@@ -1,9 +1,10 @@
 """On a GPU; where there is none, on devices that are pretended (tests/pretended.py), on which work can be counted."""
 
 import io
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,12 @@ from lengthlens.errors import UserError
 from lengthlens.models.devices import arithmetic
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.schemes.scheme import PositionScheme
-from lengthlens.models.transformer import HookedModel
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.runs.sweep import Grid
 from lengthlens.runs.trainer import Trainer, answer_loss
 from lengthlens.runs.training import decode_checkpoint, encode_checkpoint
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import few, small
+from lengthlens.tests.parameters import few, small, trained
 from lengthlens.tests.pretended import Gpus, prepare, pretended_gpus
 
 if not prepare.cache_info().currsize and not torch.cuda.is_available():
@@ -182,9 +182,7 @@ def test_a_run_says_where_it_was_trained(tmp_path: Path) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.slow
-def test_probes_and_certificates_on_a_gpu_are_those_of_the_cpu(
-    cuda: torch.device, trained: Callable[[str], HookedModel]
-) -> None:
+def test_probes_and_certificates_on_a_gpu_are_those_of_the_cpu(cuda: torch.device) -> None:
     from lengthlens.probes.table import probe_model
 
     tables, certificates = [], []
@@ -197,14 +195,29 @@ def test_probes_and_certificates_on_a_gpu_are_those_of_the_cpu(
     np.testing.assert_allclose(there["value"], here["value"], atol=1e-3, rtol=1e-3)
 
 
-# A plug-in that defines something is loaded by every worker.
+# What Python runs first in every process: a worker takes its GPU before it loads any plug-in.
 PRETENDING = """
-import lengthlens as ll
-from lengthlens.models.schemes.absolute import NoPosition
 from lengthlens.tests.pretended import pretended_gpus
 
 kept = pretended_gpus(2)
 kept.__enter__()
+"""
+# A plug-in that defines something is loaded by every worker before its first run. There each waits for the other, since
+# one alone may be done with all runs before the other has imported everything. The command itself is the first to load.
+MEETING = """
+import os
+import time
+from pathlib import Path
+
+import lengthlens as ll
+from lengthlens.models.schemes.absolute import NoPosition
+
+met = Path(__file__).parent / "met"
+alone, until = not met.exists(), time.monotonic() + 300
+met.mkdir(exist_ok=True)
+(met / str(os.getpid())).touch()
+while not alone and len(list(met.iterdir())) < 3 and time.monotonic() < until:
+    time.sleep(0.05)
 
 @ll.register
 class Own(NoPosition):
@@ -242,12 +255,14 @@ def test_what_is_not_asked_of_arithmetic_is_left_alone() -> None:
 @pretends
 @pytest.mark.slow
 def test_a_sweep_uses_all_gpus(tmp_path: Path) -> None:
-    """Two workers, each with a pretended GPU of its own, which every process has by a plug-in."""
-    plugin = tmp_path / "pretending.py"
-    plugin.write_text(PRETENDING)
-    words = "sweep --tasks copy --schemes rope --seeds 0-5 --steps 3 --train-max 2 --device cuda --set batch=2"
+    """Two workers, each with a pretended GPU of its own, which every process has from its start."""
+    plugin, site = tmp_path / "meeting.py", tmp_path / "site"
+    plugin.write_text(MEETING)
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(PRETENDING)
+    words = "sweep --tasks copy --schemes rope --seeds 0-2 --steps 3 --train-max 2 --device cuda --set batch=2"
     code = "from lengthlens.cli import main; main()"
     call = [sys.executable, "-c", code, "--plugin", str(plugin), *words.split(), "--store", str(tmp_path / "runs")]
-    subprocess.run(call, check=True, stdout=subprocess.PIPE)
+    subprocess.run(call, check=True, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(site)})
     used = [event["device"] for run in ll.RunStore(tmp_path / "runs").runs() for event in run.events()[:1]]
-    assert len(used) == 6 and set(used) == {"cuda:0", "cuda:1"}
+    assert len(used) == 3 and set(used) == {"cuda:0", "cuda:1"}

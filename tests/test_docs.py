@@ -17,7 +17,6 @@ from pydoc import locate
 import click
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from sklearn.metrics import roc_auc_score
 
 import lengthlens as ll
@@ -29,6 +28,7 @@ from lengthlens.probes.schema import COLUMNS
 from lengthlens.runs.store import shipped
 from lengthlens.studies.presets import PRESETS
 from lengthlens.tests import map as map_of_rooms
+from lengthlens.tests.parameters import command as lengthlens
 from lengthlens.tests.parameters import few
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -183,7 +183,7 @@ def console_blocks(page: Path) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("line", "said"), console_blocks(ROOT / "docs/errors.md"), ids=lambda text: text[:40])
 def test_errors_are_as_the_page_says(line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, shlex.split(line)[1:])
+    done = lengthlens(*shlex.split(line)[1:])
     assert done.exit_code == 2
     pattern = ".*".join(re.escape(part) for part in said.split("…"))
     assert re.fullmatch(pattern, done.output.strip()), done.output
@@ -214,7 +214,7 @@ def test_defaults_of_a_run_in_the_reference() -> None:
 
 
 def test_options_of_schemes_in_the_reference() -> None:
-    listed = json.loads(CliRunner().invoke(main, ["schemes", "--json"]).output)
+    listed = json.loads(lengthlens("schemes", "--json").output)
     known = {row["name"]: {name: str(value) for name, value in row["options"].items()} for row in listed}
     mentioned = set()
     for row in rows_of(ROOT / "docs/reference.md", "## Schemes and their options"):

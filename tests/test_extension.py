@@ -1,13 +1,12 @@
 """A probe and a finding from outside, each one class and one line, appear everywhere."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from lengthlens.analyses.canvas import Canvas
-from lengthlens.analyses.findings import FINDINGS, all_tables, draw, findings
+from lengthlens.analyses.findings import FINDINGS, draw, findings
 from lengthlens.analyses.page import page
 from lengthlens.analyses.prediction import Prediction
 from lengthlens.analyses.study import Finding, Study
@@ -19,7 +18,7 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
 from lengthlens.studies.build import study as study_of
-from lengthlens.tests.synthetic import synthetic_study
+from lengthlens.tests.synthetic import all_tables, synthetic_study
 
 SMALL = {"d_model": 8, "n_heads": 2, "batch": 2, "train_max": 4, "steps": 2, "check_every": 2, "n_ctx": 16}
 
@@ -49,12 +48,9 @@ class Steps(Finding):
 
 
 @pytest.fixture(autouse=True)
-def added() -> Iterator[None]:
+def added() -> None:
     PROBES.add("tokens", Tokens())
     FINDINGS.add("my-steps", Steps())
-    yield
-    PROBES.remove("tokens")
-    FINDINGS.remove("my-steps")
 
 
 @pytest.fixture

@@ -40,9 +40,6 @@ GRID = Grid(["copy", "parity-cot"], ["relative"], range(2), [2, 4], 10, TINY)
 PATIENCE = 600.0  # seconds for a machine that is busy with other things
 
 
-# -- processes ---------------------------------------------------------------------------------------------------
-
-
 def fork(body: Callable[[], object]) -> int:
     """A child process, warm at once, in a group of its own."""
     child = os.fork()
@@ -93,9 +90,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
     return store
 
 
-# -- kills -------------------------------------------------------------------------------------------------------
-
-
 def test_kills_inside_training(reference: RunStore, tmp_path: Path) -> None:
     """Half of all kills: each hits a run between its first checkpoint and its end; a fifth of all are the second of two
     in a row, and hit the process that takes up what the first left."""
@@ -133,20 +127,17 @@ def test_kills_of_sweeps_probes_and_studies(reference: RunStore, tmp_path: Path)
         lambda: probe_run(probed, ["lrc"], force=True, again=True),
         lambda: reproduce("faults", tmp_path / "out", workers=1),
     ]
-    try:
-        while kills < KILLS * 3 // 10:
-            body, k = work[k % 3], k + 1
-            for _ in range(2 if k % 3 == 0 else 1):
-                kills += kill_at(fork(body), lambda: True, chance.uniform(0, 0.5))
-                assert store.check() == [] and reference.check() == [] and RunStore(tmp_path / "out/runs").check() == []
-        sweep(GRID, store, workers=1)
-        assert same_table(store, reference, tmp_path) and not any(went_back(run) for run in store.runs())
-        whole = probe_run(probed, ["lrc"], force=True, again=True)
-        assert probed.has(FILE) and len(whole) and reference.check() == []
-        first, second = (reproduce("faults", tmp_path / "out", workers=1) for _ in range(2))
-        assert first.page.stat().st_size > 10_000 and not second.made
-    finally:
-        PRESETS.remove("faults")
+    while kills < KILLS * 3 // 10:
+        body, k = work[k % 3], k + 1
+        for _ in range(2 if k % 3 == 0 else 1):
+            kills += kill_at(fork(body), lambda: True, chance.uniform(0, 0.5))
+            assert store.check() == [] and reference.check() == [] and RunStore(tmp_path / "out/runs").check() == []
+    sweep(GRID, store, workers=1)
+    assert same_table(store, reference, tmp_path) and not any(went_back(run) for run in store.runs())
+    whole = probe_run(probed, ["lrc"], force=True, again=True)
+    assert probed.has(FILE) and len(whole) and reference.check() == []
+    first, second = (reproduce("faults", tmp_path / "out", workers=1) for _ in range(2))
+    assert first.page.stat().st_size > 10_000 and not second.made
 
 
 def test_kills_while_a_model_is_saved(reference: RunStore, tmp_path: Path) -> None:
@@ -156,15 +147,8 @@ def test_kills_while_a_model_is_saved(reference: RunStore, tmp_path: Path) -> No
     while kills < KILLS // 5:
         child = fork(lambda: [save(models[n % 2], tmp_path / "saved") for n in range(1000)])
         kills += kill_at(child, lambda: True, chance.uniform(0, 0.1))
-        assert any(same_weights(HookedModel.from_pretrained(tmp_path / "saved"), model) for model in models)
-
-
-def same_weights(one: HookedModel, other: HookedModel) -> bool:
-    states = one.state_dict(), other.state_dict()
-    return all(torch.equal(states[0][name], states[1][name]) for name in states[1])
-
-
-# -- disks and clocks --------------------------------------------------------------------------------------------
+        there = HookedModel.from_pretrained(tmp_path / "saved").state_dict()
+        assert any(all(torch.equal(there[name], x) for name, x in model.state_dict().items()) for model in models)
 
 
 @pytest.mark.parametrize("room", [0, 100, 700, 2000, 5000, 9000, 20_000])
@@ -213,9 +197,6 @@ def test_a_clock_that_is_set_back(reference: RunStore, tmp_path: Path, monkeypat
     assert same_table(store, reference, tmp_path) and store.check() == []
 
 
-# -- many writers, clusters --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("writers", [2, 8])
 def test_many_writers_share_the_work(reference: RunStore, tmp_path: Path, writers: int) -> None:
     store = RunStore(tmp_path / "runs")
@@ -232,17 +213,13 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, dict[str, subprocess.Popen[by
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    bounds = ["--host", "127.0.0.1"]
     words = {
-        "scheduler": ["scheduler", *bounds, "--port", address.rpartition(":")[2], "--no-dashboard"],
+        "scheduler": ["scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard"],
         **{f"worker {k}": ["worker", address, "--nthreads", "1", "--no-dashboard", "--no-nanny"] for k in range(2)},
     }
-    started = {
-        name: subprocess.Popen(
-            [sys.executable, "-m", "dask", *own], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        for name, own in words.items()
-    }
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    dask = [sys.executable, "-m", "dask"]
+    started = {name: subprocess.Popen([*dask, *own], cwd=tmp_path, **quiet) for name, own in words.items()}
     try:
         yield address, started
     finally:

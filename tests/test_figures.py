@@ -2,15 +2,15 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 
 from lengthlens.analyses.findings import FINDINGS
 from lengthlens.analyses.table import write_study
-from lengthlens.cli import main
+from lengthlens.tests.parameters import command
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
 SOME = ("front", "outcome", "tables")
@@ -26,8 +26,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def figures(*words: str) -> Result:
-    return CliRunner().invoke(main, ["figures", *words])
+figures = partial(command, "figures")
 
 
 def content(directory: Path) -> dict[str, bytes]:

@@ -4,25 +4,20 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 import lengthlens as ll
 from lengthlens.analyses.inside import plot_patching, plot_relevance
 from lengthlens.analyses.interventions import operated_runs
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import read_study
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.by_hand import copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.probes.table import probe_model
 from lengthlens.tests.parameters import NINE
+from lengthlens.tests.parameters import command as run
 
 ROOT = Path(__file__).resolve().parent.parent
 SURGERY = ROOT / "figures" / "surgery"
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(main, list(words))
 
 
 @pytest.fixture(scope="module")

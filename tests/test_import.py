@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import Tensor
@@ -16,7 +15,6 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 
 import lengthlens as ll
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.foreign import Checkpoint, read_checkpoint, token_ids
 from lengthlens.models.transformer import HookedModel, with_weights
@@ -25,6 +23,7 @@ from lengthlens.probes.table import probe_run
 from lengthlens.runs.evaluation import evaluate, instance_seed, right_tokens, score_of
 from lengthlens.runs.importing import source_of
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import command, shaken
 
 HOOKED = Path(__file__).parent / "fixtures" / "hooked39"  # made with TransformerLens 3.9, by make.py there
 HOOKED_CASES = sorted(path.stem for path in HOOKED.glob("*.json"))
@@ -69,16 +68,7 @@ def source(kind: str, settings: Mapping[str, Any]) -> Any:
     config = getattr(transformers, f"{kind}Config")(**{"bos_token_id": None, "eos_token_id": None, **settings})
     config._attn_implementation = "eager"  # the one that shows patterns
     suffix = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
-    model = getattr(transformers, f"{kind}{suffix}")(config).eval()
-    return shaken(model)
-
-
-def shaken(model: Any) -> Any:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return model
+    return shaken(getattr(transformers, f"{kind}{suffix}")(config).eval(), seed=0)
 
 
 def model_of(folder: Path) -> HookedModel:
@@ -226,7 +216,7 @@ NATIVE = {
 def test_a_native_bridge_of_version_4(case: str, tmp_path: Path) -> None:
     sizes = {"n_layers": 2, "n_heads": 4, "d_head": 6, "d_model": 24, "d_mlp": 20, "d_vocab": VOCAB, "n_ctx": 64}
     about = {"act_fn": "gelu", "normalization_type": "LN", "architecture": "TransformerLensNative", **NATIVE[case]}
-    bridge = shaken(TransformerBridge.boot_native(TransformerBridgeConfig(**sizes, **about)).eval())
+    bridge = shaken(TransformerBridge.boot_native(TransformerBridgeConfig(**sizes, **about)).eval(), seed=0)
     hooked_folder(tmp_path, bridge.tl_parameters(), bridge.cfg.to_dict())
     assert_same(bridge, tmp_path)
 
@@ -433,13 +423,13 @@ def test_the_command(tmp_path: Path) -> None:
     saved(tmp_path / "theirs", *CASES["llama"])
     (tmp_path / "vocab.json").write_text(json.dumps(IDS))
     words = ["import", str(tmp_path / "theirs"), "--task", "parity-cot", "--store", str(tmp_path / "runs")]
-    failed = CliRunner().invoke(main, words)
+    failed = command(*words)
     assert failed.exit_code == 2 and "give a JSON file that maps every token" in failed.output
     words += ["--vocab", str(tmp_path / "vocab.json"), "--train-max", "3", "--name", "tiny llama"]
-    done = CliRunner().invoke(main, words, catch_exceptions=False)
+    done = command(*words)
     assert done.exit_code == 0 and "llama model 'tiny llama' with scheme rope" in done.output
     assert "0 5  1 11  = 3  ^ 19  $ 7  _ 7" in done.output and "exact match, mean over n up to 3: 0.0000" in done.output
-    assert json.loads(CliRunner().invoke(main, [*words, "--json"]).output)["source"]["kind"] == "llama"
+    assert json.loads(command(*words, "--json").output)["source"]["kind"] == "llama"
 
 
 @pytest.mark.slow

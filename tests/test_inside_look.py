@@ -31,6 +31,7 @@ from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.network import head_named, hook_named
 from lengthlens.runs.evaluation import exact_match
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import small_model
 
 POSITION, CONTENT, INDUCTION = copy_by_hand("lbpe"), copy_by_content(), induction_by_hand()
 
@@ -52,7 +53,6 @@ def value(table: pd.DataFrame, **at: object) -> float:
     ids=["position", "content"],
 )
 def test_a_copier_is_recognised(model: HookedModel, relation: str, kind: str, scores: dict[str, float]) -> None:
-    assert model.task is not None
     assert all(score.exact_match == 1.0 for score in exact_match(model, model.task, [2, 7, 60], samples=64))
     (of_head,) = relations(model, scales=[3, 8, 30])
     assert str(of_head) == f"L0H0 {relation}, weight 1.00 at every length up to 30"
@@ -68,7 +68,6 @@ def test_a_copier_is_recognised(model: HookedModel, relation: str, kind: str, sc
 
 
 def test_an_induction_head_is_recognised_with_what_it_is_made_of() -> None:
-    assert INDUCTION.task is not None
     assert all(score.exact_match == 1.0 for score in exact_match(INDUCTION, INDUCTION.task, [2, 7, 60], samples=64))
     words = [each.words for each in relations(INDUCTION, scales=[4, 12])]
     for text, relation in zip(words, ("i−j = 1", "i−j = 2", "the circuit's source 'token'")):
@@ -106,7 +105,7 @@ BARE = {"score_scaling": "log", "normalization_type": None}
     [pytest.param(name, {}, marks=[pytest.mark.slow] * (k % 4 > 0)) for k, name in enumerate(scheme_names())]
     + [(name, BARE) for name in ("learned", "shortformer", "rope", "xl")],
 )
-def test_parts_of_the_score_add_up(small_model, scheme: str, changes: dict[str, object]) -> None:
+def test_parts_of_the_score_add_up(scheme: str, changes: dict[str, object]) -> None:
     model = small_model(scheme, **changes)
     tokens = TASKS["copy"].sample(4, 2, torch.Generator().manual_seed(0)).tokens
     _, cache = model.run_with_cache(tokens, 4)
@@ -119,7 +118,7 @@ def test_parts_of_the_score_add_up(small_model, scheme: str, changes: dict[str, 
     assert (shares - 1).abs().max() < 1e-4
 
 
-def test_an_added_embedding_has_four_parts_that_are_what_they_are_called(small_model) -> None:
+def test_an_added_embedding_has_four_parts_that_are_what_they_are_called() -> None:
     """In the first layer, without a norm: position–position comes from W_pos alone, content–content from W_E and b."""
     model = small_model("learned", normalization_type=None)
     tokens = TASKS["copy"].sample(3, 2, torch.Generator().manual_seed(0)).tokens
@@ -134,7 +133,7 @@ def test_an_added_embedding_has_four_parts_that_are_what_they_are_called(small_m
     torch.testing.assert_close(parts["content–content"], expected, atol=1e-5, rtol=1e-4)
 
 
-def test_rotary_pairs_turn_as_they_say(small_model) -> None:
+def test_rotary_pairs_turn_as_they_say() -> None:
     """For one query and one key vector, the part of a pair goes as cos(frequency · distance + phase)."""
     for adjacent in (False, True):
         model = small_model("rope", scheme_options={"adjacent_pairs": adjacent}, normalization_type=None)
@@ -147,7 +146,7 @@ def test_rotary_pairs_turn_as_they_say(small_model) -> None:
             torch.testing.assert_close(d[2:] + d[:-2], 2 * math.cos(frequency) * d[1:-1], atol=1e-5, rtol=1e-3)
 
 
-def test_residual_parts_add_up_and_are_orthogonal(small_model) -> None:
+def test_residual_parts_add_up_and_are_orthogonal() -> None:
     for hook in ("hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"):
         split_up = residual_parts(small_model("learned"), scale=5, hook=hook, rows=16)
         torch.testing.assert_close(sum(split_up.parts.values()).expand_as(split_up.activation), split_up.activation)

@@ -19,6 +19,7 @@ from lengthlens.inside.instances import watch
 from lengthlens.models import schemes
 from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import small_model
 
 COPY = TASKS["copy"]
 
@@ -102,7 +103,7 @@ def growth(model: HookedModel, method: Callable[[HookedModel, int], Any]) -> flo
 
 @pytest.mark.slow  # every operation is watched
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_memory_grows_with_the_length_and_not_with_its_square(small_model, scheme: str, monkeypatch) -> None:
+def test_memory_grows_with_the_length_and_not_with_its_square(scheme: str, monkeypatch) -> None:
     """Twice the length takes at most twice the memory. What is bounded by a number has a smaller one here, so that it
     shows at lengths that are tested quickly."""
     monkeypatch.setattr(schemes.scheme, "KEPT_LENGTH", 8)
@@ -116,7 +117,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square(small_model, schem
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_blocks_change_nothing(small_model, scheme: str) -> None:
+def test_blocks_change_nothing(scheme: str) -> None:
     sizes: list[int] = []
     same = {"heads", "roles", "scores", "hide", "attribution", "ideal", "ideal as one", "lrp", "gradient"}
     for name in [*same, "integrated", "rollout", *list(METHODS)[-2:]]:

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from matplotlib.figure import Figure
 
 from lengthlens.analyses import inside, theme
 from lengthlens.analyses.page.inspection import of_script
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.inside.attribution import relevance
 from lengthlens.inside.look import Inspection, inspect, look_at
@@ -20,6 +18,7 @@ from lengthlens.models.by_hand import copy_by_hand, induction_by_hand
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
+from lengthlens.tests.parameters import command
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_inspect_writes_a_page_and_prints_a_summary(tmp_path: Path) -> None:
     run = train(RunConfig(task="copy", scheme="rope", **small), RunStore(tmp_path / "runs")).run
     call = ["inspect", run.id[:8], "--store", str(tmp_path / "runs")]
     where = tmp_path / "pages" / "page.html"
-    done = CliRunner().invoke(main, [*call, "--input", "^ 7 3 =", "--lengths", "2,4", "--out", str(where)])
+    done = command(*call, "--input", "^ 7 3 =", "--lengths", "2,4", "--out", str(where))
     assert done.exit_code == 0, done.output
     assert where.read_text().startswith("<!doctype html>")
     assert "exact match: 0.00 at n = 2, 0.00 at n = 4" in done.output and "L1H1" in done.output
@@ -99,7 +98,7 @@ def test_inspect_writes_a_page_and_prints_a_summary(tmp_path: Path) -> None:
         ("--length", "500"): "sequence of 1003 tokens is too long to be shown: take up to 256 (n up to 126)",
         ("--length", "4", "--input", "^ 7 ="): "not both",
     }.items():
-        done = CliRunner().invoke(main, [*call, *wrong])
+        done = command(*call, *wrong)
         assert done.exit_code == 2 and message in " ".join(done.output.split()) and "Traceback" not in done.output
-    done = CliRunner().invoke(main, [*call, "--lengths", "3", "--out", str(where), "--json"])
+    done = command(*call, "--lengths", "3", "--out", str(where), "--json")
     assert {row["head"] for row in json.loads(done.stdout)["heads"]} == {"L0H0", "L0H1", "L1H0", "L1H1"}

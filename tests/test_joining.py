@@ -64,9 +64,6 @@ def test_two_verdicts_on_one_cell_are_refused(whole: pd.DataFrame) -> None:
         joined({"s0": one, "s1": (changed, about)})
 
 
-# -- cells -------------------------------------------------------------------------------------------------------
-
-
 def test_a_run_has_the_verdict_of_its_own_training_range() -> None:
     """Up to n=5 the verdict on one and the same scheme may be another than up to n=10."""
     short, long = (synthetic_study(["copy"], ["relative"], 1, train_max=most, pola_targets=()) for most in (5, 10))

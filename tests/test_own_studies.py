@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 from matplotlib.figure import Figure
 
 import lengthlens as ll
@@ -18,9 +17,9 @@ from lengthlens.analyses.page import page
 from lengthlens.analyses.prediction import LEAST_CELLS, LEAST_RUNS, Prediction
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import read_study, write_study
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.studies.presets import PRESETS, preset_of
+from lengthlens.tests.parameters import command as lengthlens
 from lengthlens.tests.parameters import few
 from lengthlens.tests.synthetic import synthetic_study
 
@@ -37,10 +36,6 @@ def table() -> pd.DataFrame:
 
 AXES = Figure().add_subplot()
 LISTED = ("pola_targets", "held_out", "figures")
-
-
-def lengthlens(*words: str) -> Result:
-    return CliRunner().invoke(main, list(words))
 
 
 # -- presets and files -------------------------------------------------------------------------------------------
@@ -211,7 +206,7 @@ def test_a_figure_on_axes_of_ones_own() -> None:
     found = ll.plot("extrapolation", table(), {"parity": left, "copy": right}, schemes=["rope", "lbpe"])
     assert found is mine and (left.get_title(), right.get_title()) == ("parity", "copy")
     colours = {line.get_color() for line in right.get_lines()}
-    assert colours == {theme.line("rope")["color"], theme.line("lbpe")["color"]}
+    assert colours == {theme.lines(["rope"])["rope"]["color"], theme.lines(["lbpe"])["lbpe"]["color"]}
     assert left.get_legend() is not None and right.get_legend() is None
     alone = Figure().add_subplot()
     ll.plot("extrapolation", table(), alone, tasks=["copy"], legend=False)

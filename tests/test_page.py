@@ -205,9 +205,6 @@ def test_the_page_never_scrolls_sideways_and_prints(browser: Browser, address: s
     assert printed.startswith(b"%PDF") and len(printed) > 20_000
 
 
-# -- the page of a network ------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("page") / "inside.html"

@@ -19,9 +19,11 @@ from lengthlens.models.schemes.scheme import PositionScheme
 from lengthlens.notebook import card
 from lengthlens.plugins.fingerprint import fingerprint
 from lengthlens.plugins.registry import PluginError, forget, load_in_worker, load_plugin, plugins_for_workers
+from lengthlens.runs.store import repair
 from lengthlens.runs.sweep import Grid
 from lengthlens.tasks import TASKS, Circuit, Operator, Task
 from lengthlens.tasks.contract import check_task
+from lengthlens.tests.parameters import EvenOdd
 
 TINY = {"steps": 2, "batch": 2, "train_max": 2, "d_model": 8, "n_heads": 2, "check_every": 2, "n_ctx": 32}
 FILE = '''
@@ -113,7 +115,7 @@ def test_what_cannot_be_registered_is_refused() -> None:
 
     for thing, sentence in (
         (Nothing, "subclass of one of Task"),
-        (Half, "lacks the methods answer"),
+        (Half, "lacks the method answer"),
         (Taken, "already"),
     ):
         with pytest.raises(UserError, match=sentence):
@@ -132,6 +134,7 @@ def test_a_definition_is_known_by_its_syntax_and_what_it_uses(tmp_path: Path) ->
         return origin.fingerprint
 
     first = of("a")
+    assert first == "eaa04e90966c", "stored runs have it"
     assert of("b", comment="# one more", docstring="Something else.") == first
     assert of("c", unused=2) == first
     assert of("d", more=2) != first  # a constant of the module
@@ -181,6 +184,15 @@ def test_a_changed_definition_is_another_run_and_the_old_one_says_so(tmp_path: P
     with pytest.raises(PluginError, match="has changed"):
         ll.train(first)
     assert replace(second, task="copy").plugins == {} and replace(second, seed=1).plugins == second.plugins
+
+
+def test_a_name_may_have_an_underscore_and_its_damaged_run_is_made_again_by_it(tmp_path: Path) -> None:
+    """Nothing parses names of runs, which join their parts with underscores."""
+    ll.register(type("CopyAgain", (type(TASKS["copy"]),), {"name": "copy_again"}))
+    run = ll.train(ll.RunConfig("copy_again", "rope", **TINY), ll.RunStore(tmp_path)).run
+    (run.path / "model.safetensors").write_bytes(b"")
+    (done,) = repair(run)
+    assert "lengthlens train --task copy_again --scheme rope " in done.remedy
 
 
 def test_opening_a_run_runs_no_code_that_came_with_it(tmp_path: Path) -> None:
@@ -242,23 +254,6 @@ def forgotten(module: str) -> None:
 
 
 # -- contracts ------------------------------------------------------------------------------------------------------
-
-
-class EvenOdd(PositionScheme):
-    """A learned bias for even and one for odd distances."""
-
-    name, family = "even-odd", "relative"
-    summary, relation_in_words = "one learned bias for even distances, one for odd", "(i−j) mod 2"
-
-    def __init__(self, sizes, options, task):
-        super().__init__(sizes, options, task)
-        self.table = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, 2))
-
-    def phi(self, query_pos, key_pos, scale):
-        return ((query_pos - key_pos + 0 * scale) % 2)[..., None]
-
-    def score(self, layer, positions, queries, q, k):
-        return self.table[layer][:, positions.distance(queries) % 2].transpose(0, 1)
 
 
 class Idle(EvenOdd):

@@ -15,7 +15,7 @@ from lengthlens.tests.parameters import NINE
 from lengthlens.tests.test_verdict import steps_of
 from lengthlens.theory import learnable as module
 from lengthlens.theory.learnable import comparisons, distinct, lightest, weighted_pointers
-from lengthlens.theory.steps import Steps, program_of
+from lengthlens.theory.steps import Steps, circuits_of
 from lengthlens.theory.verdict import verdict
 
 POINTERS = [Pointer(form, value) for form in read_forms("i-j, i-j-n, j-n, i+j-2n") for value in (-2, -1, 0, 1, 2)]
@@ -45,7 +45,7 @@ def slow_comparisons(task, scale):
 @pytest.mark.parametrize("name", ["copy", "shift", "duplicate"])
 def test_comparisons_are_those_of_plain_loops(name, monkeypatch):
     monkeypatch.setattr(module, "STEPS_TOGETHER", 7)
-    steps = program_of(TASKS[name], 6, 6).operators[0].only(0)
+    steps = circuits_of(TASKS[name], 6, 6).operators[0].only(0)
     found = comparisons(POINTERS, steps)
     assert len({tuple(row) for row in found.tolist()}) == len(found)
     assert {tuple(row) for row in found.tolist()} == slow_comparisons(TASKS[name], 6)
@@ -69,7 +69,7 @@ def test_a_head_with_these_weights_reads_right_at_every_scale(name):
     task = TASKS[name]
     scheme = make_scheme(NINE, {}, task)
     (pointers,) = scheme.pointers()
-    found = weighted_pointers(pointers, program_of(task, 10, 40).operators[0].only(0), 10)
+    found = weighted_pointers(pointers, circuits_of(task, 10, 40).operators[0].only(0), 10)
     model = copy_by_hand("lbpe")  # what is written is the same: the token that is read, and $ for =
     with torch.no_grad():
         model.pos_embed.bias.zero_()
@@ -120,5 +120,5 @@ def test_more_to_choose_from_never_does_harm(train_max):
 
 def test_few_pointers_serve_shift():
     (pointers,) = make_scheme(NINE, {}, TASKS["shift"]).pointers()
-    found = weighted_pointers(pointers, program_of(TASKS["shift"], 10, 30).operators[0].only(0), 10)
+    found = weighted_pointers(pointers, circuits_of(TASKS["shift"], 10, 30).operators[0].only(0), 10)
     assert len(found.pointers) == 5  # a solver for whole numbers finds no fewer

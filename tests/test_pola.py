@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lengthlens.analyses import pola as figures
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import make_scheme
-from lengthlens.theory.pola import TARGETS, lrc, lrc_under, pola_error, pola_limit, pola_table, pola_train
+from lengthlens.theory.pola import TARGETS, lrc, lrc_under, pola_limit, pola_table, pola_train
 
 SCHEMES = {
     "none": "none",
@@ -80,7 +80,7 @@ def cases(draw):
 def test_no_error_where_representable_and_covered_and_under_ideal_where_lrc_does_not_grow(case):
     target, relation, train_max, test_max, by_scale = case
     scales = range(1, test_max + 1) if by_scale else [test_max]
-    error, ideal = (sum(pola_error(each, target, train_max, n) for n in scales) for each in (relation, "ideal"))
+    error, ideal = (sum(pola_limit(each, target, train_max).error(n) for n in scales) for each in (relation, "ideal"))
     assert (error == 0) == representable_and_covered(relation, target, train_max, test_max, by_scale)
     assert (ideal == 0) == (lrc(target, train_max) == lrc(target, test_max))
 
@@ -119,7 +119,7 @@ def half_back(i, j, n):
     ],
 )
 def test_a_target_that_depends_on_n_needs_a_relation_that_does(target, relation, carries):
-    error = pola_error(relation, target, 8, 16)
+    error = pola_limit(relation, target, 8).error(16)
     assert error == 0 if carries else error > 1
 
 
@@ -129,7 +129,7 @@ def test_the_table_agrees_with_the_functions(target):
         table = pola_table(target, scheme, 4, 9)
         assert table["lrc"].tolist() == [lrc(target, n) for n in range(1, 10)]
         assert table["lrc_under"].tolist() == [lrc_under(scheme, target, n) for n in range(1, 10)]
-        errors = [pola_error(scheme, target, 4, n) for n in range(1, 10)]
+        errors = [pola_limit(scheme, target, 4).error(n) for n in range(1, 10)]
         assert table["predicted_error"].tolist() == pytest.approx(errors)
 
 
@@ -157,12 +157,12 @@ def test_figure_from_a_table():
         (lambda: lrc("shift", 4), "unknown target 'shift'.*shift-by-one"),
         (lambda: lrc("decay", 0), "at least 1, not 0"),
         (lambda: lrc(lambda i: i, 4), r"function of \(i, j\) or \(i, j, n\)"),
-        (lambda: pola_error("relativ", "decay", 4, 8), "unknown scheme 'relativ'"),
-        (lambda: pola_error(lambda i, j: 0.5 * i, "decay", 4, 8), "integer codes"),
+        (lambda: pola_limit("relativ", "decay", 4).error(8), "unknown scheme 'relativ'"),
+        (lambda: pola_limit(lambda i, j: 0.5 * i, "decay", 4).error(8), "integer codes"),
         (lambda: pola_table("decay", "relative", 8, 4), "test_max 4 is below train_max 8"),
         (lambda: pola_table("decay", "relative", 4, 8, options={"clip": 3}), "unknown option .*'clip'"),
         (lambda: pola_table("reversal", "ideal", 4, 8, options={"clip": 3}), "no options"),
-        (lambda: pola_error("relative", "decay", 4, 100_000), "pairs of positions"),
+        (lambda: pola_limit("relative", "decay", 4).error(100_000), "pairs of positions"),
     ],
 )
 def test_impossible_requests_get_one_sentence(ask, sentence):

@@ -10,6 +10,7 @@ from lengthlens.probes.probe import invariance_index
 from lengthlens.probes.src import measured_src
 from lengthlens.runs.config import RunConfig
 from lengthlens.runs.training import train
+from lengthlens.tests.parameters import trained
 
 RECIPE = {"d_model": 32, "lr": 3e-3, "check_every": 100, "cooldown": 0.3}
 # The recipes of the networks in tests/fixtures/trained.
@@ -25,7 +26,6 @@ NETWORKS = {
 
 def check(name: str, model: HookedModel) -> None:
     """Accurate in range, and flat or growing as it should be."""
-    assert model.task is not None
     train_max = NETWORKS[name]["train_max"]
     exact = exact_by_scale(model, model.task, range(1, train_max + 1))
     assert min(exact.values()) >= 0.9, exact
@@ -37,7 +37,7 @@ def check(name: str, model: HookedModel) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_flat_for_what_extrapolates_and_growing_for_codes_that_longer_inputs_need_more_of(name, trained):
+def test_flat_for_what_extrapolates_and_growing_for_codes_that_longer_inputs_need_more_of(name):
     check(name, trained(name))
 
 
@@ -45,9 +45,7 @@ def test_flat_for_what_extrapolates_and_growing_for_codes_that_longer_inputs_nee
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_same_when_trained_from_nothing(name):
     task, scheme = name.split("_")
-    model = train(RunConfig(task=task, scheme=scheme, **NETWORKS[name], **RECIPE)).model
-    assert model is not None
-    check(name, model)
+    check(name, train(RunConfig(task=task, scheme=scheme, **NETWORKS[name], **RECIPE)).model)
 
 
 @pytest.mark.parametrize(

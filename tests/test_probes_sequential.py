@@ -43,9 +43,6 @@ def test_a_copier_by_hand_has_exactly_its_known_complexity(measure, scheme, clip
         assert result.r2["value"].min() > 0.999
 
 
-# -- measured SRC --------------------------------------------------------------------------------------------------
-
-
 def test_a_perfect_circuit_as_a_plain_function():
     """Running parity, computed from its definition: two readouts under codes that mark its roles."""
     task = TASKS["parity-cot"]
@@ -126,9 +123,6 @@ def test_every_probe_works_on_a_transformer_bridge():
     assert found.accuracy["blocks.0.hook_resid_post", "linear"].shape == (9, 9)
     with pytest.raises(UserError, match=r"did you mean 'blocks\.0\.hook_resid_post'"):
         readout_transfer(bridge, task, 3, hooks=["blocks.0.hook_resid_pots"])
-
-
-# -- measured LRC --------------------------------------------------------------------------------------------------
 
 
 def test_fit_recovers_weights_of_every_query_in_one_solve():

@@ -5,9 +5,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from lengthlens.cli import main
 from lengthlens.files import StorageError
 from lengthlens.models.by_hand import copy_by_hand
 from lengthlens.models.config import ModelConfig
@@ -19,6 +17,7 @@ from lengthlens.runs.config import RunConfig
 from lengthlens.runs.run import Run
 from lengthlens.runs.store import RunStore
 from lengthlens.runs.training import train
+from lengthlens.tests.parameters import command
 
 SMALL = {"d_model": 32, "n_heads": 2, "batch": 32, "train_max": 4, "lr": 3e-3, "patience": 1, "cooldown": 0.3}
 
@@ -33,7 +32,7 @@ def store(tmp_path_factory):
 
 
 def probe(store, *arguments):
-    return CliRunner().invoke(main, ["probe", "--store", str(store.path), *arguments])
+    return command("probe", "--store", str(store.path), *arguments)
 
 
 @pytest.mark.slow

@@ -57,9 +57,6 @@ def test_the_same_generator_gives_the_same_matrix():
     assert all(np.array_equal(first.accuracy[k], second.accuracy[k]) for k in first.accuracy)
 
 
-# -- batched readouts ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def data():
     """Six problems with four classes, noisy enough that no fit is perfect."""

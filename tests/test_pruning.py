@@ -98,9 +98,6 @@ def test_rows_of_a_pruned_copy():
     assert rows[rows["measure"] == "pruned_src"]["value"].tolist() == [1, 1, 1, 1]
 
 
-# -- the finding -------------------------------------------------------------------------------------------------
-
-
 def test_the_finding_counts_failed_runs_by_what_pruning_made_of_them():
     table = synthetic_study(tasks=["copy", "parity-cot"], schemes=["hinted:relative/max_distance=12", "relative"])
     found = pruning(Study(table))

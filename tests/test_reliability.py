@@ -13,19 +13,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from click.testing import CliRunner, Result
 from safetensors.torch import load, save, save_file
 
 from lengthlens import files, values
 from lengthlens.analyses.table import read_study, write_study
 from lengthlens.analyses.tables import Table
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.models.config import ModelConfig
 from lengthlens.models.foreign import read_checkpoint
 from lengthlens.models.transformer import build
 from lengthlens.probes.table import FILE, probe_run
-from lengthlens.runs.config import RunConfig
 from lengthlens.runs.evaluation import evaluate
 from lengthlens.runs.run import CHECKPOINT, CONFIG, EVALUATION, LOG, MANIFEST, METRICS, MODEL, STATUS, VERSIONS, Run
 from lengthlens.runs.store import RunStore, harmless, repair
@@ -33,17 +30,9 @@ from lengthlens.runs.sweep import read_grid
 from lengthlens.runs.training import train
 from lengthlens.studies.build import study
 from lengthlens.studies.reproduce import is_shown, write_stamp
+from lengthlens.tests.parameters import command
+from lengthlens.tests.test_runs import tiny
 from lengthlens.theory.verdict import verdict
-
-TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
-
-
-def tiny(**changes: object) -> RunConfig:
-    return RunConfig.from_dict({"task": "copy", "scheme": "relative", **TINY, **changes})
-
-
-def command(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
 
 
 @pytest.fixture(scope="module")

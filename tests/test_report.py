@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from matplotlib.figure import Figure
 
 from lengthlens.analyses.page import BEYOND, IN_RANGE, TERMS, all_cells, page
 from lengthlens.analyses.study import Study
 from lengthlens.analyses.table import as_study, write_study
-from lengthlens.cli import main
-from lengthlens.tests.parameters import few
+from lengthlens.tests.parameters import command, few
 from lengthlens.tests.synthetic import synthetic_provenance, synthetic_study
 
 HOSTILE = "<script>alert(1)</script>"
@@ -47,9 +45,6 @@ def embedded(text: str) -> dict[str, Any]:
     assert found
     data: dict[str, Any] = json.loads(found[1])
     return data
-
-
-# -- what it says ------------------------------------------------------------------------------------------------
 
 
 def plain(text: str) -> str:
@@ -100,9 +95,6 @@ def test_configs_say_once_what_all_share(table: pd.DataFrame) -> None:
     assert "lr = 0.1" in text and "lr = 0.2" in text
 
 
-# -- names stay names --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("no_figures")
 def test_names_are_escaped(table: pd.DataFrame) -> None:
     hostile = table.assign(task=table["task"].replace("copy", HOSTILE), reason="</script><b>", status=HOSTILE)
@@ -119,9 +111,6 @@ def test_nothing_is_fetched(text: str) -> None:
     assert not re.search(r'(src|href)="(?!#|data:)', body)
     assert "url(" not in text and "@import" not in text
     assert "default-src 'none'" in text
-
-
-# -- what a table may lack ---------------------------------------------------------------------------------------
 
 
 LACKS = {
@@ -145,14 +134,11 @@ def test_what_is_missing_is_a_sentence(table: pd.DataFrame, how: str) -> None:
     assert not re.search(r">\s*[-−]?(nan|NaN|inf|None|&lt;NA&gt;)\s*<", text)  # "none" is a surgery
 
 
-# -- command -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("no_figures")
 def test_the_command_writes_the_page(table: pd.DataFrame, tmp_path: Path) -> None:
     study, out = tmp_path / "study.parquet", tmp_path / "deep" / "index.html"
     write_study(table, synthetic_provenance(table), study)
-    result = CliRunner().invoke(main, ["report", "--table", str(study), "--out", str(out), "--held-out", "parity"])
+    result = command("report", "--table", str(study), "--out", str(out), "--held-out", "parity")
     assert result.exit_code == 0, result.output
     assert result.stdout.strip() == str(out)
     assert "On the tasks held out" in out.read_text(encoding="utf-8")

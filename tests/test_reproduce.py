@@ -6,21 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from lengthlens.analyses.findings import Drawn
 from lengthlens.analyses.table import read_study, write_study
-from lengthlens.cli import main
 from lengthlens.commands.terminal import study_progress
 from lengthlens.runs.store import RunStore
+from lengthlens.runs.sweep import Grid
 from lengthlens.studies.build import study
-from lengthlens.studies.presets import PRESETS, Preset, grid
+from lengthlens.studies.presets import PRESETS, Preset
 from lengthlens.studies.reproduce import Work
+from lengthlens.tests.parameters import command
 
 
 def reproduce(out: Path, *options: str) -> Result:
     """The command in this process, on one worker: processes cost more than these runs."""
-    result = CliRunner().invoke(main, ["reproduce", "--out", str(out), "--workers", "1", *options])
+    result = command("reproduce", "--out", str(out), "--workers", "1", *options)
     assert result.exit_code == 0, result.output
     return result
 
@@ -73,7 +74,9 @@ def test_a_second_call_does_nothing_but_make_outputs_that_were_spoilt(copied: Pa
 
 def test_a_failed_run_is_shown_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = {"train_max": 2, "n_heads": 2, "d_model": 8, "batch": 2, "steps": 4, "check_every": 4}
-    preset = Preset("one that works and one that cannot", (grid("parity", "none coupled", 1, (4,), 10, **tiny),), ())
+    preset = Preset(
+        "one that works and one that cannot", (Grid(["parity"], ["none", "coupled"], [0], (4,), 10, tiny),), ()
+    )
     monkeypatch.setattr("lengthlens.studies.presets.PRESETS", {"mine": preset})
     monkeypatch.setattr("lengthlens.analyses.page.embedded", lambda figure: "data:,")
     monkeypatch.setattr("lengthlens.studies.reproduce.draw", lambda *given, **options: Drawn([], {}))
@@ -83,18 +86,6 @@ def test_a_failed_run_is_shown_and_not_fatal(tmp_path: Path, monkeypatch: pytest
     page = html.unescape((tmp_path / "index.html").read_text(encoding="utf-8"))
     assert "failed: task 'parity' couples no positions" in page and "Nothing can be said yet" in page
     assert "2 of 2 runs: 1 failed, 2 not accurate in range, 1 did not converge" in page
-
-
-def test_a_wrong_preset_is_one_sentence(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["reproduce", "--preset", "quik", "--out", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "unknown preset 'quik': did you mean 'quick'?" in result.output
-
-
-# -- presets -----------------------------------------------------------------------------------------------------
-
-
-# -- progress ----------------------------------------------------------------------------------------------------
 
 
 def test_the_time_left_follows_from_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:

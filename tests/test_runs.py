@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from filelock import FileLock
 
-from lengthlens.cli import main
 from lengthlens.errors import UserError
 from lengthlens.files import PARTIAL, StorageError
 from lengthlens.models.config import ModelConfig
@@ -24,7 +22,7 @@ from lengthlens.runs.run import CHECKPOINT, CONFIG, LOCK, MANIFEST, MODEL, STATU
 from lengthlens.runs.store import RunStore, repair
 from lengthlens.runs.sweep import Planned, pending
 from lengthlens.runs.training import train
-from lengthlens.tests.parameters import NINE
+from lengthlens.tests.parameters import NINE, command
 
 TINY = {"n_heads": 2, "d_model": 8, "steps": 4, "batch": 2, "train_max": 2, "check_every": 2, "warmup": 1}
 
@@ -40,9 +38,7 @@ def store(tmp_path: Path) -> RunStore:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    trained = train(tiny(), RunStore(tmp_path_factory.mktemp("store")))
-    assert trained.run is not None
-    return trained.run
+    return train(tiny(), RunStore(tmp_path_factory.mktemp("store"))).run
 
 
 @pytest.fixture
@@ -75,7 +71,7 @@ def test_every_choice_that_changes_the_result_changes_the_name() -> None:
 def test_a_run_holds_its_model() -> None:
     """Every field that a run shares with a model reaches it, with the model's defaults but for one."""
     sizes = {"n_layers": 3, "n_heads": 2, "d_model": 20, "d_mlp": 9, "n_ctx": 77, "initializer_range": 0.5, "seed": 4}
-    config = RunConfig("addition", "t5", {"num_buckets": 8}, score_scaling="none", train_max=3, **sizes)  # type: ignore[arg-type]
+    config = RunConfig("addition", "t5", {"num_buckets": 8}, score_scaling="none", train_max=3, **sizes)
     shared = {f.name for f in dataclasses.fields(config)} & {f.name for f in dataclasses.fields(ModelConfig)}
     assert shared == {*sizes, "task", "scheme", "scheme_options", "score_scaling", "plugins"}
     assert all(getattr(config.model, name) == getattr(config, name) for name in shared)
@@ -258,9 +254,6 @@ def test_a_config_of_another_run_and_a_file_that_nobody_wrote_are_noticed(run: R
         store.create(tiny())
 
 
-# -- one writer --------------------------------------------------------------------------------------------------
-
-
 def test_a_run_that_another_process_has_in_hand_is_refused(store: RunStore) -> None:
     run = store.create(tiny())
     run.set_status(Status("running", 2))
@@ -270,9 +263,6 @@ def test_a_run_that_another_process_has_in_hand_is_refused(store: RunStore) -> N
         with pytest.raises(UserError, match="another process"):
             train(tiny(), store)
     assert train(tiny(), store).status.finished
-
-
-# -- reading -----------------------------------------------------------------------------------------------------
 
 
 def test_reading_leaves_every_file_as_it_is(run: Run, tmp_path: Path) -> None:
@@ -291,7 +281,7 @@ def test_reading_leaves_every_file_as_it_is(run: Run, tmp_path: Path) -> None:
     assert found.facts()["status"]["status"] == "not-converged" and not interrupted.busy()
     assert found.model() is not None
     for words in (["runs"], ["runs", "show", run.id], ["runs", "check"], ["runs", "table", str(tmp_path / "again")]):
-        assert CliRunner().invoke(main, [*words, "--store", str(store.path)]).exit_code == 0
+        assert command(*words, "--store", str(store.path)).exit_code == 0
     assert pending([Planned(tiny(), {}), Planned(tiny(seed=1), {})], store) == [tiny(seed=1)]
     assert snapshot(store.path) == before
 
@@ -300,9 +290,6 @@ def snapshot(folder: Path) -> dict[Path, tuple[int, bytes]]:
     """When each file and directory was changed, and what is in it."""
     paths = [folder, *folder.rglob("*")]
     return {path: (path.stat().st_mtime_ns, b"" if path.is_dir() else path.read_bytes()) for path in paths}
-
-
-# -- a disk that takes nothing -----------------------------------------------------------------------------------
 
 
 def in_child(body: Callable[[], None]) -> str:

@@ -22,16 +22,14 @@ from lengthlens.models.saved import CONFIG, WEIGHTS, is_local, render
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks.copying import Copy
-from lengthlens.tests.parameters import few
+from lengthlens.tests.parameters import few, mixed_batch, small_model
 from lengthlens.tests.test_runs import killed_after
 
-Small = Callable[..., HookedModel]
-Mixed = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 LENGTHS = (1, 2, 22, 100)
 
 
 @pytest.mark.parametrize("name", few(scheme_names(), "none", "rope", "lbpe", "hinted:relative"))
-def test_bitwise_equal_logits(name: str, small_model: Small, mixed_batch: Mixed, tmp_path: Path) -> None:
+def test_bitwise_equal_logits(name: str, tmp_path: Path) -> None:
     model = small_model(name).to(torch.bfloat16 if name == "rope" else torch.float32)
     model.save_pretrained(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
@@ -132,7 +130,7 @@ DAMAGE = {other_bytes: 740, wrong_shapes: 100, wrong_config: 120, hostile_header
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, small_model: Small) -> Path:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved")
     small_model("relative", n_layers=1).save_pretrained(folder / "good")
     return folder
@@ -161,7 +159,7 @@ def test_the_checksum_is_over_config_and_weights(saved: Path) -> None:
 
 @pytest.mark.parametrize("stopped", range(6))
 def test_saving_over_a_model_leaves_one_or_the_other(
-    stopped: int, small_model: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped before any of the files gets its name, and between them: what is there loads, and is one of both."""
     old, new = small_model("rope", d_head=4), small_model("alibi")

@@ -21,6 +21,7 @@ from lengthlens.probes.network import probed_relation, prune
 from lengthlens.runs.config import RunConfig
 from lengthlens.studies.build import scheme_label
 from lengthlens.tasks import TASKS
+from lengthlens.tests.parameters import EvenOdd
 from lengthlens.theory.verdict import verdict_grid
 
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
@@ -140,8 +141,6 @@ def test_bfloat16_and_copies_and_sizes_that_are_inferred(name):
     assert len(list(scheme.named_parameters(remove_duplicate=False))) == len(list(scheme.parameters()))
 
 
-# -- the relation ----------------------------------------------------------------------------------------------------
-
 # A code may be finer than need be for some parameters: clipped networks, and positions that differ but count alike. Or
 # it is stated by rank, or for the tokens that are counted from.
 COARSER = {
@@ -245,9 +244,6 @@ def test_options_as_texts():
     assert both.options == {"range": 64, "max_distance": 3, "seed": 0}
 
 
-# -- refusals that a scheme implies ----------------------------------------------------------------------------------
-
-
 def test_shifted_starts_anywhere_in_training_and_at_0_after_it():
     scheme, tokens = make_scheme("shifted:learned", {"range": 8}, COPY, SIZES), torch.zeros(2, 5, dtype=torch.long)
     starts = {int(scheme.positions(tokens).position[0, 0]) for _ in range(100)}
@@ -279,26 +275,9 @@ def test_what_a_scheme_cannot_do_is_said_in_a_sentence(name, task, tokens, sente
 # -- a scheme from outside -----------------------------------------------------------------------------------------
 
 
-class Parity(PositionScheme):
-    """A scheme of one's own, without an anchored form: whether i−j is even; a learned bias each."""
-
-    name = "parity-of-distance"
-    family = "relative"
-    summary = "one learned bias for even and for odd distances"
-    relation_in_words = "(i−j) mod 2"
-
-    def __init__(self, sizes, options, task):
-        super().__init__(sizes, options, task)
-        self.table = torch.nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, 2))
-
-    def phi(self, query_pos, key_pos, scale):
-        return ((query_pos - key_pos + 0 * scale) % 2)[..., None]
-
+class Parity(EvenOdd):
     def tables(self):
         return [CodeTable(self.table, 0, self.relation_in_words)]
-
-    def score(self, layer, positions, queries, q, k):
-        return self.table[layer][:, positions.distance(queries) % 2].transpose(0, 1)
 
 
 @pytest.fixture

@@ -34,9 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
     """Runs of two steps, evaluated, one of them probed; and one that only just began."""
     store = RunStore(tmp_path_factory.mktemp("runs"))
     for config in CONFIGS:
-        run = train(config, store).run
-        assert run is not None
-        evaluate(run, [8], samples=20)
+        evaluate(train(config, store).run, [8], samples=20)
     probe_run(store.run(CONFIGS[1]), ["src"], force=True)
     store.create(RunConfig(task="copy", scheme="rope", **SMALL))
     return store

@@ -1,7 +1,6 @@
 """Position surgery: what changes nothing changes no bit, and codes that are replaced do what they are known to do."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from lengthlens.probes.codes import counterparts
 from lengthlens.probes.network import exact_by_scale
 from lengthlens.probes.steps import place_tokens
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import few
+from lengthlens.tests.parameters import few, small_model
 
 COPY = TASKS["copy"]
 TRAINED = 5  # the one scale at which the copiers below are right
@@ -35,11 +34,8 @@ def exact(model: HookedModel, scale: int) -> float:
     return exact_by_scale(model, COPY, [scale], n_instances=32)[scale]
 
 
-# -- nothing is changed ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scheme", few(scheme_names(), "none", "rope", "lbpe", "hinted:relative"))
-def test_surgery_that_changes_nothing_changes_no_bit(scheme: str, small_model: Callable[..., HookedModel]) -> None:
+def test_surgery_that_changes_nothing_changes_no_bit(scheme: str) -> None:
     model, tokens = small_model(scheme), instances(5)
     before, names = model(tokens), list(model.state_dict())
     nothing: list[dict[str, Any]] = [{}, {"codes": copy.deepcopy(model)}]
@@ -55,7 +51,7 @@ def test_surgery_that_changes_nothing_changes_no_bit(scheme: str, small_model: C
 
 
 @pytest.mark.parametrize("scheme", ["rope", "learned", "relative"])
-def test_model_is_itself_again_after_an_error(scheme: str, small_model: Callable[..., HookedModel]) -> None:
+def test_model_is_itself_again_after_an_error(scheme: str) -> None:
     model, tokens = small_model(scheme), instances(5)
     before, hooks = model(tokens), list(model.hook_dict)
     with pytest.raises(RuntimeError, match="stop"), ll.surgery(model, "rope"), ll.surgery(model, "sinusoidal"):
@@ -64,11 +60,8 @@ def test_model_is_itself_again_after_an_error(scheme: str, small_model: Callable
     assert torch.equal(model(tokens), before) and list(model.hook_dict) == hooks
 
 
-# -- positions ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scheme", [name for name in scheme_names() if name not in ("none", *BY_TOKENS)])
-def test_places_are_those_of_a_longer_input(scheme: str, small_model: Callable[..., HookedModel]) -> None:
+def test_places_are_those_of_a_longer_input(scheme: str) -> None:
     """Tokens at places of a longer input give what that input gives with all other keys masked out."""
     own = {"scheme_options": {"other": "each"}} if scheme == "lbpe" else {}  # others that are masked out still count
     model, tokens = small_model(scheme, **own), instances(5)
@@ -88,7 +81,7 @@ def test_places_are_those_of_a_longer_input(scheme: str, small_model: Callable[.
         assert torch.allclose(model(torch.cat([tokens], 1)), expected, atol=1e-5)
 
 
-def test_every_move_is_what_it_says(small_model: Callable[..., HookedModel]) -> None:
+def test_every_move_is_what_it_says() -> None:
     """Against a table of position vectors whose rows are moved by hand."""
     model, tokens = small_model("learned"), instances(5)
     table, length = model.W_pos.detach().clone(), tokens.shape[1]
@@ -122,14 +115,11 @@ def test_a_copier_believes_the_scale_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("scheme", "relative alibi t5 shaw xl rope kerple-log kerple-power urpe".split())
-def test_schemes_of_distance_do_not_feel_a_shift(scheme: str, small_model: Callable[..., HookedModel]) -> None:
+def test_schemes_of_distance_do_not_feel_a_shift(scheme: str) -> None:
     model, tokens = small_model(scheme), instances(5)
     with ll.surgery(model, shift=9):
         moved = model(tokens)
     assert torch.allclose(moved, model(tokens), atol=1e-5)
-
-
-# -- the ideal relation ------------------------------------------------------------------------------------------
 
 
 def copier_at(scheme: str) -> HookedModel:
@@ -215,9 +205,6 @@ def test_counterparts_keep_roles_and_order(name: str) -> None:
     assert torch.equal(same.keys(slice(0, length))[0].tril(), torch.arange(length).expand(length, -1).tril())
 
 
-# -- by layer and head, other codes --------------------------------------------------------------------------------
-
-
 def test_only_the_head_that_attends_by_position_needs_its_codes() -> None:
     """An induction head: L0H0 and L0H1 attend by position, layer 1 by content."""
     model, task = induction_by_hand(), TASKS["induction"]
@@ -234,18 +221,13 @@ def test_only_the_head_that_attends_by_position_needs_its_codes() -> None:
 
 @pytest.mark.parametrize("own", ["relative", "rope", "learned", "shortformer", "urpe"])
 @pytest.mark.parametrize("other", ["none", "relative", "rope", "learned", "shortformer", "urpe", "hinted:alibi"])
-def test_another_scheme_acts_as_in_a_model_of_its_own(
-    own: str, other: str, small_model: Callable[..., HookedModel]
-) -> None:
+def test_another_scheme_acts_as_in_a_model_of_its_own(own: str, other: str) -> None:
     model, donor, tokens = small_model(own), small_model(other), instances(5)
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("pos_embed")}
     donor.load_state_dict(weights, strict=False)
     with ll.surgery(model, donor):
         assert torch.allclose(model(tokens), donor(tokens), atol=1e-5)
         assert "hook_pos_embed" in model.hook_dict or "embed" not in donor.pos_embed.acts()
-
-
-# -- what has no meaning -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -269,9 +251,7 @@ def test_another_scheme_acts_as_in_a_model_of_its_own(
         ("relative of parity", {"codes": "ideal", "codes_of": 3}, "no counterpart"),
     ],
 )
-def test_what_has_no_meaning_is_said_in_one_sentence(
-    scheme: str, asked: dict[str, Any], says: str, small_model: Callable[..., HookedModel]
-) -> None:
+def test_what_has_no_meaning_is_said_in_one_sentence(scheme: str, asked: dict[str, Any], says: str) -> None:
     scheme, _, task = scheme.partition(" of ")
     model = small_model(scheme, task=task or "copy")
     with pytest.raises(UserError, match=says) as error, ll.surgery(model, **asked):

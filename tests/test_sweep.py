@@ -5,9 +5,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -34,9 +33,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunStore, float
     store, start = RunStore(tmp_path_factory.mktemp("reference")), time.monotonic()
     sweep(grid(2), store, workers=1, checkpoint_seconds=0)
     return store, time.monotonic() - start
-
-
-# -- kills -------------------------------------------------------------------------------------------------------
 
 
 def test_kills_leave_no_trace(reference: tuple[RunStore, float], tmp_path: Path) -> None:
@@ -83,9 +79,6 @@ def test_local_workers_may_die(reference: tuple[RunStore, float], tmp_path: Path
     assert any([event["event"] for event in run.events()].count("start") > 1 for run in store.runs())
 
 
-# -- plans -------------------------------------------------------------------------------------------------------
-
-
 def test_finished_runs_are_skipped_and_new_lengths_are_evaluated(
     reference: tuple[RunStore, float], tmp_path: Path
 ) -> None:
@@ -112,23 +105,14 @@ def test_a_broken_gpu_stops_a_sweep_and_fails_no_other_run(tmp_path: Path, monke
     store, cells = RunStore(tmp_path), Grid(["copy"], ["rope"], [0, 1], [2], 5, {**TINY, "steps": 2, "train_max": 4})
     with monkeypatch.context() as broken:
         broken.setattr(torch.cuda, "is_initialized", lambda: True)
-        broken.setattr(torch.cuda, "synchronize", raising(RuntimeError("CUDA error: an assert")))
-        broken.setattr(Trainer, "advance", raising(RuntimeError("CUDA error: an assert\nmore of it")))
+        broken.setattr(torch.cuda, "synchronize", Mock(side_effect=RuntimeError("CUDA error: an assert")))
+        broken.setattr(Trainer, "advance", Mock(side_effect=RuntimeError("CUDA error: an assert\nmore of it")))
         with pytest.raises(UserError, match=r"^the GPU failed \(CUDA error: an assert\): the same command goes on"):
             sweep(cells, store, workers=1)
     assert len(store.listing()) == 1
     told: list[RunOutcome] = []
     assert {outcome.status for outcome in sweep(cells, store, workers=1, report=told.append)} == {"not-converged"}
-    assert [outcome.run for outcome in told] == [config.id for config in reversed(cells.configs())], (
-        "what failed is last"
-    )
-
-
-def raising(error: Exception) -> Callable[..., NoReturn]:
-    def call(*_: object) -> NoReturn:
-        raise error
-
-    return call
+    assert [outcome.run for outcome in told] == [config.id for config in reversed(cells.configs())]  # it is last
 
 
 def test_a_grid_from_toml(tmp_path: Path) -> None:
@@ -163,7 +147,7 @@ ADDRESSES = {"address": "tcp://127.0.0.1:1"}, {"engine": "dask", "address": "non
 @pytest.mark.parametrize("engine", [{"engine": "slurm"}, {"engine": "dask"}, {"workers": 0}, *ADDRESSES])
 def test_an_engine_that_cannot_be_had_is_a_sentence(tmp_path: Path, engine: dict[str, object]) -> None:
     with pytest.raises(UserError):
-        sweep(grid(1), RunStore(tmp_path), **engine)  # type: ignore[arg-type]
+        sweep(grid(1), RunStore(tmp_path), **engine)
     assert not list(tmp_path.iterdir())
 
 

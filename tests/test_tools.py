@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 
 import circuitsvis
 import nnsight
@@ -14,15 +13,12 @@ from transformer_lens.tools.training import TrainConfig, train
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import scheme_names
-from lengthlens.models.transformer import HookedModel
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import few
+from lengthlens.tests.parameters import few, mixed_batch, small_model
 
 NAMES = scheme_names()
 EVERY = pytest.mark.parametrize("name", NAMES)
 SOME = pytest.mark.parametrize("name", few(NAMES, "none", "rope", "lbpe", "hinted:relative"))
-Small = Callable[..., HookedModel]
-Mixed = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 LINE = "^ 7 3 9 = 7 3 9 $"
 BY_POS = ("out", "q", "k", "v", "pattern")
 PATCHES = [
@@ -33,7 +29,7 @@ PATCHES = [
 
 
 @EVERY
-def test_residual_decomposition_sums_to_the_residual(name: str, small_model: Small) -> None:
+def test_residual_decomposition_sums_to_the_residual(name: str) -> None:
     model = small_model(name)
     _, cache = model.run_with_cache(LINE)
     assert isinstance(cache, ActivationCache)
@@ -46,7 +42,7 @@ def test_residual_decomposition_sums_to_the_residual(name: str, small_model: Sma
 
 
 @EVERY
-def test_logit_attribution_sums_to_the_logit_on_a_folded_copy(name: str, small_model: Small) -> None:
+def test_logit_attribution_sums_to_the_logit_on_a_folded_copy(name: str) -> None:
     model = small_model(name)
     logits, cache = model.run_with_cache(LINE)
     with pytest.raises(UserError, match=r"use model.folded\(\)"):
@@ -68,7 +64,7 @@ def test_logit_attribution_sums_to_the_logit_on_a_folded_copy(name: str, small_m
 
 
 @SOME
-def test_patching_a_clean_activation_into_itself_changes_nothing(name: str, small_model: Small) -> None:
+def test_patching_a_clean_activation_into_itself_changes_nothing(name: str) -> None:
     model = small_model(name)
     tokens = model.to_tokens("^ 7 3 = 7 3 $")
     logits, cache = model.run_with_cache(tokens)
@@ -79,7 +75,7 @@ def test_patching_a_clean_activation_into_itself_changes_nothing(name: str, smal
         torch.testing.assert_close(result, torch.full_like(result, clean), atol=1e-5, rtol=1e-5)
 
 
-def test_patching_has_effect_and_composes(small_model: Small) -> None:
+def test_patching_has_effect_and_composes() -> None:
     model = small_model("relative")
     clean, corrupt = model.to_tokens("^ 7 3 = 7 3 $"), model.to_tokens("^ 1 3 = 7 3 $")
     logits, cache = model.run_with_cache(clean)
@@ -93,7 +89,7 @@ def test_patching_has_effect_and_composes(small_model: Small) -> None:
 
 
 @EVERY
-def test_detect_head(name: str, small_model: Small) -> None:
+def test_detect_head(name: str) -> None:
     model = small_model(name)
     scores = detect_head(model, LINE, "previous_token_head")
     pattern = model.run_with_cache(LINE)[1]["pattern", 1][0, 2]
@@ -103,7 +99,7 @@ def test_detect_head(name: str, small_model: Small) -> None:
 
 
 @SOME
-def test_svd_interpreter(name: str, small_model: Small) -> None:
+def test_svd_interpreter(name: str) -> None:
     model = small_model(name)
     vectors = SVDInterpreter(model).get_singular_vectors("OV", layer_index=1, head_index=2, num_vectors=2)
     _, _, v = torch.linalg.svd(model.W_V[1, 2] @ model.W_O[1, 2])
@@ -114,7 +110,7 @@ def test_svd_interpreter(name: str, small_model: Small) -> None:
 
 
 @SOME
-def test_training_tool(name: str, small_model: Small) -> None:
+def test_training_tool(name: str) -> None:
     model = small_model(name)
     tokens = TASKS["copy"].sample(3, 16, torch.Generator().manual_seed(0)).tokens
     before = model(tokens, return_type="loss").item()
@@ -125,7 +121,7 @@ def test_training_tool(name: str, small_model: Small) -> None:
 
 
 @EVERY
-def test_nnsight(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+def test_nnsight(name: str) -> None:
     """Reading and writing through NNsight; the pattern too, which it must not miss on the fused way."""
     model = small_model(name)
     tokens, scale = mixed_batch(22)
@@ -144,7 +140,7 @@ def test_nnsight(name: str, small_model: Small, mixed_batch: Mixed) -> None:
     assert not torch.allclose(changed, logits, atol=1e-4)
 
 
-def test_circuitsvis(small_model: Small) -> None:
+def test_circuitsvis() -> None:
     model = small_model("relative")
     _, cache = model.run_with_cache(LINE, remove_batch_dim=True)
     drawn = circuitsvis.attention.attention_patterns(tokens=model.to_str_tokens(LINE), attention=cache["pattern", 0])
@@ -152,7 +148,7 @@ def test_circuitsvis(small_model: Small) -> None:
     assert cache["pattern", 0].shape == (3, 9, 9)
 
 
-def test_names_of_weights_and_tokens(small_model: Small) -> None:
+def test_names_of_weights_and_tokens() -> None:
     model = small_model("learned")
     assert model.all_head_labels() == ["L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2"]
     assert model.W_Q.shape == model.W_K.shape == model.W_V.shape == (2, 3, 10, 4)
@@ -178,7 +174,7 @@ def test_names_of_weights_and_tokens(small_model: Small) -> None:
         {"scheme": "learned", "attn_only": True, "normalization_type": None},
     ],
 )
-def test_bridge(changes: dict[str, object], small_model: Small, mixed_batch: Mixed) -> None:
+def test_bridge(changes: dict[str, object]) -> None:
     model = small_model(**changes)
     tokens, _ = mixed_batch(22)
     bridge = model.to_bridge()
@@ -196,7 +192,7 @@ def test_bridge(changes: dict[str, object], small_model: Small, mixed_batch: Mix
         ({"scheme": "rope", "act_fn": "gelu_fast"}, "act_fn 'gelu_fast'"),
     ],
 )
-def test_no_bridge_without_an_equivalent(changes: dict[str, str], reason: str, small_model: Small) -> None:
+def test_no_bridge_without_an_equivalent(changes: dict[str, str], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         small_model(**changes).to_bridge()
 

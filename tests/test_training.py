@@ -45,7 +45,6 @@ def test_a_resumed_run_is_bit_identical(scheme: str, tmp_path: Path) -> None:
         except KeyboardInterrupt:
             assert parts.run(config).status().status == "interrupted"
     split = parts.run(config)
-    assert whole is not None
     assert [event["event"] for event in split.events()].count("start") > 1
     for name in (MODEL, METRICS, "evaluation.json"):
         assert split.read(name) == whole.read(name), name
@@ -74,9 +73,9 @@ def test_a_truncated_checkpoint_is_put_aside_and_nothing_is_lost(tmp_path: Path,
     path.write_bytes(path.read_bytes()[:keep])
     assert CHECKPOINT in store.check()[0]
     run = train(config, store).run
-    assert run is not None and run.status().finished
+    assert run.status().finished
     assert [event["event"] for event in run.events()] == ["start", "damaged checkpoint", "start", "finish"]
-    assert run.read(MODEL) == train(config, RunStore(tmp_path / "other")).run.read(MODEL)  # type: ignore[union-attr]
+    assert run.read(MODEL) == train(config, RunStore(tmp_path / "other")).run.read(MODEL)
     assert store.check() == []
 
 
@@ -102,7 +101,7 @@ def test_a_diverging_run_ends_at_once_without_a_model(tmp_path: Path) -> None:
     trained = train(small(lr=1e6, clip=0.0, steps=60), RunStore(tmp_path))
     assert trained.status.status == "diverged"
     assert trained.status.steps < 60
-    assert trained.model is None and trained.run is not None
+    assert trained.model is None
     assert not trained.run.has(MODEL) and not trained.run.has(CHECKPOINT)
     assert trained.run.problems() == []
 
@@ -160,7 +159,6 @@ def test_evaluating_changes_nothing() -> None:
 def test_reports_see_every_evaluation_step_and_metrics_keep_them(tmp_path: Path) -> None:
     seen: list[TrainingProgress] = []
     run = train(small(), RunStore(tmp_path), reports=[seen.append]).run
-    assert run is not None
     assert [progress.metrics.step for progress in seen] == [3, 6, 9, 12]
     assert run.metrics() == [json.loads(json.dumps(progress.metrics._asdict())) for progress in seen]
     assert seen[-1].seconds_left == 0 < seen[0].seconds_left
@@ -197,7 +195,7 @@ def test_weights_over_training_are_kept_beside_the_run_and_change_nothing(tmp_pa
     config = small(check_every=2, steps=6)
     plain, kept = RunStore(tmp_path / "plain"), RunStore(tmp_path / "kept")
     without, run = train(config, plain).run, train(config, kept, keep=[4, 0]).run
-    assert without is not None and run is not None and without.id == run.id
+    assert without.id == run.id
     assert run.checkpoints == [0, 4] and without.checkpoints == [] and run.problems() == []
     assert without.read(MODEL) == run.read(MODEL)
     start, trainer = load(run, step=0), Trainer(config)
@@ -206,10 +204,10 @@ def test_weights_over_training_are_kept_beside_the_run_and_change_nothing(tmp_pa
     assert all(map(torch.equal, load(run, step=4).state_dict().values(), trainer.model.state_dict().values()))
     # Of a finished run, by training again: the same bytes.
     again = train(config, plain, keep=[0, 2, 4]).run
-    assert again is not None and again.checkpoints == [0, 2, 4]
+    assert again.checkpoints == [0, 2, 4]
     assert again.read(step_file(4)) == run.read(step_file(4)) and again.facts()["checkpoints"] == [0, 2, 4]
     copied = fetch(export(again, tmp_path / "shared"), RunStore(tmp_path / "elsewhere")).run
-    assert copied is not None and copied.checkpoints == again.checkpoints
+    assert copied.checkpoints == again.checkpoints
     table = plane_over_training(again, scale=2)
     assert sorted(set(table["step"])) == [0, 2, 4, 6]
 
@@ -217,7 +215,6 @@ def test_weights_over_training_are_kept_beside_the_run_and_change_nothing(tmp_pa
 def test_a_checkpoint_that_was_not_kept_is_one_sentence(tmp_path: Path) -> None:
     config, store = small(check_every=2, steps=4), RunStore(tmp_path)
     run = train(config, store, keep=[2]).run
-    assert run is not None
     for call, sentence in {
         (lambda: load(run, step=4)): r"no checkpoint of step 4 \(kept: 2\): train it with keep=\[4\]",
         (lambda: train(config, store, keep=[3])): "3 is none: the nearest are 2 and 4",

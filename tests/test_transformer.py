@@ -1,6 +1,5 @@
 """The model: both ways of attention agree, hooks fire, scales are inferred, nothing assumes a CPU."""
 
-from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -14,12 +13,10 @@ from lengthlens.models.config import ModelConfig
 from lengthlens.models.schemes import scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import few
+from lengthlens.tests.parameters import few, mixed_batch, small_model
 
 NAMES = scheme_names()
 LENGTHS = (1, 2, 22, 100)
-Small = Callable[..., HookedModel]
-Mixed = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 def all_scores(model: HookedModel, explicit: bool = True) -> HookedModel:
@@ -39,7 +36,7 @@ def gradients(model: HookedModel, tokens: torch.Tensor, scale: torch.Tensor) -> 
 
 @pytest.mark.parametrize("score_scaling", ["none", "log"])
 @pytest.mark.parametrize("name", few(NAMES, *NAMES[::4]))
-def test_fused_equals_explicit(name: str, score_scaling: str, small_model: Small, mixed_batch: Mixed) -> None:
+def test_fused_equals_explicit(name: str, score_scaling: str) -> None:
     model = small_model(name, score_scaling=score_scaling)
     for length in LENGTHS if score_scaling == "none" else (22,):
         tokens, scale = mixed_batch(length)
@@ -53,7 +50,7 @@ def test_fused_equals_explicit(name: str, score_scaling: str, small_model: Small
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_long_passes_without_gradients_are_the_same(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+def test_long_passes_without_gradients_are_the_same(name: str) -> None:
     """From `LONG` keys on, what a scheme adds to scores is the mask of a fused kernel, also in blocks of queries."""
     model = small_model(name, score_scaling="log")
     tokens, scale = mixed_batch(LONG + 16)
@@ -68,7 +65,7 @@ def test_long_passes_without_gradients_are_the_same(name: str, small_model: Smal
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_neither_later_tokens_nor_other_rows_matter(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+def test_neither_later_tokens_nor_other_rows_matter(name: str) -> None:
     """A later token changes no earlier logit where n is given. Where it is not, it is inferred for each row."""
     model = small_model(name)
     tokens, scale = mixed_batch(22)
@@ -81,7 +78,7 @@ def test_neither_later_tokens_nor_other_rows_matter(name: str, small_model: Smal
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_other_devices_and_types(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+def test_other_devices_and_types(name: str) -> None:
     """In bfloat16; and on the meta device, which refuses tensors of two devices: nothing assumes a CPU."""
     model = small_model(name)
     tokens, _ = mixed_batch(22)
@@ -108,7 +105,7 @@ def test_same_config_same_weights_and_no_trace_in_the_global_generator() -> None
     assert not any(torch.equal(first[key], other[key]) for key in ("embed.W_E", "pos_embed.W_pos"))
 
 
-def test_log_scaling_is_the_formula(small_model: Small, mixed_batch: Mixed) -> None:
+def test_log_scaling_is_the_formula() -> None:
     """Scores of query i, the scheme's part included, are multiplied by log(i+2) / log(L+2)."""
     plain, scaled = (small_model("alibi", score_scaling=s, train_ctx=9, n_layers=1) for s in ("none", "log"))
     tokens, _ = mixed_batch(22)
@@ -120,7 +117,7 @@ def test_log_scaling_is_the_formula(small_model: Small, mixed_batch: Mixed) -> N
 
 
 @pytest.mark.parametrize("name", ["relative", "ideal", "rope"])
-def test_generation_agrees_with_teacher_forcing(name: str, small_model: Small) -> None:
+def test_generation_agrees_with_teacher_forcing(name: str) -> None:
     model = small_model(name, score_scaling="log")
     prompt = model.to_tokens(["^ 7 3 9 =", "^ 1 1 0 ="])
     written = model.generate(prompt, 6)
@@ -128,7 +125,7 @@ def test_generation_agrees_with_teacher_forcing(name: str, small_model: Small) -
     assert torch.equal(model(written)[:, 4:-1].argmax(-1), written[:, 5:])
 
 
-def test_loss(small_model: Small, mixed_batch: Mixed) -> None:
+def test_loss() -> None:
     model = small_model("relative")
     tokens, _ = mixed_batch(22)
     logits, loss = model(tokens, return_type="both")
@@ -142,7 +139,7 @@ def test_loss(small_model: Small, mixed_batch: Mixed) -> None:
     assert model(tokens, return_type=None) is None
 
 
-def test_start_and_stop_at_layers(small_model: Small, mixed_batch: Mixed) -> None:
+def test_start_and_stop_at_layers() -> None:
     model = small_model("ideal")
     tokens, _ = mixed_batch(22)
     residual = model(tokens, stop_at_layer=1)
@@ -150,7 +147,7 @@ def test_start_and_stop_at_layers(small_model: Small, mixed_batch: Mixed) -> Non
 
 
 @pytest.mark.parametrize("name", ["relative", "rope", "learned", "shortformer"])
-def test_every_hook_fires_and_its_value_is_used(name: str, small_model: Small, mixed_batch: Mixed) -> None:
+def test_every_hook_fires_and_its_value_is_used(name: str) -> None:
     """Adding to any activation changes the logits, and each has a gradient: no hook point is an ornament."""
     model = small_model(name)
     tokens, _ = mixed_batch(9)
@@ -170,7 +167,7 @@ def test_every_hook_fires_and_its_value_is_used(name: str, small_model: Small, m
     torch.testing.assert_close(model(tokens), clean, atol=1e-6, rtol=1e-6)
 
 
-def test_in_place_hooks_do_not_touch_parameters(small_model: Small, mixed_batch: Mixed) -> None:
+def test_in_place_hooks_do_not_touch_parameters() -> None:
     model = small_model("learned")
     tokens, _ = mixed_batch(9)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -184,7 +181,7 @@ def test_in_place_hooks_do_not_touch_parameters(small_model: Small, mixed_batch:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_hook_that_cannot_fire_is_refused(model: HookedModel, mixed_batch: Mixed) -> None:
+def test_a_hook_that_cannot_fire_is_refused(model: HookedModel) -> None:
     tokens, _ = mixed_batch(9)
     for run in (
         lambda: model.run_with_cache(tokens, names_filter="blocks.0.attn.hook_result"),
@@ -218,7 +215,7 @@ def test_a_hook_that_cannot_fire_is_refused(model: HookedModel, mixed_batch: Mix
         ({"d_modle": 3}, "did you mean 'd_model'"),
     ],
 )
-def test_bad_configs_are_refused_in_one_sentence(changes: dict[str, object], sentence: str, small_model: Small) -> None:
+def test_bad_configs_are_refused_in_one_sentence(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         small_model(**{"scheme": "relative", **changes})
 
@@ -234,9 +231,7 @@ def test_bad_configs_are_refused_in_one_sentence(changes: dict[str, object], sen
         ("^ 1 =", {"return_type": "logit"}, "return_type must be"),
     ],
 )
-def test_bad_inputs_are_refused_in_one_sentence(
-    given: Any, how: dict[str, Any], sentence: str, small_model: Small
-) -> None:
+def test_bad_inputs_are_refused_in_one_sentence(given: Any, how: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         small_model("ideal")(given, **how)
 

@@ -146,7 +146,10 @@ def test_what_the_theory_says_of_parity():
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
 def test_declared_complexity_is_that_of_the_task_and_a_verdict_is_plain_values(task):
     found = verdict(task, "rope", 4, 9, helps=False)
-    assert (found.src_declared_train, found.src_declared_test) == (src_declared(task, 4), src_declared(task, 9))
+    known = task.programs or task.family != "content-addressed"
+    wanted = (src_declared(task, 4), src_declared(task, 9)) if known else (None, None)
+    if task.one_number or task.family != "growing":  # else a verdict looks at some of the tuples of a size
+        assert (found.src_declared_train, found.src_declared_test) == wanted
     plain = json.loads(json.dumps(found.to_dict()))
     assert {"task", "scheme", "verdict", "reasons", "src_train", "src_test", "helps"} <= set(plain)
     assert all(plain[each] is None or set(plain[each]) == {"holds", "counterexample"} for each in PROPERTIES)
@@ -205,7 +208,7 @@ def test_a_large_scale_finds_what_only_shows_there():
 def test_a_user_defined_scheme():
     task = TASKS["copy"]
     found = verdict(task, Parity, 3, 9)
-    assert found.verdict == "impossible" and found.scheme == "parity-of-distance"
+    assert found.verdict == "impossible" and found.scheme == "even-odd"
     check_witnesses(found, Parity(SIZES, None, task).phi, task)
     assert verdict(task, make_scheme("hinted:relative", {"max_distance": 2}), 3, 9).verdict == "possible"
 

@@ -21,6 +21,7 @@ Worked example: ``shift``, ``^ 7 3 5 = 3 5 7 $``, under clip(i−j−n, ±12). �
 ``=``; then the source is the key right after ``^``. When κ = −1 is the first key after ``=``, the source is ``=``.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
@@ -37,6 +38,7 @@ INSIDE, NOWHERE = -1, -2  # labels of a key with no mark near, and of a key that
 OWN: Code = ()  # stands for a source that is the query itself, for which no code is needed
 LABELS = 1 << 20  # more than there are
 TRIALS = 200  # random arguments on which slots must be alike
+FEW_WAYS = 3  # of reaching a source in two layers, each with its codes
 MOST_CODES = 6  # that are tried, the most frequent first
 MOST_PAIRS = 1 << 20  # pairs of query and key that are compared together
 
@@ -139,9 +141,9 @@ def serving_code(relation: Relation, places: SlotSteps) -> Code | None:
     """A code by which the slots are served together, or `OWN`; None if none of the most frequent ones does it.
 
     >>> from lengthlens.tasks import TASKS
-    >>> from lengthlens.theory.steps import program_of
+    >>> from lengthlens.theory.steps import circuits_of
     >>> anchored = Relation(lambda i, j, n: (i - j - n).clamp(-12, 12), "clip(i−j−n, ±12)")
-    >>> steps, = program_of(TASKS["shift"], 10, 20).operators
+    >>> steps, = circuits_of(TASKS["shift"], 10, 20).operators
     >>> serving_code(anchored, SlotSteps(steps, TASKS["shift"], 10))
     (-1,)
     """
@@ -153,6 +155,42 @@ def serving_code(relation: Relation, places: SlotSteps) -> Code | None:
     within = [tuple(code) for code in often if _serves(code, trained, [])]  # the training range
     others = [Coded(relation, keys) for keys in places.others] if within else []
     return next((code for code in within if _serves(code, trained, others)), None)
+
+
+def read_in_two_layers(relations: Sequence[Relation], steps: Steps, task: Task, train_max: int) -> bool:
+    """Whether each source is known by its label, or reached by codes in at most two layers, by few that are trained.
+
+    A layer may bring a token to another key, from which the next layer takes it: with i−j = n twice, the token 2n back.
+    """
+    trained: set[tuple[Code, ...]] = set()
+    ways: list[set[tuple[Code, ...]]] = []  # of each step whose source is not known by its label
+    for n, here in by_value(steps.size):
+        known, marked = labels(task, n), [single_codes(one, task.longest(n), n) for one in relations]
+        for query, source in zip(steps.query[here].tolist(), steps.sources[here, 0].tolist()):
+            if source == query or (known[source] != INSIDE and (known[: query + 1] == known[source]).sum() == 1):
+                continue
+            hops: set[tuple[Code, ...]] = set()
+            for last in marked:
+                for key, code in last[query].items():
+                    rest = [(code, first[key][source]) for first in marked if source in first[key]]
+                    hops.update([(code,)] if key == source else rest)
+            trained |= hops if n <= train_max else set()
+            ways.append(hops & trained)
+    for _ in range(FEW_WAYS):
+        often = Counter(way for step in ways for way in step)
+        ways = [step for step in ways if often and often.most_common(1)[0][0] not in step]
+    return not ways
+
+
+def single_codes(relation: Relation, length: int, n: int) -> list[dict[int, Code]]:
+    """For each query the keys before it whose code no other key has there, and that code with the relation's name."""
+    table = relation.table(range(length), range(length), n)
+    found = []
+    for query in range(length):
+        codes = list(map(tuple, table[query, :query].tolist()))
+        number = Counter(codes)
+        found.append({key: (*code, len(relation.words)) for key, code in enumerate(codes) if number[code] == 1})
+    return found
 
 
 class Keys:

@@ -95,7 +95,11 @@ def chosen_for(family: Family, steps: Steps) -> tuple[Choice, Ints]:
     Where the largest length of a tuple does not determine the source, no relation that knows only that length does.
     """
     train_max = family.train_max
-    open_ended = is_undecided(steps) and not any(relation.whole_scale for relation in family.relations.values())
+    # Undecided: two steps with the same query and largest length read different keys in their one slot.
+    order = np.lexsort((steps.sources[:, 0], steps.size, steps.query))
+    query, size, source = (np.diff(part[order]) for part in (steps.query, steps.size, steps.sources[:, 0]))
+    undecided = bool(((query == 0) & (size == 0) & (source != 0)).any())
+    open_ended = undecided and not any(relation.whole_scale for relation in family.relations.values())
     best = best_of(family, steps, 1 if open_ended else LOOKED_AT)
     tried = (weighted_pointers(pointers, steps, train_max) for pointers in family.heads)
     together = None if best.findings.possible or open_ended else next(filter(None, tried), None)
@@ -103,13 +107,6 @@ def chosen_for(family: Family, steps: Steps) -> tuple[Choice, Ints]:
         return best, source_codes(family.relations[best.name], [steps])[0].signature
     served = Findings(None, None, None, *counts([together.signature], [steps], train_max))
     return replace(best, name=str(together), findings=served), together.signature
-
-
-def is_undecided(steps: Steps) -> bool:
-    """Whether two steps with the same query and largest length read different keys in their one slot."""
-    order = np.lexsort((steps.sources[:, 0], steps.size, steps.query))
-    query, size, source = (np.diff(part[order]) for part in (steps.query, steps.size, steps.sources[:, 0]))
-    return bool(((query == 0) & (size == 0) & (source != 0)).any())
 
 
 def best_of(family: Family, steps: Steps, most: int) -> Choice:

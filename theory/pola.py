@@ -19,7 +19,7 @@ Example: prefix sum under `relative`, trained at 8. Distances 8 to 15 were never
 
 >>> lrc("prefix-sum", 8), lrc("prefix-sum", 16), lrc_under("relative", "prefix-sum", 16)
 (1, 1, 16)
->>> pola_error("relative", "prefix-sum", train_max=8, scale=16)
+>>> pola_limit("relative", "prefix-sum", train_max=8).error(16)
 36.0
 """
 
@@ -277,15 +277,6 @@ def pola_limit(relation: RelationLike, target: Target, train_max: int) -> Limit:
     return Limit(relation, target, codes, weights)
 
 
-def pola_error(relation: RelationLike, target: Target, train_max: int, scale: int) -> float:
-    """The squared error at a size n after training up to `train_max`.
-
-    >>> round(pola_error("none", "shift-by-one", train_max=8, scale=16), 3)
-    14.309
-    """
-    return pola_limit(relation, target, train_max).error(scale)
-
-
 def pola_table(
     target: Target,
     scheme: RelationLike,
@@ -329,7 +320,10 @@ def complexity_table(limit: Limit, largest: int) -> pd.DataFrame:
     since = pairs.n if by_scale else pairs.i + 1
     missed = np.bincount(since, ((wanted - limit.at(codes)[which]) ** 2).sum(1), largest + 1)[1:]
     energy = np.bincount(since, (wanted**2).sum(1), largest + 1)[1:]
-    scales, broken = np.arange(1, largest + 1), first_broken(since, which, wanted)
+    order = np.lexsort((since, which))
+    first = order[np.unique(which[order], return_index=True)[1]]  # the earliest pair of each class
+    differs = since[(wanted != wanted[first][which]).any(1)]  # the n at which a class has two different values
+    scales, broken = np.arange(1, largest + 1), differs.min(initial=largest + 1)
     return pd.DataFrame(
         {
             "scale": scales,
@@ -347,14 +341,6 @@ def counted(since: Ints, which: Ints, wanted: Floats, largest: int) -> Ints:
     born = np.full(int(which.max()) + 1, largest + 1)
     np.minimum.at(born, which[mine], since[mine])
     return np.bincount(born, minlength=largest + 2)[1 : largest + 1].cumsum()
-
-
-def first_broken(since: Ints, which: Ints, wanted: Floats) -> float:
-    """The first n at which some class has two different values; infinite if there is none."""
-    order = np.lexsort((since, which))
-    first = order[np.unique(which[order], return_index=True)[1]]  # the earliest pair of each class
-    differs = (wanted != wanted[first][which]).any(1)
-    return float(since[differs].min()) if differs.any() else math.inf
 
 
 # -- as a model, and its real gradient descent -----------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Program:
+class Circuits:
     """The circuits of a task at all sizes up to `counted_to`, by operator.
 
     `counted_to` is `test_max`, unless the number of operators still grows there and the circuits are too large to be
@@ -87,7 +87,7 @@ class Program:
         return self.declared_test > self.declared_train
 
 
-def program_of(task: Task, train_max: int, test_max: int) -> Program:
+def circuits_of(task: Task, train_max: int, test_max: int) -> Circuits:
     """Read the circuits of a task whose sources follow from positions."""
     parts: dict[str, list[Steps]] = {}
     declared, work, scale = 0, 0, task.min_scale
@@ -117,7 +117,7 @@ def program_of(task: Task, train_max: int, test_max: int) -> Program:
         )
         for some in parts.values()
     )
-    return Program(steps, declared, len(parts), scale)
+    return Circuits(steps, declared, len(parts), scale)
 
 
 def up_to(steps: Steps, scale: int) -> Steps:

@@ -51,6 +51,9 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+import numpy as np
+import torch
+
 from lengthlens.errors import UserError
 from lengthlens.models.schemes import SCHEMES, PositionScheme, Relation, SchemeSpec, scheme_names
 from lengthlens.models.schemes.spec import named, scheme_for
@@ -58,10 +61,14 @@ from lengthlens.notebook import card
 from lengthlens.parallel import in_parallel
 from lengthlens.tasks import TASKS, Task
 from lengthlens.tasks.complexity import src_curve
-from lengthlens.theory.content import SlotSteps, alike_slots, serving_code, where_needed
+from lengthlens.tasks.program import Place
+from lengthlens.tasks.task import circuit_of
+from lengthlens.theory.at_hand import AtHand, few_sizes, reading
+from lengthlens.theory.content import SlotSteps, alike_slots, labels, read_in_two_layers, serving_code, where_needed
 from lengthlens.theory.learnable import Choice, Family
+from lengthlens.theory.programs import Judged, Programs
 from lengthlens.theory.properties import Counterexample, Findings, counts, examine, source_codes
-from lengthlens.theory.steps import Program, Steps, program_of, up_to
+from lengthlens.theory.steps import Circuits, Steps, circuits_of, up_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,6 +80,9 @@ CLIPS = ("max_distance", "window")  # options beyond which a scheme treats all p
 CLIP_TRIALS = (4, 3, 2, 1, 8)
 TRIAL_MAX = 64  # what would help is tried up to this n, or twice the training range
 PROPERTIES = ("isolated", "stable", "covered")
+BETTER = ("possible", "open", "impossible", "task-limited", "refused")
+LEAST_SIZES = 3  # that a relation which is learned has to be shown (copying under lbpe: 2 were too few)
+N_INSTANCES = 64  # of each size, on which operators are told apart
 HELPS = {
     "option": "with {option} {value} instead of {instead_of} it becomes possible",
     "scale hint": "with Scale Hint ('{scheme}'){clip} it becomes possible",
@@ -128,13 +138,16 @@ class Verdict:
     verdict: Answer
     reasons: tuple[str, ...]
     helps: tuple[Help, ...]
-    src_declared_train: int
-    src_declared_test: int
+    src_declared_train: int | None
+    src_declared_test: int | None
     src_train: int | None = None
     src_test: int | None = None
     isolated: Property | None = None
     stable: Property | None = None
     covered: Property | None = None
+    up_to: int | None = None  # where less than `test_max` is possible: up to which n
+    program: str | None = None  # the program that is possible, or the one that the scheme does not tell
+    rival: str | None = None  # the other program, where training decides
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -160,6 +173,7 @@ class Verdict:
 
     def __str__(self) -> str:
         head = f"{self.task} with {self.scheme}, trained to {self.train_max}, tested to {self.test_max}: {self.verdict}"
+        head += f" up to n = {self.up_to}" if self.up_to else ""
         return "\n".join([head, *(f"  {line}" for line in (*self.reasons, *map(str, self.helps)))])
 
 
@@ -226,7 +240,7 @@ def verdict_grid(
 
 def grid_rows(task: str | Task, schemes: Sequence[Scheme], train_max: int, test_max: int) -> list[dict[str, Any]]:
     """The verdicts on one task as rows of plain values."""
-    case, rows = Case(TASKS[task] if isinstance(task, str) else task, train_max, test_max), []
+    case, rows = Case(TASKS[task] if isinstance(task, str) else task, train_max, test_max, with_examples=False), []
     for scheme in schemes:
         try:
             result = case.verdict(scheme, {})
@@ -264,17 +278,19 @@ class RefusedError(UserError):
 class Case:
     """One task and range of n, for any number of schemes: what does not depend on the scheme is computed once."""
 
-    def __init__(self, task: Task, train_max: int, test_max: int) -> None:
+    def __init__(self, task: Task, train_max: int, test_max: int, with_examples: bool = True) -> None:
+        self.with_examples = with_examples  # whether to look for an instance on which the best slot at hand fails
         self.task, self.train_max, self.test_max = task, train_max, test_max
         self.trial_max = min(test_max, max(TRIAL_MAX, 2 * train_max))
-        self.program: Program | None = None
+        self.program: Circuits | None = None
         self._made: dict[Hashable, Any] = {}
-        if task.family == "content-addressed":
+        self.declared: tuple[int | None, int | None] = None, None
+        if task.family != "content-addressed":
+            self.program = circuits_of(task, train_max, test_max)
+            self.declared = self.program.declared_train, self.program.declared_test
+        elif task.programs:
             curve = src_curve(task, min(test_max, max(train_max, TRIAL_MAX)))
             self.declared = curve[train_max - task.min_scale], curve[-1]
-        else:
-            self.program = program_of(task, train_max, test_max)
-            self.declared = self.program.declared_train, self.program.declared_test
 
     def once(self, *key: Hashable, make: Callable[[], Made]) -> Made:
         """What `make` gives, made once for each key."""
@@ -286,20 +302,33 @@ class Case:
     def verdict(self, scheme: Scheme, options: Mapping[str, Any], helps: bool = True) -> Verdict:
         if isinstance(scheme, str):
             scheme, options = named(scheme, options)
-        if self.program is None:
-            if isinstance(scheme, str):
-                SchemeSpec.of(scheme, options)  # a wrong name or option is wrong for any task
-            about = f"the sources of '{self.task.name}' follow from its tokens"
-            reason = f"{about}, so no relation of positions can point at them"
-            return self.result(scheme, options, "open", [reason], Help("measure"))
-        if self.program.grows:
-            return self._task_limited(self.program, scheme, options)
         built, refusal = self.built(scheme, options)
-        if built is None:
+        if built is None and not (self.program and self.program.grows):
             raise RefusedError(refusal)
-        if not built.has_codes:
-            reason = f"it depends on {built.hinges_on}"
-            return self.result(scheme, options, "open", [reason], Help("measure"))
+        if self.test_max == self.train_max:
+            reason = f"nothing is asked beyond n={self.train_max}; whether training learns it, a run shows"
+            return self.result(scheme, options, "possible", [reason])
+        if built is not None and not built.has_codes and not (self.program and self.program.grows):
+            return self.result(scheme, options, "open", [f"it depends on {built.hinges_on}"], Help("measure"))
+        results = []
+        if self.program is not None and not self.program.grows:
+            assert built is not None
+            results.append(self.by_codes(scheme, options, built, helps))
+        if (
+            built is not None
+            and (not results or results[0].verdict != "possible")
+            and (self.task.programs != () or self.program is None)
+        ):
+            judged = self.programs.judged(self.at_hand(built))
+            if self.program is None or judged.up_to or judged.open:
+                results.append(self.by_program(scheme, options, built, judged))
+        if not results:
+            assert self.program is not None
+            return self._task_limited(self.program, scheme, options)
+        return min(results, key=lambda each: BETTER.index(each.verdict))
+
+    def by_codes(self, scheme: Scheme, options: Mapping[str, Any], built: PositionScheme, helps: bool) -> Verdict:
+        """By the circuit that the task declares, and the codes of its sources."""
         findings, choices = self.findings(built, self.test_max)
         properties = {}
         for name in PROPERTIES:
@@ -316,11 +345,90 @@ class Case:
         else:
             answer, why = self.beyond_codes(built)
             reasons = [*why, *reasons]
+        if answer == "possible":
+            answer, why = self.doubts(built)
+            reasons = [*why, *reasons]
         served = [choice for choice in choices if choice.findings.possible]
         reasons += [f"slot {each.slot} of operator '{each.operator}' can be read by {each.name}" for each in served]
         helping = self._what_helps(scheme, options) if helps and answer != "possible" else []
         src = {"src_train": findings.src_train, "src_test": findings.src_test}
         return self.result(scheme, options, answer, reasons, *helping, **src, **properties)
+
+    def by_program(self, scheme: Scheme, options: Mapping[str, Any], built: PositionScheme, judged: Judged) -> Verdict:
+        """By the best program of the task that is made of what the scheme tells."""
+        text, rival = (each and str(each).replace("\n", "; ") for each in (judged.program, judged.rival))
+        answer: Answer = "impossible"
+        up_to, asked = None, f"tried on instances up to n={self.programs.largest}"
+        if judged.rival is not None:
+            answer, reasons = "open", [f"{judged.reason} between '{text}' and '{rival}'"]
+        elif judged.open:
+            answer, reasons = "open", [f"'{text}': {judged.reason}; training decides"]
+        elif judged.up_to > self.train_max:
+            answer, reasons = "possible", [f"the scheme tells every slot of '{text}', {asked}"]
+            if judged.up_to < self.test_max:
+                up_to = int(judged.up_to)
+                reasons.append(f"beyond n={up_to}, {judged.reason}")
+        elif text is None:
+            answer, reasons = "task-limited", [f"{judged.reason}, {asked}"]
+        else:
+            needed = f"no program was found of what the scheme tells: in '{text}', {judged.reason}"
+            reasons = [needed, self.programs.failure(self.at_hand(built)) if self.with_examples else ""]
+        more = {"up_to": up_to, "program": text, "rival": rival}
+        return self.result(scheme, options, answer, filter(None, reasons), **more)
+
+    @cached_property
+    def programs(self) -> Programs:
+        return Programs(self.task, self.train_max, self.test_max)
+
+    def at_hand(self, built: PositionScheme) -> AtHand:
+        """What the scheme tells on this task."""
+        served = partial(self.tells_place, built)
+        return self.once("at hand", built, make=lambda: AtHand(built, self.task, self.train_max, self.test_max, served))
+
+    def tells_place(self, built: PositionScheme, place: Place) -> bool:
+        """Whether the steps that read a place counted from k or n are served by codes."""
+        if not self.task.one_number or self.task.next_sets:
+            return False
+        steps = reading(self.task, place, few_sizes(self.task, self.train_max, self.trial_max))
+        if not len(steps):
+            return False
+        if built.candidates():
+            return Family(built, [steps], self.train_max).possible
+        return any(examine(part.relation(), [steps], self.train_max).possible for part in built.parts)
+
+    def doubts(self, built: PositionScheme) -> tuple[Answer, list[str]]:
+        """What can come between a scheme and a task whose sources it finds, and why."""
+        sizes = self.train_max - self.task.min_scale + 1
+        if sizes < (LEAST_SIZES if built.candidates() else LEAST_SIZES - 1):
+            return "impossible", [f"training shows {sizes} sizes only, too few to tell one relation from another"]
+        if built.beyond != "bounded" and self.new_codes(built):
+            answer: Answer = "impossible" if built.beyond == "unbounded" else "open"
+            return answer, ["keys at codes that training never met may outweigh the sources"]
+        return self.operator_told
+
+    def new_codes(self, built: PositionScheme) -> bool:
+        """Whether queries at the largest n see keys at codes that do not occur in training."""
+
+        def codes(n: int) -> set[tuple[int, ...]]:
+            length = self.task.longest(n)
+            every = built.relation().table(range(length), range(length), n)
+            return set(map(tuple, every[np.tril_indices(length)].tolist()))
+
+        largest = min(self.test_max, self.trial_max)
+        return not codes(largest) <= set().union(*map(codes, range(self.task.min_scale, self.train_max + 1)))
+
+    @cached_property
+    def operator_told(self) -> tuple[Answer, list[str]]:
+        """Whether what a step reads tells its operator, too."""
+        if not self.task.one_number or len(self.steps_up_to(self.test_max)) == 1:
+            return "possible", []
+        told = {look: tells_operator(self.task, min(self.trial_max, 2 * self.train_max), look) for look in (0, 1)}
+        if told[0]:
+            return "possible", []
+        reason = "what a step reads does not tell which operator it needs"
+        if told[1]:
+            return "open", [f"{reason}; training decides between the tokens one place before, which do, and counting"]
+        return "impossible", [reason]
 
     def result(
         self,
@@ -335,7 +443,7 @@ class Case:
         head = self.task.name, name, dict(options), self.train_max, self.test_max, answer
         return Verdict(*head, tuple(reasons), helps, *self.declared, **more)
 
-    def _task_limited(self, program: Program, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
+    def _task_limited(self, program: Circuits, scheme: Scheme, options: Mapping[str, Any]) -> Verdict:
         built, _ = self.built(scheme, options)
         few, many, last = *self.declared, program.counted_to
         further = "" if last == self.test_max else f", counted no further than n={last}"
@@ -411,7 +519,20 @@ class Case:
             or self.served([shared, *(part.relation() for part in parts)])
         ):
             return "open", [f"it depends on whether training treats pairs with one {shared.words} alike"]
+        if scheme.uses_scale and scheme.beyond == "bounded" and not scheme.candidates() and self.in_two_layers(scheme):
+            return "open", [
+                "training decides: two layers together can read every source, and codes of short inputs, too"
+            ]
         return "impossible", []
+
+    def in_two_layers(self, scheme: PositionScheme) -> bool:
+        """Whether two layers together find every source, at the sizes of training and some beyond."""
+        sizes = few_sizes(self.task, self.train_max, self.trial_max)
+        relations = [part.relation() for part in scheme.parts]
+        every = (steps[np.isin(steps.scale, sizes)] for steps in self.steps_up_to(self.trial_max))
+        slots = (steps.only(slot) for steps in every for slot in range(steps.arity))
+        about = self.task, self.train_max
+        return self.task.one_number and all(read_in_two_layers(relations, each, *about) for each in slots)
 
     def served(self, relations: Sequence[Relation]) -> dict[str, tuple[int, str]] | None:
         """For each slot of each operator the first relation of which one code serves it, and that code in words.
@@ -489,6 +610,26 @@ class Case:
         for clip in (clip for clip in CLIPS if clip in usual):
             helping = (value for value in CLIP_TRIALS if self.tried(name, {**options, clip: value}))
             yield from ((clip, value) for value in islice(helping, 1))
+
+
+def tells_operator(task: Task, largest: int, look: int) -> bool:
+    """Whether the next token is a function of what steps read, on instances of sizes up to `largest`.
+
+    What a step reads: the query's token and its place after a mark, and the tokens and places of its sources. `look`
+    adds so many tokens before each of them.
+    """
+    written: dict[Hashable, str] = {}
+    for n in range(task.min_scale, largest + 1):
+        words = [task.words(row) for row in task.sample(n, N_INSTANCES, torch.Generator().manual_seed(n)).tokens]
+        known = labels(task, n).tolist()
+        for step in circuit_of(task, n):
+            places = [step.query, *step.sources]
+            around = [place - back for place in places for back in range(look + 1) if place >= back]
+            for row in words:
+                seen = tuple(row[place] for place in around), tuple(known[place] for place in places)
+                if written.setdefault(seen, row[step.query + 1]) != row[step.query + 1]:
+                    return False
+    return True
 
 
 def same_as(relation: Relation) -> Hashable:

@@ -77,7 +77,7 @@ def page(study: Study) -> str:
         made=about.get("made", "unknown date"), lead=lead(cells), **headline(study), facts=facts(cells),
         sections=sections, terms={term: coded(escape(words)) for term, words in TERMS.items()},
         matrix=matrix(cells), multiples=FACTORS, failures=failures_table(cells), runs=runs_table(cells, study.indices),
-        provenance=provenance_lines(about), **configs(about),
+        **provenance(about),
     )  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def square(cell: Cell, place: int) -> dict[str, Any]:
     text = "–" if value is None else f"{value:.2f}"
     return {
         "place": place,
-        "level": level(value),
+        "level": "unknown" if value is None else f"level{sum(value >= bound for bound in LEVELS)}",
         "text": text,
         "sign": theme.VERDICTS.get(cell["verdict"], ("", ""))[1],
         "surprise": bool(cell["surprise"]),
@@ -207,24 +207,11 @@ def square(cell: Cell, place: int) -> dict[str, Any]:
     }
 
 
-def level(value: float | None) -> str:
-    """The class that colours a square.
-
-    >>> level(0.0), level(0.95), level(1.0), level(None)
-    ('level0', 'level3', 'level4', 'unknown')
-    """
-    return "unknown" if value is None else f"level{sum(value >= bound for bound in LEVELS)}"
-
-
-def provenance_lines(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Date, command, machine class and versions."""
+def provenance(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Date, command, machine class and versions; of the configs of all runs what they share, once, and the rest."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted((about.get("versions") or {}).items()))
     lines = {"made on": about.get("made"), "command": about.get("command"), "machine": about.get("machine")}
-    return [(label, str(value)) for label, value in {**lines, "versions": versions}.items() if value]
-
-
-def configs(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The configs of all runs: what they share once, and for each run the rest."""
+    known = [(label, str(value)) for label, value in {**lines, "versions": versions}.items() if value]
     texts: dict[str, dict[str, str]] = {
         name: {key: json.dumps(value) for key, value in config.items()}
         for name, config in sorted((about.get("configs") or {}).items())
@@ -234,7 +221,8 @@ def configs(about: Mapping[str, Any]) -> dict[str, Any]:
         (name, ", ".join(f"{key} = {value}" for key, value in text.items() if key not in shared))
         for name, text in texts.items()
     ]
-    return {"configs": rest, "shared_config": "\n".join(f"{key} = {value}" for key, value in sorted(shared.items()))}
+    shared_config = "\n".join(f"{key} = {value}" for key, value in sorted(shared.items()))
+    return {"provenance": known, "configs": rest, "shared_config": shared_config}
 
 
 # -- cells and runs, in plain values that the script can read ----------------------------------------------------

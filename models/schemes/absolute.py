@@ -34,7 +34,7 @@ class NoPosition(PositionScheme):
     """No position embedding: attention sees a set of earlier tokens."""
 
     name = "none"
-    family = "none"
+    family, beyond = "none", "bounded"
     summary = "nothing"
     relation_in_words = "one code for all pairs"
     no_random = "it does not look at positions"
@@ -50,7 +50,7 @@ class NoPosition(PositionScheme):
 class _Absolute(PositionScheme):
     """A scheme whose code is both positions."""
 
-    family = "absolute"
+    family, beyond = "absolute", "unbounded"
     relation_in_words = phi_name = BOTH
     no_window = "vectors in the residual stream serve all layers, and a window is a layer's"
 
@@ -181,7 +181,7 @@ def pairs_of_ids(ids: Callable[[int], Tensor], query_pos: Tensor, key_pos: Tenso
 class _TaskGiven(PositionScheme):
     """One learned vector for each position id. In training all ids are moved up by one random number per batch."""
 
-    family = "task-given"
+    family, beyond = "task-given", "bounded"
     whole_scale = True
     no_random = "its position ids are given by the task, and already moved at random in training"
     no_hint = "its position ids are given by the task, which knows the scale"

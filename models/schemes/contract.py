@@ -326,16 +326,13 @@ def require_sound(config: Any) -> None:
     again = dataclasses.replace(config)  # refuses a definition that was changed meanwhile
     for kind, origin in again.plugins.items():
         if (kind, origin["fingerprint"]) not in _sound:
-            wrong = breaches_of(kind, origin["name"], again)
+            if kind == "task":
+                wrong = check_task(TASKS[origin["name"]])
+            else:
+                names = {field.name for field in dataclasses.fields(again.spec.scheme.Options)}
+                options = {key: value for key, value in again.spec.options.items() if key in names}
+                wrong = check_scheme(origin["name"], TASKS.get(str(again.task)), options)
             if wrong:
                 more = f"; lengthlens check has {len(wrong) - 1} more" if len(wrong) > 1 else ""
                 raise UserError(f"{kind} '{origin['name']}' does not keep to its contract: {wrong[0]}{more}")
             _sound.add((kind, origin["fingerprint"]))
-
-
-def breaches_of(kind: str, name: str, config: Any) -> list[Breach]:
-    if kind == "task":
-        return check_task(TASKS[name])
-    names = {field.name for field in dataclasses.fields(config.spec.scheme.Options)}
-    options = {key: value for key, value in config.spec.options.items() if key in names}
-    return check_scheme(name, TASKS.get(str(config.task)), options)

@@ -43,7 +43,7 @@ def along_diagonals(line: Tensor, queries: int) -> Tensor:
 class Distanced(Anchorable):
     """A scheme for which a pair counts by its distance, and perhaps by where the query is."""
 
-    family = "relative"
+    family, beyond = "relative", "bounded"
     relation_in_words = "i−j"
     anchored_in_words = "|i−j−n|"
 
@@ -396,7 +396,7 @@ class TransformerXL(Distanced):
     anchored twin has no u, since content needs no second one.
     """
 
-    by_formula = True
+    by_formula, beyond = True, "unknown"
     name = "xl"
     weighs_content = True
     summary = "queries meet mapped sinusoids of the distance, and two learned biases"
@@ -625,8 +625,7 @@ def counts_back(looking: Tensor, k: Tensor, queries: slice) -> Tensor:
 
     Attention over tokens, turned around so that entry c of position i is the weight of the token at i−c.
     """
-    back = torch.arange(queries.start, queries.stop, device=k.device)[:, None] - torch.arange(
-        k.shape[1], device=k.device
-    )
+    query = torch.arange(queries.start, queries.stop, device=k.device)
+    back = query[:, None] - torch.arange(k.shape[1], device=k.device)
     scores = torch.einsum("bqhd,bkhd->bhqk", looking, k)
     return scores.gather(-1, back.clamp(min=0).expand_as(scores)).masked_fill(back < 0, -torch.inf).softmax(-1)

@@ -92,7 +92,7 @@ class Ideal(PositionScheme):
     """
 
     name = "ideal"
-    family = "circuit"
+    family, beyond = "circuit", "bounded"
     summary = "one learned bias per role of the key in the circuit's step"
     relation_in_words = "the slot that key j fills in the circuit's step at query i, else OTHER"
     uses_scale = whole_scale = True

@@ -79,7 +79,7 @@ class LearnedRelation(PositionScheme):
     """
 
     name = "lbpe"
-    family = "learned relation"
+    family, beyond = "learned relation", "bounded"
     summary = "a learned relation: linear forms of i, j, n chosen by gates, with a bias per small value"
     relation_in_words = "the values of the surviving linear forms of i, j, n, each OTHER outside its window"
     uses_scale = True

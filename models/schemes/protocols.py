@@ -36,6 +36,10 @@ class ExplainsCodes(Related):
     hinges_on: str | None = None  # what decides how pairs are treated, where codes that positions give do not
     by_formula: bool = False  # whether few numbers say what it adds at every distance, so that none is left untrained
     has_codes: bool = True  # False: tokens between a key and a query decide, so that φ says only which pair it is
+    # What it gives to a code that training never met: "bounded" by what it gave in training (a formula that falls with
+    # distance, buckets, entries still as they were at the start), "unbounded" (angles, vectors), or "unknown".
+    beyond: str = "unknown"
+    widens: bool = False  # whether positions are drawn in training, so that every one it may place is trained
     remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
 
     @property

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -233,11 +233,8 @@ class CodedForm:
         def phi(i: Tensor, j: Tensor, n: Tensor) -> Tensor:
             return codes_of_forms([self], i, j, n)
 
-        def listed(query: Ints, scale: Ints) -> Ints:
-            values = np.arange(-self.window, self.window + 1)
-            return np.asarray(key_with(self.form, values, query[:, None], size_of(scale)[:, None]))
-
-        about = phi, str(self.form), describe
+        pointers = [Pointer(self.form, value) for value in range(-self.window, self.window + 1)]
+        about, listed = (phi, str(self.form), describe), partial(Pointer.keys, pointers)
         return Relation(*about, background=(self.other,), listed=listed, component=component)
 
 

@@ -28,7 +28,7 @@ class Rope(PositionScheme):
     """Pair k of the dimensions turns by position · base^(−2k/d) (Su et al. 2021)."""
 
     name = "rope"
-    family = "rotary"
+    family, beyond = "rotary", "unbounded"
     summary = "queries and keys turned in proportion to position"
     relation_in_words = phi_name = BACK
     no_hint = "queries and keys are turned alike, so an anchor at the scale cancels in i−j"
@@ -171,7 +171,7 @@ class Pope(PositionScheme):
     """
 
     name = "pope"
-    family = "rotary"
+    family, beyond = "rotary", "unbounded"
     summary = "content gives channels their length, position their angle"
     relation_in_words = phi_name = BACK
     no_hint = "queries and keys are turned alike, so an anchor at the scale cancels in i−j"

@@ -37,6 +37,7 @@ class Wrapper(PositionScheme):
         self.weighs_content = scheme.weighs_content
         self.relation_in_words = self.words(scheme)
         self.by_formula, self.hinges_on, self.has_codes = scheme.by_formula, scheme.hinges_on, scheme.has_codes
+        self.beyond = "bounded" if self.widens else scheme.beyond
 
     @classmethod
     def refusal(cls, scheme: type[PositionScheme]) -> str | None:
@@ -130,6 +131,7 @@ class Randomized(Wrapper):
 
     prefix = "randomized"
     summary = "the same, with positions drawn in order from a larger range"
+    widens = True
 
     @dataclass(frozen=True)
     class Options:
@@ -316,6 +318,7 @@ class Shifted(Wrapper):
 
     prefix = "shifted"
     summary = "the same, with positions that start at a random number in training"
+    widens = True
 
     @dataclass(frozen=True)
     class Options:
