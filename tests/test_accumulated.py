@@ -31,13 +31,12 @@ from lengthlens.probes.table import probe_model
 from lengthlens.runs.stack import Stack
 from lengthlens.runs.trainer import Trainer
 from lengthlens.tasks import TASKS
-from lengthlens.tests.parameters import small
+from lengthlens.tests.parameters import small, small_model
 
 LENGTH, H, D = 70, 3, 8  # two chunks of path
 SIZES = Sizes(n_layers=2, n_heads=H, d_head=D, d_model=24, n_ctx=512)
 ALL = slice(0, LENGTH)
 KINDS = ("ssmax", "entmax", "asentmax", "stick-breaking")
-Small = Callable[..., HookedModel]
 
 
 def made(name: str, options: dict[str, Any] | None = None) -> PositionScheme:
@@ -434,7 +433,7 @@ def test_layers_are_those_of_smollm3_and_llama_4(config: Any) -> None:
     assert [bool(scheme.acts_in(layer)) for layer in range(10)] == [bool(rope) for rope in config.no_rope_layers]
 
 
-def test_a_layer_does_what_its_scheme_does_alone(small_model: Small) -> None:
+def test_a_layer_does_what_its_scheme_does_alone() -> None:
     tokens = TASKS["copy"].sample(6, 2, torch.Generator().manual_seed(0)).tokens
     both = small_model("layers(alibi,fox,none,fox)", n_layers=4)
     assert both.config.scheme == "layers" and both.config.spec.label == "layers(alibi,fox,none,fox)"
@@ -455,7 +454,7 @@ def test_a_layer_does_what_its_scheme_does_alone(small_model: Small) -> None:
     }
 
 
-def test_a_window_shows_the_nearest_keys_and_does_not_scale_their_scores(small_model: Small) -> None:
+def test_a_window_shows_the_nearest_keys_and_does_not_scale_their_scores() -> None:
     """SWAN and RNoPE-SWA: scores grow with the log of the position where a layer sees everything, and only there."""
     scheme = "layers(windowed:rope/window=3,none)"
     plain, scaled = (small_model(scheme, score_scaling=s, train_ctx=4) for s in ("none", "log"))
@@ -525,7 +524,7 @@ NO_CODES = ("fox", "path", "wall", "selective-rope", "grape-additive")
 
 
 @pytest.mark.parametrize("name", NO_CODES)
-def test_where_codes_are_asked_for_one_sentence_is_the_answer(name: str, small_model: Small) -> None:
+def test_where_codes_are_asked_for_one_sentence_is_the_answer(name: str) -> None:
     verdict = ll.verdict("copy", name, train_max=5, test_max=20)
     assert verdict.verdict == "open" and "add up to, which no positions tell" in verdict.reasons[0]
     model = small_model(name, score_scaling="none")
@@ -540,7 +539,7 @@ def test_where_codes_are_asked_for_one_sentence_is_the_answer(name: str, small_m
 
 
 @pytest.mark.parametrize("name", [*NO_CODES, "pope", "layers(fox,none)"])
-def test_surgery_puts_one_scheme_in_the_place_of_another(name: str, small_model: Small) -> None:
+def test_surgery_puts_one_scheme_in_the_place_of_another(name: str) -> None:
     """Itself changes nothing; in all layers it is the other network; in one layer, that layer's part."""
     model, alibi = small_model(name), small_model("alibi")
     tokens = TASKS["copy"].sample(4, 2, torch.Generator().manual_seed(0)).tokens
@@ -583,7 +582,7 @@ def test_a_scheme_that_peeks_at_later_tokens_fails_the_contract() -> None:
 
 
 @pytest.mark.parametrize("name", NO_CODES)
-def test_a_gate_can_be_changed_by_a_hook(name: str, small_model: Small) -> None:
+def test_a_gate_can_be_changed_by_a_hook(name: str) -> None:
     """A token whose contribution is taken away counts for nothing between keys before and queries after it."""
     model = small_model(name)
     tokens = TASKS["copy"].sample(5, 2, torch.Generator().manual_seed(0)).tokens
