@@ -312,3 +312,19 @@ def is_deeper(value: Any, most: int) -> bool:
     """
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return bool(parts) and (most == 0 or any(is_deeper(part, most - 1) for part in parts))
+
+
+def split_list(text: str, mark: str = ",") -> list[str]:
+    """The parts of a list between commas, those in parentheses apart.
+
+    >>> split_list("layers(rope,none),alibi")
+    ['layers(rope,none)', 'alibi']
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == mark and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts

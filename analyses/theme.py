@@ -34,7 +34,8 @@ GREY, PALE = "#8C8C8C", "#E4E4E4"
 
 FAMILY_COLOURS = {
     "circuit": BLUE, "learned relation": GREEN, "hinted": SKY, "task-given": YELLOW, "contextual": PURPLE,
-    "relative": ORANGE, "rotary": VERMILION, "absolute": GREY, "randomized": "#B8A04A", "none": BLACK,
+    "accumulated": "#661100", "relative": ORANGE, "rotary": VERMILION, "continuous": "#DDCC77",
+    "windowed": "#117733", "dropped": "#AA4466", "absolute": GREY, "randomized": "#B8A04A", "none": BLACK,
 }  # fmt: skip
 # Of schemes that are not of this package, one after the other: Tol's muted colours that are not like one above.
 OWN = "your own"

@@ -10,7 +10,7 @@ import click
 
 from lengthlens import values
 from lengthlens.errors import UserError
-from lengthlens.values import LARGEST, MOST_ITEMS, parse_json, read_whole_number
+from lengthlens.values import LARGEST, MOST_ITEMS, parse_json, read_whole_number, split_list
 
 MOST_SCALE = 10_000_000  # the largest n that a command takes
 
@@ -74,7 +74,7 @@ def read_names(text: str) -> list[str]:
     >>> read_names("pdf, png"), read_names("")
     (['pdf', 'png'], [])
     """
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return [name.strip() for name in split_list(text) if name.strip()]
 
 
 def read_numbers(text: str) -> list[int]:

@@ -47,6 +47,7 @@ FAMILIES = {
 PLACES = {
     "embed": "the residual stream", "embed_qk": "what queries and keys are made from", "rotate": "queries and keys (rotation)",
     "score": "attention scores", "factor": "the attention pattern, after the softmax",
+    "read": "the layer's input (which it reads)",
 }  # fmt: skip
 MEASURE_WORDS = {
     "exact_match": "share of instances whose whole answer, end token included, is right",
@@ -69,6 +70,7 @@ HOOK_WORDS = {
     "hook_q": "queries", "hook_k": "keys", "hook_v": "values", "hook_rot_q": "queries after rotation",
     "hook_rot_k": "keys after rotation", "hook_qk_embed": "what the scheme adds to the input of queries and keys",
     "hook_pos_score": "what the scheme adds to the scores",
+    "hook_gate": "what the scheme makes of each position of the layer's input: gates, angles or directions",
     "hook_attn_scores": "scores before the softmax", "hook_pattern": "attention weights",
     "hook_z": "weighted values of each head", "hook_result": "output of each head; needs `set_use_attn_result(True)`",
     "hook_attn_out": "output of attention", "hook_mlp_out": "output of the MLP", "hook_pre": "MLP before its nonlinearity",
@@ -162,6 +164,7 @@ def schemes_page(pictures: bool = True) -> str:
         facts = {"relation": row["relation"], "source": linked(said["source"])}
         facts["options"] = ", ".join(f"`{key}={value}`" for key, value in row["options"].items()) or "none"
         around = [f"`{prefix}:{name}`" for prefix in WRAPPERS if f"{prefix}:{name}" in rows]
+        facts["cost"] = said.get("cost", "a step takes about as long as with rope")
         facts["with a wrapper"] = ", ".join(around) or "none makes sense"
         text += table(("", ""), facts.items())
         if pictures:
@@ -173,7 +176,9 @@ def schemes_page(pictures: bool = True) -> str:
         own = set(options.options) - set(SchemeSpec.of(inner_of(prefix, rows)).options)
         text += f"### `{prefix}:NAME`\n\n{sentence(wrapper.summary)}\n\n```text\n{said['formula']}\n```\n\n"
         shown = ", ".join(f"`{key}={options.options[key]}`" for key in sorted(own)) or "none"
-        text += table(("", ""), {"source": linked(said["source"]), "its options": shown}.items()) + "\n"
+        facts = {"source": linked(said["source"]), "its options": shown}
+        facts |= {"cost": said["cost"]} if "cost" in said else {}
+        text += table(("", ""), facts.items()) + "\n"
     return text
 
 
@@ -401,7 +406,7 @@ def hooks_page() -> str:
     """Every hook of a network: those that any scheme has, and those of some alone."""
     shapes: dict[str, str] = {}
     of: dict[str, list[str]] = {}
-    schemes = ("lbpe", "learned", "shortformer", "rope", "urpe")
+    schemes = ("lbpe", "learned", "shortformer", "rope", "urpe", "fox")
     for scheme in schemes:
         for name, shape in hook_shapes(scheme).items():
             shapes[name] = shape

@@ -109,6 +109,8 @@ def relevance(
     network: Any = network_of(model).model
     if not hasattr(network, "hook_dict") or not hasattr(network, "pos_embed"):
         raise UserError("attribution needs a model of this project, with its hook points and position embedding")
+    if not network.layers[0].attn.normalization.plain and method != "gradient":
+        raise UserError(f"method '{method}' has rules for softmax without a sink: method 'gradient' does without them")
     ids, scale = as_instances(model, tokens, scale)
     ids = ids.to(network_of(model).device)
     gated = Gated(network, scale, rules=method == "lrp")
@@ -274,9 +276,10 @@ class _Attention:
         self.qkv: dict[str, Tensor] = {}
         self.gated, self.rules = gated, gated.rules
         self.rotates = f"blocks.{layer}.attn.hook_rot_q" in network.hook_dict
-        self.factors = "factor" in network.pos_embed.acts()
+        self.factors = "factor" in network.pos_embed.acts_in(layer)
         self.scale, config = network.cfg.attn_scale, network.config
-        self.scaled = config.train_ctx if config.score_scaling == "log" else None
+        scaled = config.score_scaling == "log" and network.pos_embed.spreads_in(layer)
+        self.scaled = config.train_ctx if scaled else None
         self.bias: Tensor | None = None
         # By the first query of a block: what the heads give, by the rules. None once that is joined: blocks are then
         # repeated for the gradient, and a reference to any of them would hold them all in memory.

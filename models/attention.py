@@ -17,6 +17,7 @@ from transformer_lens.hook_points import HookPoint
 
 from lengthlens.errors import UserError
 from lengthlens.models.config import LensConfig
+from lengthlens.models.normalization import Normalization
 from lengthlens.models.schemes import NamedKeys, Positions, PositionScheme
 
 # Elements of one block of scores. Large enough that the work per block outweighs its overhead, small enough that a
@@ -146,13 +147,14 @@ class MLP(nn.Module):
 
 
 class AttentionContext:
-    """What attention needs to know about positions in one forward pass, the same for every layer."""
+    """What attention of a layer needs to know about positions in one forward pass."""
 
-    def __init__(self, scheme: PositionScheme, positions: Positions, temperature: Tensor | None) -> None:
-        self.scheme, self.positions = scheme, positions
-        self.temperature = temperature  # [query] or None: what every score of a query is multiplied by
-        acts = scheme.acts()
-        self.rotates, self.scores, self.factors = (act in acts for act in ("rotate", "score", "factor"))
+    def __init__(self, scheme: PositionScheme, positions: Positions, layer: int, temperature: Tensor | None) -> None:
+        self.scheme, self.positions, self.layer = scheme, positions, layer
+        self.temperature = temperature if scheme.spreads_in(layer) else None  # [query]: what scores are multiplied by
+        acts = scheme.acts_in(layer)
+        places = ("rotate", "score", "factor", "read")
+        self.rotates, self.scores, self.factors, self.reads = (place in acts for place in places)
 
 
 def log_temperature(length: int, train_ctx: int, device: torch.device) -> Tensor:
@@ -189,6 +191,9 @@ class Attention(nn.Module):
         self.hook_pattern = HookPoint()  # [row, head, query, key], what values are mixed with
         self.hook_result = HookPoint()  # [row, pos, head, d_model]
         self.hook_q_input, self.hook_k_input, self.hook_v_input = HookPoint(), HookPoint(), HookPoint()
+        self.normalization = Normalization(cfg)
+        if "read" in acts:
+            self.hook_gate = HookPoint()  # [row, pos, head] or [row, pos, head, …], what the scheme makes of the input
         if "score" in acts:
             self.hook_pos_score = HookPoint()  # [row, head, query, key], what the scheme adds, before any temperature
         if "rotate" in acts:
@@ -224,27 +229,34 @@ class Attention(nn.Module):
             q = self.hook_q(per_head(query_input, self.W_Q, self.b_Q))
             k = self.hook_k(per_head(key_input, self.W_K, self.b_K))
             v = self.hook_v(per_head(value_input, self.W_V, self.b_V))
+        # Where heads have inputs of their own, which hooks may have changed, a scheme reads their mean.
+        x = value_input if value_input.dim() == 3 else value_input.mean(2)
+        if context.reads:
+            context.scheme.take_in(self.layer, x, context.positions, self.hook_gate)
         if context.rotates:
             q = self.hook_rot_q(context.scheme.rotate_in(self.layer, q, context.positions))
-            k = self.hook_rot_k(context.scheme.rotate_in(self.layer, k, context.positions))
+            k = self.hook_rot_k(context.scheme.rotate_in(self.layer, k, context.positions, keys=True))
         added = getattr(self, "hook_pos_score", None)
         looked_at = self.explicit or watched(self.hook_attn_scores, self.hook_pattern, added)
         asked = queries or slice(0, q.shape[1])
-        few = None if looked_at else names_of(context, q, v, asked)
+        times = self.normalization.times(x, context.temperature)
+        few = None if looked_at or not self.normalization.plain else names_of(context, q, v, asked)
         if looked_at and not self.blocked:
-            z = self._mixed(q, k[:, : asked.stop], v[:, : asked.stop], context, asked)
+            z = self._mixed(q, k[:, : asked.stop], v[:, : asked.stop], times, context, asked)
         elif few is not None:
-            times = (torch.ones(asked.stop) if context.temperature is None else context.temperature)[asked]
+            by = (torch.ones(asked.stop) if context.temperature is None else context.temperature)[asked]
             seen = k[:, : asked.stop], v[:, : asked.stop]
-            z = attend_to_named(q[:, asked] / self.cfg.attn_scale, *seen, few, self.layer, times)
-        elif looked_at or context.scores or context.factors or queries is not None:
-            z = self._in_blocks(q, k, v, context, asked, looked_at)
+            z = attend_to_named(q[:, asked] / self.cfg.attn_scale, *seen, few, self.layer, by)
+        elif looked_at or context.scores or context.factors or queries is not None or not self.normalization.fuses:
+            z = self._in_blocks(q, k, v, times, context, asked, looked_at)
         else:  # the scheme leaves the scores as they are: fused causal attention, linear in memory by itself
             q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a rotation leaves float32 beside bfloat16 values
-            if context.temperature is not None:
-                q = q * context.temperature[:, None, None].to(q.dtype)
-            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            if times is not None:
+                q = q * times[..., None].to(q.dtype)
+            width, wider = v.shape[-1], q.shape[-1] - v.shape[-1]  # kernels for GPUs want one width
+            q, k, v = (x.transpose(1, 2) for x in (q, k, F.pad(v, (0, wider)) if wider else v))
             z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.cfg.attn_scale).transpose(1, 2)
+            z = z[..., :width] if wider else z
         z = self.hook_z(z)
         if self.cfg.use_attn_result:
             result: Tensor = self.hook_result(torch.einsum("rphd,hdm->rphm", z, self.W_O))
@@ -252,7 +264,14 @@ class Attention(nn.Module):
         return affine(z.flatten(2), self.W_O.flatten(0, 1), self.b_O)
 
     def _in_blocks(
-        self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, asked: slice, looked_at: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        times: Tensor | None,
+        context: AttentionContext,
+        asked: slice,
+        looked_at: bool,
     ) -> Tensor:
         """What heads mix at the queries that are asked for, a block of them at a time. [row, query, head, d_head]"""
         step = max(1, self.block_elements // max(1, q.shape[0] * q.shape[2] * asked.stop))
@@ -265,29 +284,34 @@ class Attention(nn.Module):
         if self.blocked and len(blocks) > 1 and torch.is_grad_enabled():  # a gradient would keep all blocks
             mixed = partial(checkpoint, self._alone, use_reentrant=False, preserve_rng_state=False)
         elif asked.stop >= LONG and on_cpu and not (torch.is_grad_enabled() or looked_at or context.factors):
-            mixed = self._fused
-        parts = [mixed(q, k[:, : block.stop], v[:, : block.stop], context, block) for block in blocks]
+            mixed = self._fused if self.normalization.fuses else mixed
+        parts = [mixed(q, k[:, : block.stop], v[:, : block.stop], times, context, block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], 1)
 
-    def _alone(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, queries: slice) -> Tensor:
+    def _alone(
+        self, q: Tensor, k: Tensor, v: Tensor, times: Tensor | None, context: AttentionContext, queries: slice
+    ) -> Tensor:
         """`_mixed` that shares nothing with other blocks and layers, so that it does the same when it is repeated."""
-        positions = context.positions.alone()
-        return self._mixed(q, k, v, AttentionContext(context.scheme, positions, context.temperature), queries)
+        alone = AttentionContext(context.scheme, context.positions.alone(), self.layer, context.temperature)
+        return self._mixed(q, k, v, times, alone, queries)
 
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, queries: slice) -> Tensor:
+    def _fused(
+        self, q: Tensor, k: Tensor, v: Tensor, times: Tensor | None, context: AttentionContext, queries: slice
+    ) -> Tensor:
         """The same as `_mixed` without holding scores: what the scheme adds to them is the mask of a fused kernel."""
         q, mask = q[:, queries] / self.cfg.attn_scale, q.new_zeros(1, 1, 1, 1)
         if context.scores:
             bias = context.scheme.score(self.layer, context.positions, queries, q, k)
             mask = mask if bias is None else bias
-        if context.temperature is not None:
-            times = context.temperature[queries, None]
-            q, mask = q * times[:, None], mask * times
+        if times is not None:
+            q, mask = q * times[:, queries, :, None], mask * times[:, queries, :, None].transpose(1, 2)
         mask = (mask + later_keys(queries, q)).expand(q.shape[0], q.shape[2], -1, -1)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2)
 
-    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, queries: slice) -> Tensor:
+    def _mixed(
+        self, q: Tensor, k: Tensor, v: Tensor, times: Tensor | None, context: AttentionContext, queries: slice
+    ) -> Tensor:
         """What heads mix at a block of queries: scores [row, head, query, key] with all keys up to the last of these
         queries, then the pattern, then the mean of the values under it. [row, query, head, d_head]
         """
@@ -301,13 +325,13 @@ class Attention(nn.Module):
                 bias = self.hook_pos_score(bias.expand_as(scores).clone())  # all of it, which a hook may write to
             if bias is not None:
                 scores = scores.add_(bias) if in_place else scores + bias
-        if context.temperature is not None:
-            times = context.temperature[queries, None]
-            scores = scores.mul_(times) if in_place else scores * times
+        if times is not None:
+            by = times[:, queries, :, None].transpose(1, 2)  # [1|row, 1|head, query, 1]
+            scores = scores.mul_(by) if in_place else scores * by
         key = ("later", queries.start, queries.stop, scores.dtype)
         later = context.positions.memo(key, lambda: later_keys(queries, scores), square=True)
         scores = self.hook_attn_scores(scores.add_(later) if in_place else scores + later)
-        pattern: Tensor = scores.softmax(-1)
+        pattern: Tensor = self.normalization(scores)
         if context.factors:
             factor = context.scheme.factor(self.layer, context.positions, queries)
             pattern = pattern if factor is None else pattern * factor
@@ -326,7 +350,7 @@ def names_of(context: AttentionContext, q: Tensor, v: Tensor, queries: slice) ->
     tokens = positions.tokens.shape[1]
     if torch.is_grad_enabled() or tokens < NAMED_LENGTH:
         return None
-    if not scheme.means_others or positions.limit is not None or scheme.acts() != ["score"]:
+    if not scheme.means_others or positions.limit is not None or scheme.acts_in(context.layer) != ["score"]:
         return None
     if not q.dtype == v.dtype == torch.float32 or q.device.type != "cpu":
         return None

@@ -18,6 +18,8 @@ from lengthlens.plugins.registry import Origin
 from lengthlens.tasks import TASKS, Task
 from lengthlens.values import anything, map_of, one_of, parse_json, parsed, real, record, text, truth, whole
 
+# What turns scores into weights (models/normalization.py).
+NORMALIZATIONS = ("softmax", "ssmax", "entmax", "asentmax", "stick-breaking")
 # Bounds that no sensible model reaches; a damaged or hostile config is refused before memory is asked for.
 SIZES = ("d_model", "d_head", "d_mlp", "d_vocab", "d_vocab_out", "n_ctx", "train_ctx")
 RULES = {
@@ -28,7 +30,8 @@ RULES = {
     "act_fn": one_of("gelu", "gelu_new", "gelu_fast", "relu", "silu", "solu"),
     "normalization_type": one_of("LN", "LNPre", "RMS", "RMSPre", None),
     "score_scaling": one_of("none", "log"),
-    **dict.fromkeys(("attn_only", "gated_mlp", "parallel_attn_mlp"), truth()),
+    "attn_normalization": one_of(*NORMALIZATIONS),
+    **dict.fromkeys(("attn_only", "gated_mlp", "parallel_attn_mlp", "attn_sink"), truth()),
     "seed": whole(0, 2**63 - 1),
     **dict.fromkeys(("eps", "attn_scale", "initializer_range"), real(above=0)),
 }  # what each field must be; None, where it is the default, needs no rule, and SchemeSpec checks the options
@@ -72,7 +75,7 @@ class JsonConfig:
         Entries of `plugins` were stored. If the same definition is not loaded now, `PluginError` says what to load.
         """
         config: Any = self
-        if isinstance(config.scheme, str) and "/" in config.scheme:
+        if isinstance(config.scheme, str) and not {"/", "("}.isdisjoint(config.scheme):
             (scheme, options), default = named(config.scheme, config.scheme_options), getattr(type(self), SCALING)
             scaling = options.get(SCALING, config.score_scaling)
             if config.score_scaling not in (scaling, default):
@@ -155,6 +158,8 @@ class ModelConfig(JsonConfig):
     plugins: Mapping[str, Any] = later(factory=dict)  # filled in: where a task or scheme from outside is from
     gated_mlp: bool = later(False)  # a second map times the activation, as in Llama
     parallel_attn_mlp: bool = later(False)  # the MLP reads what attention reads, as in GPT-NeoX
+    attn_normalization: str = later("softmax")  # how scores become weights; the others keep heads sharp on long inputs
+    attn_sink: bool = later(False)  # a learned score for each head that takes weight and gives no value, as in gpt-oss
 
     def __post_init__(self) -> None:
         self.note_names()
@@ -167,6 +172,8 @@ class ModelConfig(JsonConfig):
             if each.name in RULES and not (value is None and each.default is None):
                 RULES[each.name](value, each.name)
         self.spec  # noqa: B018 (refuses what does not exist)
+        if self.attn_sink and self.attn_normalization == "stick-breaking":
+            raise UserError("attn_sink takes weight, of which attn_normalization stick-breaking leaves some anyway")
         if self.d_head is None and self.d_model % self.n_heads:
             raise UserError(
                 f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}: give d_head or other sizes"
@@ -218,6 +225,8 @@ class LensConfig:
     final_rms: bool = False
     gated_mlp: bool = False
     parallel_attn_mlp: bool = False
+    attn_normalization: str = "softmax"
+    attn_sink: bool = False
     default_prepend_bos: bool = False
     model_name: str = "lengthlens"
 

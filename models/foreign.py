@@ -543,6 +543,8 @@ def to_bridge(model: Any) -> Any:
         f"score_scaling '{config.score_scaling}'": config.score_scaling != "none",
         f"act_fn '{config.act_fn}'": config.act_fn not in ACTIVATIONS_THERE,
         "attn_scale 1": cfg.attn_scale == 1 and cfg.d_head > 1,
+        f"attn_normalization '{config.attn_normalization}'": config.attn_normalization != "softmax",
+        "attn_sink": config.attn_sink,
         "gated_mlp": cfg.gated_mlp,
         "parallel_attn_mlp": cfg.parallel_attn_mlp,
     }

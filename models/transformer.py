@@ -88,7 +88,7 @@ class HookedModel(HookedRootModule):
             torch.default_generator.manual_seed(config.seed)
             self.pos_embed = self.config.spec.build(task, sizes)
         acts = self.pos_embed.acts()
-        self.blocks = nn.ModuleList(Block(cfg, layer, acts) for layer in range(cfg.n_layers))
+        self.blocks = nn.ModuleList(Block(cfg, layer, self.pos_embed.acts_in(layer)) for layer in range(cfg.n_layers))
         self.ln_final = make_norm(cfg)
         self.unembed = Unembed(cfg)
         self.hook_embed = HookPoint()  # [row, pos, d_model]
@@ -193,12 +193,12 @@ class HookedModel(HookedRootModule):
                 position = self.hook_pos_embed(position.expand_as(residual).clone())
             residual = residual if position is None else residual + position
         temperature = positions.memo("temperature", lambda: self.temperature(positions.tokens.shape[1]))
-        context = AttentionContext(self.pos_embed, positions, temperature)
         embed_qk = self.pos_embed.embed_qk(positions)
         if embed_qk is not None and watched(self.hook_qk_embed):
             embed_qk = self.hook_qk_embed(embed_qk.expand(len(residual), -1, -1).clone())
         blocks = self.layers[layers]
         for block in blocks:
+            context = AttentionContext(self.pos_embed, positions, block.attn.layer, temperature)
             residual = block(residual, context, embed_qk, queries if block is blocks[-1] else None)
         return residual
 
@@ -472,6 +472,8 @@ class HookedModel(HookedRootModule):
         if "embed_qk" in self.pos_embed.acts():
             scheme = self.config.scheme
             raise UserError(f"scheme '{scheme}' adds to queries and keys after the norm, which cannot be folded")
+        if "read" in self.pos_embed.acts() or self.config.attn_normalization == "asentmax":
+            raise UserError("weights of norms cannot be folded where a scheme or asentmax reads a layer's input, too")
         from transformer_lens.weight_processing import ProcessWeights  # slow to import
 
         centred = kind == "LN"

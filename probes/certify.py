@@ -176,6 +176,9 @@ def covered(model: HookedModel, task: Task) -> Layout:
     if scheme.named_keys(torch.arange(1), scheme.task.min_scale if scheme.task else 1) is None:
         needed = "name a bounded number of keys at each query and treat all others alike, whatever the length"
         raise UserError(f"scheme '{scheme.name}' is not covered: only schemes such as lbpe and ideal {needed}")
+    if not all(block.attn.normalization.plain for block in model.layers):
+        kind = "a sink" if model.config.attn_sink else f"attn_normalization {model.config.attn_normalization}"
+        raise UserError(f"a network with {kind} is not covered: only plain softmax is")
     if scheme.pools_others and model.config.score_scaling != "none":
         why = "without length-scaled scores only: with them, keys that weigh as one at one length do not at another"
         raise UserError(f"scheme '{scheme.name}' with other=one is covered {why}")

@@ -58,9 +58,12 @@ class Derived(PositionScheme):
     def acts(self) -> list[str]:  # type: ignore[override]
         return self.inner.acts()
 
+    def acts_in(self, layer: int) -> list[str]:
+        return self.inner.acts_in(layer)
+
     def refuse_content(self, wanted: str) -> None:
         """Schemes that find positions by content have none that could be replaced."""
-        if self.inner.family == "contextual":
+        if self.inner.family == "contextual" or not self.inner.has_codes:
             raise UserError(f"scheme '{self.name}' counts tokens by their content, so that it has no {wanted}")
         if not self.inner.acts():
             raise UserError(f"scheme '{self.name}' contributes nothing, so that it has no {wanted}")
@@ -110,8 +113,8 @@ class Moved(Derived):
     def _placed(self, vectors: Tensor | None, positions: Positions) -> Tensor | None:
         return None if vectors is None else vectors[:, positions.cache["place"]]
 
-    def rotate_in(self, layer: int, x: Tensor, positions: Positions) -> Tensor:
-        return self.inner.rotate_in(layer, x, positions.cache["at"])
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions, keys: bool = False) -> Tensor:
+        return self.inner.rotate_in(layer, x, positions.cache["at"], keys)
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         if self.inner.weighs_content:
@@ -283,7 +286,12 @@ class Borrowed(Derived):
         self.moves_keys = not {"embed", "embed_qk", "rotate"}.isdisjoint(inner.acts())
 
     def acts(self) -> list[str]:  # type: ignore[override]
-        acts = self.inner.acts()
+        return self._places(self.inner.acts())
+
+    def acts_in(self, layer: int) -> list[str]:
+        return self._places(self.inner.acts_in(layer))
+
+    def _places(self, acts: list[str]) -> list[str]:
         return acts if self.idle else [*dict.fromkeys([*(act for act in acts if act != "rotate"), "score"])]
 
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
@@ -314,9 +322,9 @@ class Borrowed(Derived):
     def _of_query(vectors: Tensor | None, positions: Positions) -> Tensor | None:
         return None if vectors is None else vectors[:, positions.cache["query"]]
 
-    def rotate_in(self, layer: int, x: Tensor, positions: Positions) -> Tensor:
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions, keys: bool = False) -> Tensor:
         """Done pair by pair in `score`, but where codes stay."""
-        return self.inner.rotate_in(layer, x, positions.cache["short"]) if self.idle else x
+        return self.inner.rotate_in(layer, x, positions.cache["short"], keys) if self.idle else x
 
     def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
         short = positions.cache["short"]
@@ -391,7 +399,7 @@ class Borrowed(Derived):
             there = added_qk[:, place, None] - added_qk[:, positions.cache["query"][:number]]
             k = k + per_head(there, block.attn.W_K, torch.zeros_like(block.attn.b_K))
         ids = self._ids(short, torch.full((number,), place, device=k.device))
-        return self.inner.rotate_in(layer, k, ids)
+        return self.inner.rotate_in(layer, k, ids, keys=True)
 
     def _bias(self, layer: int, short: Positions, query: Tensor, key: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """What the scheme adds to the scores of one query, which stands at `query` and sees keys at `key` [key].

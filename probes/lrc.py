@@ -205,6 +205,8 @@ class LrcProbe(Probe):
     thresholds = (TOLERANCE,)
 
     def rows(self, context: "Context") -> list[Row]:
+        if context.uncoded:
+            return [{"measure": "lrc", "reason": context.uncoded}]
         subject, relation = context.coded
         result = measured_lrc(
             subject, *context.range, relation=relation, layers=context.layers, generator=context.generator,

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 from lengthlens.errors import UserError, unknown
 from lengthlens.models.schemes.relation import Relation
-from lengthlens.models.schemes.scheme import scheme_of
+from lengthlens.models.schemes.scheme import PositionScheme, scheme_of
 from lengthlens.models.schemes.spec import RelationLike, relation_of
 from lengthlens.runs.evaluation import device_of, evaluating, refuse_looking_ahead, right_tokens, score_of, takes
 from lengthlens.tasks import Batch, Task
@@ -294,8 +294,14 @@ def probed_relation(
     scheme = scheme_of(network.model)
     if scheme is None:
         raise UserError("the model's relation is not known: give one, e.g. relation='i-j' or relation='(i,j)'")
+    if not scheme.has_codes:
+        raise UserError(no_codes(scheme))
     pruned = prune(network, task, train_max) if scheme.learns_relation else None
     return pruned or (network, scheme.relation())
+
+
+def no_codes(scheme: PositionScheme) -> str:
+    return f"scheme '{scheme.name}' gives pairs no codes: it depends on {scheme.hinges_on} (relation='i-j' takes these)"
 
 
 @dataclass(frozen=True)
@@ -323,6 +329,12 @@ class Context:
         """Exact match at every n of the training range."""
         return exact_by_scale(self.subject, self.task, sizes_up_to(*self.range), generator=self.generator)
 
+    @property
+    def uncoded(self) -> str:
+        """Why nothing can be counted by codes; nothing if it can."""
+        scheme = scheme_of(self.subject.model)
+        return no_codes(scheme) if self.relation is None and scheme is not None and not scheme.has_codes else ""
+
     @cached_property
     def coded(self) -> tuple[Network, Relation]:
         """The network on which codes are counted, and the relation that gives them; see `probed_relation`."""
@@ -331,7 +343,7 @@ class Context:
     @cached_property
     def pruned(self) -> tuple[Network, Relation] | None:
         """A copy without what answers in range do not need, and the relation left; None where nothing can go."""
-        known = self.relation is None and scheme_of(self.subject.model) is not None
+        known = self.relation is None and scheme_of(self.subject.model) is not None and not self.uncoded
         if known and self.coded[0] is not self.subject:
             return self.coded  # codes are counted on the pruned copy already
         return prune(self.subject, *self.range)

@@ -286,6 +286,8 @@ class SrcProbe(Probe):
     thresholds = (INFLUENCE, FIDELITY)
 
     def rows(self, context: "Context") -> list[Row]:
+        if context.uncoded:
+            return [{"measure": "src", "reason": context.uncoded}]
         (subject, relation), (influence, fidelity) = context.coded, self.defaults.values()
         results = measured_src_at(INFLUENCE.tried, subject, *context.range, relation, context.generator, fidelity)
         usual = results[INFLUENCE.tried.index(influence)]

@@ -155,6 +155,9 @@ def stretched_match(
     scheme = scheme_of(subject.model)
     if scheme is None:
         raise UserError("the model has no position embedding of this project, so that its inputs cannot be stretched")
+    network: Any = subject.model
+    if not network.layers[0].attn.normalization.plain:
+        raise UserError("inputs can be stretched under softmax without a sink alone, which this model does not have")
     if task.family == "content-addressed":
         raise UserError(f"the sources of '{task.name}' follow from its tokens, so that its inputs cannot be stretched")
     generator = generator or torch.Generator().manual_seed(0)
@@ -349,6 +352,12 @@ class Stretched(Derived):
         vectors = embed(self.long if stretched else self.short)
         return vectors[:, self.places] if stretched and vectors is not None else vectors
 
+    def take_in(
+        self, layer: int, x: Tensor, positions: Positions, hook: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        """What each token contributes to the short input; `_Layer` gives it to the long one."""
+        self.inner.take_in(layer, x, self.short, hook)
+
     def bias(self, layer: int, q: Tensor, k: Tensor) -> Tensor | None:
         """What is added to the scores of the present queries. `q`, `k` [row, long pos, head, d_head]"""
         parts = []
@@ -379,7 +388,8 @@ class _Layer:
 
     def hooks(self) -> list[tuple[str, Callable[..., Any]]]:
         name = f"blocks.{self.layer}.attn.hook_"
-        return [*((f"{name}{part}", partial(self._keep, part)) for part in "qkv"), (f"{name}z", self._mixed)]
+        kept = [*"qkv", *(["gate"] if f"{name}gate" in self.model.hook_dict else [])]
+        return [*((f"{name}{part}", partial(self._keep, part)) for part in kept), (f"{name}z", self._mixed)]
 
     def _keep(self, part: str, value: Tensor, hook: Any) -> None:
         self.parts[part] = value[self.filled]  # [row, long pos, head, d_head]
@@ -387,12 +397,14 @@ class _Layer:
     def _mixed(self, z: Tensor, hook: Any) -> Tensor:
         """What each head gives at the queries that are present. [row, pos, head, d_head]"""
         scheme, places, config = self.scheme, self.scheme.places, self.model.config
-        q, k = (scheme.inner.rotate(self.parts[part], scheme.long) for part in "qk")
+        if "gate" in self.parts:  # what tokens contribute, of the tokens that stand in the long sequence
+            scheme.inner.keep(self.layer, self.parts["gate"], scheme.long)
+        q, k = (scheme.inner.rotate_in(self.layer, self.parts[part], scheme.long, part == "k") for part in "qk")
         q = q / self.model.cfg.attn_scale
         scores = q[:, places].transpose(1, 2) @ k.permute(0, 2, 3, 1)  # [row, head, present query, long key]
         bias = scheme.bias(self.layer, q, k)
         scores = scores if bias is None else scores + bias
-        if config.score_scaling == "log":
+        if config.score_scaling == "log" and scheme.inner.spreads_in(self.layer):
             scores = scores * (torch.log(places + 2.0) / math.log(config.train_ctx + 2))[:, None]
         pattern = (scheme.way.sharper * scores).add_(self.hides).softmax(-1)
         factor = scheme.inner.factor(self.layer, scheme.long, slice(0, q.shape[1]))

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformer_lens.hook_points import HookPoint
 
 from lengthlens.errors import UserError
@@ -170,6 +171,15 @@ class Operated(Derived):
     def acts(self) -> list[str]:  # type: ignore[override]
         return list(dict.fromkeys([*self.own.acts(), *self.new.acts()]))
 
+    def acts_in(self, layer: int) -> list[str]:
+        return list(dict.fromkeys([*self.own.acts_in(layer), *self.new.acts_in(layer)]))
+
+    def take_in(
+        self, layer: int, x: Tensor, positions: Positions, hook: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        self.own.take_in(layer, x, positions.cache["own"], hook)
+        self.new.take_in(layer, x, positions.cache["new"], hook)
+
     def positions(self, tokens: Tensor, scale: Tensor | None = None) -> Positions:
         own, new = self.own.positions(tokens, scale), self.new.positions(tokens, scale)
         known = own.scale if own.scale is not None else new.scale
@@ -193,11 +203,14 @@ class Operated(Derived):
         difference = torch.as_tensor(0 if new is None else new) - (0 if own is None else own)
         return difference if bool(difference.any()) else None
 
-    def rotate_in(self, layer: int, x: Tensor, positions: Positions) -> Tensor:
-        own = self.own.rotate_in(layer, x, positions.cache["own"])
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions, keys: bool = False) -> Tensor:
+        own = self.own.rotate_in(layer, x, positions.cache["own"], keys)
         if layer not in self.at.heads:
             return own
-        return self.at.mixed(layer, self.new.rotate_in(layer, x, positions.cache["new"]), own, 1)
+        new = self.new.rotate_in(layer, x, positions.cache["new"], keys)
+        width = max(own.shape[-1], new.shape[-1])  # a scheme may change it; zeros add nothing to a product
+        new, own = (F.pad(each, (0, width - each.shape[-1])) for each in (new, own))
+        return self.at.mixed(layer, new, own, 1)
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         return self._mixed(layer, 0.0, lambda part, where: part.score(layer, where, queries, q, k), positions)
@@ -267,6 +280,7 @@ def _hook_points(model: Any, act: str) -> Iterator[None]:
         "embed": [(model, "hook_pos_embed")],
         "embed_qk": [(model, "hook_qk_embed")],
         "score": [(block.attn, "hook_pos_score") for block in model.blocks],
+        "read": [(block.attn, "hook_gate") for block in model.blocks],
         "rotate": [(block.attn, name) for block in model.blocks for name in ("hook_rot_q", "hook_rot_k")],
     }.get(act, [])
     missing = [(module, name) for module, name in places if not hasattr(module, name)]

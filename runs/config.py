@@ -93,6 +93,8 @@ class RunConfig(JsonConfig):
     tf32: bool = later(False)  # on CUDA, products with ten bits of mantissa, which are quicker
     imported: Mapping[str, Any] = later(factory=dict)  # where the model comes from, if it was not trained here
     plugins: Mapping[str, Any] = later(factory=dict)  # filled in: where a task or scheme from outside is from
+    attn_normalization: str = later(ModelConfig.attn_normalization)
+    attn_sink: bool = later(ModelConfig.attn_sink)
 
     def __post_init__(self) -> None:
         for name, rule in RULES.items():
@@ -100,7 +102,8 @@ class RunConfig(JsonConfig):
         self.note_names()
         object.__setattr__(self, "scheme_options", dict(self.spec.options))
         if self.score_scaling is None:
-            object.__setattr__(self, "score_scaling", self.spec.usual_scaling)
+            usual = self.spec.usual_scaling if self.attn_normalization == "softmax" else "none"  # the others need none
+            object.__setattr__(self, "score_scaling", usual)
         for each in dataclasses.fields(self):
             if each.type is float:
                 object.__setattr__(self, each.name, float(getattr(self, each.name)))  # 1 and 1.0 are one run

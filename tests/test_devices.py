@@ -35,6 +35,9 @@ pretends = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is 
 # Kernels of a step, where they are more than 250: these compute with each layer's parameters one after the other.
 MORE = {"fire": 270, "randomized:fire": 270, "hinted:xl": 260, "hinted:kerple-log": 270}
 MORE |= {"rpe-square": 290, "hinted:kerple-power": 290, "hinted:fire": 390}
+MORE |= {"windowed:fire": 270, "continuous:fire": 270, "windowed:grape-multiplicative": 260, "dape": 260}
+MORE |= {"grape-additive": 270, "windowed:grape-additive": 270, "selective-rope": 290, "windowed:selective-rope": 330}
+MORE |= {"wall": 270, "windowed:wall": 270, "path": 330, "windowed:path": 340}
 EVERY = few(scheme_names(), "lbpe", "coupled")
 
 

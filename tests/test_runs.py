@@ -57,8 +57,9 @@ def test_every_choice_that_changes_the_result_changes_the_name() -> None:
         "task": "reverse", "scheme": "rope", "scheme_options": {"max_distance": 3}, "score_scaling": "none",
         "lengths": "mixed", "precision": "bfloat16", "device": "cpu", "compile": True,
         "d_mlp": 16, "initializer_range": 0.5, "imported": {"name": "gpt2"},
+        "attn_normalization": "ssmax",
     }  # fmt: skip
-    for field in dataclasses.fields(config)[:-1]:  # the last, `plugins`, is not chosen but filled in
+    for field in (each for each in dataclasses.fields(config) if each.name != "plugins"):  # which is filled in
         value = getattr(config, field.name)
         changed = other.get(field.name, value)
         if changed == value:
@@ -68,12 +69,15 @@ def test_every_choice_that_changes_the_result_changes_the_name() -> None:
         assert (RunConfig.from_dict(values).id == config.id) == (field.name in EXECUTION), field.name
 
 
+ATTENTION = ("attn_normalization", "attn_sink")
+
+
 def test_a_run_holds_its_model() -> None:
     """Every field that a run shares with a model reaches it, with the model's defaults but for one."""
     sizes = {"n_layers": 3, "n_heads": 2, "d_model": 20, "d_mlp": 9, "n_ctx": 77, "initializer_range": 0.5, "seed": 4}
     config = RunConfig("addition", "t5", {"num_buckets": 8}, score_scaling="none", train_max=3, **sizes)
     shared = {f.name for f in dataclasses.fields(config)} & {f.name for f in dataclasses.fields(ModelConfig)}
-    assert shared == {*sizes, "task", "scheme", "scheme_options", "score_scaling", "plugins"}
+    assert shared == {*sizes, "task", "scheme", "scheme_options", "score_scaling", "plugins", *ATTENTION}
     assert all(getattr(config.model, name) == getattr(config, name) for name in shared)
     assert config.model.train_ctx == config.task_object.length(3)
     usual, model = RunConfig("copy", "rope"), ModelConfig(task="copy", scheme="rope")

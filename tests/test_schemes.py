@@ -27,6 +27,7 @@ from lengthlens.theory.verdict import verdict_grid
 SIZES = Sizes(n_layers=2, n_heads=3, d_head=8, d_model=24, n_ctx=128)
 COPY = TASKS["copy"]
 NAMES = scheme_names()
+ROWS = {row["name"]: row for row in scheme_rows()}
 # Small options, so that clipping, windows and thresholds are all met at the lengths of the tests.
 SMALL = {
     "lbpe-marks": {"other": "each"},  # how many keys weigh as one is no matter of codes
@@ -44,8 +45,13 @@ SMALL = {
 }
 
 
+def drawn(name: str) -> bool:
+    """Whether positions are drawn at random."""
+    return name.startswith(("randomized:", "continuous:"))
+
+
 def small(name: str) -> dict[str, object]:
-    return {**SMALL.get(name.rpartition(":")[2], {}), **({"range": 100} if name.startswith("randomized:") else {})}
+    return {**SMALL.get(name.rpartition(":")[2], {}), **({"range": 100} if drawn(name) else {})}
 
 
 def made(name: str, seed: int = 0) -> PositionScheme:
@@ -65,12 +71,20 @@ def content(rows: int, length: int) -> tuple[Tensor, Tensor]:
     return q, k
 
 
+def stream(rows: int, length: int) -> Tensor:
+    """The input of a layer, [row, pos, d_model]."""
+    return torch.randn(rows, length, SIZES.d_model, generator=torch.Generator().manual_seed(2))
+
+
 def parts(scheme: PositionScheme, positions: Positions, q: Tensor, k: Tensor, rows: slice) -> dict[str, Tensor]:
     """Whatever the scheme gives for a block of queries, by place."""
     given = {"embed": scheme.embed(positions), "embed_qk": scheme.embed_qk(positions)}
-    q, k = scheme.rotate(q, positions), scheme.rotate(k, positions)
-    given["dot"] = torch.einsum("bqhd,bkhd->bhqk", q[:, rows], k[:, : rows.stop])
+    x = stream(*q.shape[:2]).to(q.dtype)
     for layer in range(SIZES.n_layers):
+        scheme.take_in(layer, x, positions)
+        given[f"read {layer}"] = positions.cache.get(("kept", layer))
+        turned_q, turned_k = (scheme.rotate_in(layer, each, positions, each is k) for each in (q, k))
+        given[f"dot {layer}"] = torch.einsum("bqhd,bkhd->bhqk", turned_q[:, rows], turned_k[:, : rows.stop])
         given[f"score {layer}"] = scheme.score(layer, positions, rows, q[:, rows], k[:, : rows.stop])
         given[f"factor {layer}"] = scheme.factor(layer, positions, rows)
     return {place: value for place, value in given.items() if value is not None}
@@ -93,7 +107,8 @@ def test_every_scheme_keeps_to_the_contract(name):
     found = check_scheme(name, COPY, {**small(name), **({"other": "each"} if name == "lbpe" else {})})
     # Positions drawn at random have codes by rank, and pairs with one code are alike on average only. The other keys of
     # lbpe weigh alike by their number, which is no matter of codes either.
-    assert {each.method for each in found} == ({"phi"} if name.startswith("randomized:") else set())
+    told = SchemeSpec.of(name).scheme.family != "contextual"
+    assert {each.method for each in found} == ({"phi"} if drawn(name) and told else set())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,9 +117,10 @@ def test_places_it_acts_in_are_those_it_names(name):
     positions = scheme.positions(COPY.sample(5, 2, torch.Generator()).tokens)
     q, k = content(2, 13)
     given = {place.split()[0] for place in parts(scheme, positions, q, k, slice(0, 13))} - {"dot"}
-    if not torch.equal(scheme.rotate(q, positions), q):
+    turned = [scheme.rotate_in(layer, q, positions) for layer in range(SIZES.n_layers)]
+    if not all(torch.equal(each, q) for each in turned):
         given.add("rotate")
-    assert given == set(scheme.acts()) == set(SchemeSpec.of(name).scheme.acts())
+    assert given == set(scheme.acts()) == set(ROWS[name]["acts"])
     assert scheme.relation_in_words == SchemeSpec.of(name).relation_in_words
 
 
@@ -127,10 +143,26 @@ def test_bfloat16_and_copies_and_sizes_that_are_inferred(name):
 
 # A code may be finer than need be for some parameters: clipped networks, and positions that differ but count alike. Or
 # it is stated by rank, or for the tokens that are counted from.
-COARSER = {"cope", "fire", "hinted:fire", "sinusoidal", "rope-pi", "rope-ntk", "rope-yarn", "rpe-square", "lbpe"}
+COARSER = {
+    "cope",
+    "fire",
+    "hinted:fire",
+    "windowed:fire",
+    "sinusoidal",
+    "rope-pi",
+    "rope-ntk",
+    "rope-yarn",
+    "rpe-square",
+    "lbpe",
+}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in COARSER and "randomized:" not in name])
+def tells(name: str) -> bool:
+    """Whether its codes are as coarse as can be."""
+    return name not in COARSER and not drawn(name) and SchemeSpec.of(name).scheme.has_codes
+
+
+@pytest.mark.parametrize("name", filter(tells, NAMES))
 def test_different_codes_are_told_apart(name):
     """At several sizes, with all tokens the same: as many treatments of causal pairs as there are codes."""
     scheme, codes, done = made(name), [], []
@@ -278,7 +310,16 @@ def test_a_scheme_from_outside_can_be_pruned_like_our_own(outside):
 
 
 TWO_ROWS = torch.zeros(2, 9, dtype=torch.long)
-TEXTS = {"slopes": "transformer-lens", "other": "one", "forms": "i-j, 2j-n+1", "variant": "forms"}  # not the default
+TEXTS = {
+    "slopes": "transformer-lens",
+    "other": "one",
+    "forms": "i-j, 2j-n+1",
+    "variant": "forms",
+    "gate": "cable",
+    "over": "alibi",
+    "at": 0.5,
+    "of": "alibi,none",
+}  # not the default
 
 
 def another(option: str, value: object) -> object:

@@ -11,7 +11,7 @@ import lengthlens as ll
 from lengthlens.errors import UserError
 from lengthlens.models.by_hand import SHARP, copy_by_content, copy_by_hand, induction_by_hand
 from lengthlens.models.config import ModelConfig
-from lengthlens.models.schemes.spec import scheme_names
+from lengthlens.models.schemes.spec import SchemeSpec, scheme_names
 from lengthlens.models.transformer import HookedModel, build
 from lengthlens.probes.codes import counterparts
 from lengthlens.probes.network import exact_by_scale
@@ -21,7 +21,8 @@ from lengthlens.tests.parameters import few, small_model
 
 COPY = TASKS["copy"]
 TRAINED = 5  # the one scale at which the copiers below are right
-CONTEXTUAL = ("cope", "rpe-square")
+FAMILIES = {name: SchemeSpec.of(name).scheme.family for name in scheme_names()}
+CONTEXTUAL = tuple(name for name, family in FAMILIES.items() if family in ("contextual", "accumulated"))
 BY_TOKENS = ("abacus", "lbpe-marks", *CONTEXTUAL)
 
 

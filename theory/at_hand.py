@@ -75,7 +75,7 @@ class AtHand:
     @property
     def drawn(self) -> bool:
         """Whether positions are drawn at random in training, so that far ones are trained, too."""
-        return self.scheme.trained_as() is not self.scheme.relation() and self.scheme.shared_relation() is not None
+        return self.scheme.widens
 
     @property
     def bounded(self) -> bool:

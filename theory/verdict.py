@@ -308,6 +308,8 @@ class Case:
         if self.test_max == self.train_max:
             reason = f"nothing is asked beyond n={self.train_max}; whether training learns it, a run shows"
             return self.result(scheme, options, "possible", [reason])
+        if built is not None and not built.has_codes and not (self.program and self.program.grows):
+            return self.result(scheme, options, "open", [f"it depends on {built.hinges_on}"], Help("measure"))
         results = []
         if self.program is not None and not self.program.grows:
             assert built is not None

@@ -52,6 +52,7 @@ class _Absolute(PositionScheme):
 
     family, beyond = "absolute", "unbounded"
     relation_in_words = phi_name = BOTH
+    no_window = "vectors in the residual stream serve all layers, and a window is a layer's"
 
     def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
         return torch.stack(torch.broadcast_tensors(query_pos + 0 * scale, key_pos), -1)

@@ -96,11 +96,21 @@ def declarations(scheme: type[PositionScheme]) -> None:
     demand(bool(scheme.acts()) or not known, "score", "it acts in none of its places")
 
 
-def content(rows: int, length: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    """Queries and keys, [row, pos, head, d_head]."""
-    shape = (2, rows, length, SIZES.n_heads, SIZES.d_head)
-    q, k = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
-    return q, k
+class Content(NamedTuple):
+    """What attention of a layer has."""
+
+    q: Tensor  # [row, pos, head, d_head]
+    k: Tensor  # [row, pos, head, d_head]
+    x: Tensor  # [row, pos, d_model], the layer's input
+
+    def of(self, rows: slice) -> "Content":
+        return Content(*(each[rows] for each in self))
+
+
+def content(rows: int, length: int, device: str = "cpu") -> Content:
+    generator = torch.Generator().manual_seed(1)
+    q, k = torch.randn(2, rows, length, SIZES.n_heads, SIZES.d_head, generator=generator).to(device)
+    return Content(q, k, torch.randn(rows, length, SIZES.d_model, generator=generator).to(device))
 
 
 def given(
@@ -109,7 +119,7 @@ def given(
     n: int | Tensor,
     where: str,
     queries: slice | None = None,
-    qk: tuple[Tensor, Tensor] | None = None,
+    seen: Content | None = None,
 ) -> Given:
     """Whatever the scheme gives for a block of queries of these tokens; rotations as their dot products.
 
@@ -118,14 +128,18 @@ def given(
     rows, length = tokens.shape
     scale = torch.full((rows,), n, device=tokens.device) if isinstance(n, int) else n
     positions: Positions = called("positions", scheme.positions, tokens, scale, where=where)
-    q, k = qk or content(rows, length, str(tokens.device))
+    plain_q, plain_k, x = seen or content(rows, length, str(tokens.device))
     queries = queries or slice(0, length)
     what = {(place, 0): _asked(scheme, place, positions, where=where) for place in ("embed", "embed_qk")}
-    if "rotate" in scheme.acts():
-        q, k = (called("rotate", scheme.rotate, x, positions, where=where) for x in (q, k))
-        what["rotate", 0] = torch.einsum("bqhd,bkhd->bhqk", q[:, queries], k[:, : queries.stop])
     for layer in range(SIZES.n_layers):
-        block = layer, positions, queries
+        acts, block, q, k = scheme.acts_in(layer), (layer, positions, queries), plain_q, plain_k
+        if "read" in acts:
+            hook = partial(what.setdefault, ("read", layer))  # which gives back what it keeps
+            called("read", scheme.take_in, layer, x, positions, hook, where=where)
+        if "rotate" in acts:
+            turn = partial(called, "rotate", scheme.rotate_in, layer, where=where)
+            q, k = turn(q, positions), turn(k, positions, True)
+            what["rotate", layer] = torch.einsum("bqhd,bkhd->bhqk", q[:, queries], k[:, : queries.stop])
         what["score", layer] = _asked(scheme, "score", *block, q[:, queries], k[:, : queries.stop], where=where)
         what["factor", layer] = _asked(scheme, "factor", *block, where=where)
     return {place: value for place, value in what.items() if value is not None}
@@ -142,9 +156,12 @@ def _asked(scheme: PositionScheme, method: str, *arguments: Any, where: str) -> 
         raise BreachError(method, f"{wrong.breach.what} ({hint})") from wrong
 
 
-def seen(what: Given) -> Given:
-    """The same without what follows a query: vectors as they are, and 0 at later keys."""
-    return {place: value if place[0].startswith("embed") else value.tril() for place, value in what.items()}
+OF_POSITION = ("embed", "embed_qk", "read")  # what is given for each position; all else is for pairs
+
+
+def without_later(what: Given) -> Given:
+    """The same without what follows a query: what positions have as it is, and 0 at later keys."""
+    return {place: value if place[0] in OF_POSITION else value.tril() for place, value in what.items()}
 
 
 def shapes(trial: Trial) -> None:
@@ -154,6 +171,12 @@ def shapes(trial: Trial) -> None:
         tokens = trial.tokens(n, rows=3)
         length, where = tokens.shape[1], f"at n = {n} on three rows of {tokens.shape[1]} tokens"
         for (place, _), value in given(scheme, tokens, n, where).items():
+            if place == "read":
+                fits = value.dim() >= 3 and value.shape[:3] == (3, length, SIZES.n_heads)
+                demand(
+                    fits, place, f"{where} it gives the shape {list(value.shape)}, and must give [row, pos, head, …]"
+                )
+                continue
             embeds, heads = place.startswith("embed"), ((1, SIZES.n_heads), (length,), (length,))
             rest = ((length,), (SIZES.d_model,)) if embeds else heads
             words = "[1 or row, pos, d_model]" if embeds else "[1 or row, 1 or head, query, key]"
@@ -185,15 +208,15 @@ def codes(trial: Trial) -> None:
 def alike(trial: Trial) -> None:
     """Pairs with one code are treated alike, whatever the parameters: tried on inputs of equal tokens' content."""
     scheme = trial.made()
-    if scheme.family == "contextual":
+    if scheme.family == "contextual" or not scheme.has_codes:
         return  # its codes speak of what content may decide, too
     first: dict[tuple[int, ...], tuple[Tensor, str]] = {}
     for n in trial.sizes():
         tokens = trial.tokens(n)
         query, key = torch.tril_indices(tokens.shape[1], tokens.shape[1])
-        q, k = (x.expand(1, tokens.shape[1], -1, -1) for x in content(1, 1))
+        same = Content(*(each.expand(1, tokens.shape[1], *each.shape[2:]) for each in content(1, 1)))
         columns, names = [], []
-        for (place, _), value in given(scheme, tokens, n, f"at n = {n}", qk=(q, k)).items():
+        for (place, _), value in given(scheme, tokens, n, f"at n = {n}", seen=same).items():
             vectors = place.startswith("embed")
             parts = [value[0, query], value[0, key]] if vectors else [value[0][:, query, key].T]
             columns += parts
@@ -215,12 +238,12 @@ def alike(trial: Trial) -> None:
 def blocks(trial: Trial) -> None:
     """What a block of queries is given is that block of what all are given."""
     scheme, n = trial.made(), trial.sizes()[-1]
-    tokens, (q, k) = trial.tokens(n), content(1, trial.tokens(n).shape[1])
-    length, whole = tokens.shape[1], given(scheme, tokens, n, f"at n = {n}", qk=(q, k))
+    tokens, there = trial.tokens(n), content(1, trial.tokens(n).shape[1])
+    length, whole = tokens.shape[1], given(scheme, tokens, n, f"at n = {n}", seen=there)
     for start, stop in ((0, 1), (2, 5), (length - 1, length)):
         where = f"at n = {n}, for queries {start} to {stop - 1}"
-        for place, part in given(scheme, tokens, n, where, slice(start, stop), (q, k)).items():
-            if not place[0].startswith("embed"):
+        for place, part in given(scheme, tokens, n, where, slice(start, stop), there).items():
+            if place[0] not in OF_POSITION:
                 wanted = whole[place][:, :, start:stop, :stop]
                 shaped = part.shape[2:] == wanted.shape[2:]
                 demand(
@@ -234,7 +257,7 @@ def gradients(trial: Trial) -> None:
     """Every parameter has a gradient, and it is finite."""
     scheme, n = trial.made().train(), trial.sizes()[-1]
     where = f"at n = {n}, in training,"
-    values = seen(given(scheme, trial.tokens(n, rows=2), n, where)).values()
+    values = without_later(given(scheme, trial.tokens(n, rows=2), n, where)).values()
     total = sum((value.square().sum() for value in values), torch.zeros(()))
     if total.requires_grad:
         called("score", total.backward, where=where)
@@ -250,12 +273,12 @@ def mixed_sizes(trial: Trial) -> None:
         return
     sizes = [task.min_scale + more for more in MIXED]
     batch, where = task.sample(sizes, generator=torch.Generator().manual_seed(0)), f"on rows of sizes {sizes}"
-    q, k = content(*batch.tokens.shape)
-    together = seen(given(scheme, batch.tokens, batch.scale, where, qk=(q, k)))
+    there = content(*batch.tokens.shape)
+    together = without_later(given(scheme, batch.tokens, batch.scale, where, seen=there))
     for row, n in enumerate(sizes):
         one = slice(row, row + 1)
-        alone = given(scheme, batch.tokens[one], batch.scale[one], f"at n = {n}", qk=(q[one], k[one]))
-        for place, value in seen(alone).items():
+        alone = given(scheme, batch.tokens[one], batch.scale[one], f"at n = {n}", seen=there.of(one))
+        for place, value in without_later(alone).items():
             among = together[place][one] if len(together[place]) > 1 else together[place]
             same = torch.allclose(value, among, atol=1e-4, rtol=1e-4)
             demand(same, place[0], f"the row of size {n} is treated otherwise {where} than alone")
@@ -264,22 +287,22 @@ def mixed_sizes(trial: Trial) -> None:
 def causal(trial: Trial) -> None:
     """What comes after a query makes no difference to it, the size being given: tried at short and long inputs, whose
     rows differ in what follows, from another position on in each: random tokens, first each token in turn or an earlier
-    one again."""
+    one again, and other content."""
     scheme, task, chance = trial.made(), trial.task, torch.Generator().manual_seed(0)
     for n in (*trial.sizes(), *trial.far()):
         tokens, where, row = trial.tokens(n), f"at n = {n}", torch.arange(TRIES)[:, None]
         length, words = tokens.shape[1], len(task.vocab)
         position, stop = torch.arange(length), 1 + row % (length - 1)  # [pos], [row, 1]
+        before = position < stop  # [row, pos]
         first = torch.where(row % 2 == 0, row % words, tokens[0, (stop - 1 - row % 3).clamp(min=0)])
         other = torch.randint(words, (TRIES, length), generator=chance).scatter_(1, stop, first)
-        other = torch.where(position < stop, tokens, other)
-        qk = content(1, length)
-        whole = seen(given(scheme, tokens, n, where, qk=qk))
-        many = qk[0].expand(TRIES, -1, -1, -1), qk[1].expand(TRIES, -1, -1, -1)
-        for place, value in seen(given(scheme, other, n, where, qk=many)).items():
+        other, here = torch.where(before, tokens, other), content(1, length)
+        later = Content(*(torch.where(before.view(*before.shape, *[1] * (x.dim() - 2)), x, 1 - x) for x in here))
+        whole = without_later(given(scheme, tokens, n, where, seen=here))
+        for place, value in without_later(given(scheme, other, n, where, seen=later)).items():
             gap = (value - whole[place]).abs()
-            gap = gap.amax(-1) if place[0].startswith("embed") else gap.amax((1, 3))  # [1 or row, pos]
-            ahead = ((gap > ALIKE * whole[place].abs().max().clamp(min=1)) & (position < stop)).nonzero()
+            gap = gap.flatten(2).amax(2) if place[0] in OF_POSITION else gap.amax((1, 3))  # [1 or row, pos]
+            ahead = ((gap > ALIKE * whole[place].abs().max().clamp(min=1)) & before).nonzero()
             if len(ahead):
                 changed, at = int(stop[ahead[0, 0]]), int(ahead[0, 1])
                 told = f"the tokens from position {changed} on change what position {at} gets"

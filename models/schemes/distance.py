@@ -230,7 +230,7 @@ class Alibi(DistanceBias):
     same fixed slopes the two penalties would cancel between distance 0 and n.
     """
 
-    by_formula = True
+    by_formula = real_positions = True
     name = "alibi"
     summary = "a penalty proportional to distance, with a fixed slope per head"
 
@@ -280,7 +280,7 @@ class _Kerple(DistanceBias):
 class KerpleLog(_Kerple):
     """−p·ln(1 + a·d) at distance d."""
 
-    by_formula = True
+    by_formula = real_positions = True
     name = "kerple-log"
     summary = "a penalty −p·ln(1+a·d) at distance d, with p and a learned per head"
 
@@ -292,7 +292,7 @@ class KerpleLog(_Kerple):
 class KerplePower(_Kerple):
     """−a·d^p at distance d, with p at most 2: beyond that the kernel is not conditionally positive definite."""
 
-    by_formula = True
+    by_formula = real_positions = True
     name = "kerple-power"
     summary = "a penalty −a·d^p at distance d, with p ≤ 2 and a learned per head"
 
@@ -311,7 +311,7 @@ class Fire(Distanced):
     the query too; the relation uses what L is at the time.
     """
 
-    by_formula = True
+    by_formula = real_positions = True
     name = "fire"
     summary = "a small network of log distance over log position"
     relation_in_words = "(i−j, max(i, L)) with the learned threshold L"
@@ -448,6 +448,54 @@ class Urpe(DistanceTable):
 
     def factor(self, layer: int, positions: Positions, queries: slice) -> Tensor | None:
         return self.by_distance(lambda distance: self.table[layer][:, self.place(distance)], positions, queries)
+
+
+class Dape(Distanced):
+    """A small network of the content scores and biases of all heads at a pair, beside the bias (Zheng et al. 2024).
+
+    What is added to the scores of a pair is b + W₂ leaky(W₁ [s; b]), of the scores s of all heads and their biases b.
+    (The published network ends with a number for each head, which all keys have in common, so that softmax ignores it.)
+    """
+
+    name = "dape"
+    family = "contextual"  # type: ignore[assignment]
+    weighs_content = True
+    summary = "a bias, and a small network of the scores and biases of all heads"
+    relation_in_words = "i−j, which content may weigh otherwise at each pair"
+    phi_name = BACK
+    hinges_on = "what the network makes of content and distance together"
+    no_hint = "its biases have no twin that the network knows of"
+
+    @dataclass(frozen=True)
+    class Options:
+        over: Literal["alibi", "kerple-log", "fire"] = "kerple-log"  # the best of those published
+        hidden: int = option(32, at_least=1, at_most=4096)  # as published
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        kinds: dict[str, type[Distanced]] = {"alibi": Alibi, "kerple-log": KerpleLog, "fire": Fire}
+        kind = kinds[options.over]
+        self.bias = kind(sizes, kind.Options(), task)
+        heads = sizes.n_heads
+        self.network = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(2 * heads, options.hidden), nn.LeakyReLU(), nn.Linear(options.hidden, heads, bias=False)
+            )
+            for _ in range(sizes.n_layers)
+        )
+
+    def codes(self, distance: Tensor, query_pos: Tensor) -> Tensor:
+        return distance[..., None]
+
+    def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
+        bias = self.bias.score(layer, positions, queries, q, k)
+        assert bias is not None
+        content = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)  # [row, head, query, key]
+        both = torch.cat([content, bias.to(content.dtype).expand_as(content)], 1).movedim(1, -1)
+        made: Tensor = self.network[layer](both)  # [row, query, key, head]
+        return bias + made.movedim(-1, 1)
 
 
 # -- distances that content decides ------------------------------------------------------------------------------------

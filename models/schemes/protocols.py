@@ -35,9 +35,11 @@ class ExplainsCodes(Related):
     phi_name: str | None = None  # what φ is called where other schemes have the same; see `kind`
     hinges_on: str | None = None  # what decides how pairs are treated, where codes that positions give do not
     by_formula: bool = False  # whether few numbers say what it adds at every distance, so that none is left untrained
+    has_codes: bool = True  # False: tokens between a key and a query decide, so that φ says only which pair it is
     # What it gives to a code that training never met: "bounded" by what it gave in training (a formula that falls with
     # distance, buckets, entries still as they were at the start), "unbounded" (angles, vectors), or "unknown".
     beyond: str = "unknown"
+    widens: bool = False  # whether positions are drawn in training, so that every one it may place is trained
     remedy: str | None = None  # what to call it where it is tried as a way out for a task: "the ideal relation"
 
     @property
@@ -187,7 +189,9 @@ class DrawsPositions:
     """Positions that are drawn at random: for evaluation (runs/evaluation.py), which averages over draws."""
 
     placement: int = 0  # which of its draws a pass in evaluation uses, where there are several
+    real_positions: bool = False  # whether positions may be any numbers, and not whole ones alone
     no_random: str | None = None  # why `randomized:` makes no sense on it, if it does not
+    no_window: str | None = None  # why `windowed:` makes no sense on it, if it does not
     no_hint: str | None = None  # why `hinted:` makes no sense on it, if it does not
 
     @property

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthlens.errors import UserError
 from lengthlens.models.schemes.protocols import RotaryPair
@@ -31,6 +32,7 @@ class Rope(PositionScheme):
     summary = "queries and keys turned in proportion to position"
     relation_in_words = phi_name = BACK
     no_hint = "queries and keys are turned alike, so an anchor at the scale cancels in i−j"
+    real_positions = True
     Options = RopeOptions
     options: RopeOptions
 
@@ -63,19 +65,32 @@ class Rope(PositionScheme):
 
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
         cos, sin = positions.memo(("rope", x.shape[2]), lambda: self._turn(positions, x.shape[2]))
-        part = x[..., : self.dim].float()
-        adjacent = self.options.adjacent_pairs
-        other = part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if adjacent else part.roll(self.dim // 2, -1)
-        turned = (part * cos + other * sin).to(x.dtype)
+        return self._with_rest(x, turned_by(x[..., : self.dim], cos, sin, self.options.adjacent_pairs))
+
+    def _with_rest(self, x: Tensor, turned: Tensor) -> Tensor:
         return turned if self.dim == x.shape[-1] else torch.cat([turned, x[..., self.dim :]], -1)
 
     def _turn(self, positions: Positions, heads: int) -> tuple[Tensor, ...]:
         """Cosine and signed sine for each dimension, [1|row, pos, head, dim]. bfloat16 cannot tell 256 from 257."""
         length, device = positions.tokens.shape[1], positions.tokens.device
         angle = positions.position[:, :, None, None] * self.frequencies(length, device)
-        cos, sin = self.magnitude(length) * angle.cos(), self.magnitude(length) * angle.sin()
+        return self._turned(angle, self.magnitude(length), heads)
+
+    def _turned(self, angle: Tensor, magnitude: float, heads: int) -> tuple[Tensor, ...]:
+        cos, sin = magnitude * angle.cos(), magnitude * angle.sin()
         pairs = (torch.stack(pair, -1 if self.options.adjacent_pairs else -2) for pair in ((cos, cos), (-sin, sin)))
         return tuple(pair.flatten(-2).repeat(1, 1, heads, 1) for pair in pairs)  # heads: long rows are quicker
+
+
+def turned_by(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
+    """Pairs of dimensions turned, `sin` with the sign of its dimension; the same type as `x`, computed in float32.
+
+    >>> turned_by(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([-1.0, 1.0]), adjacent=False)  # by 90°
+    tensor([0., 1.])
+    """
+    part = x.float()
+    other = part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if adjacent else part.roll(x.shape[-1] // 2, -1)
+    return (part * cos + other * sin).to(x.dtype)
 
 
 def rope_frequencies(base: float, dim: int, device: torch.device | None = None) -> Tensor:
@@ -85,6 +100,108 @@ def rope_frequencies(base: float, dim: int, device: torch.device | None = None) 
     [1.0, 0.009999999776482582]
     """
     return 1.0 / base ** (torch.arange(0, dim, 2, device=device).float() / dim)
+
+
+@dataclass(frozen=True)
+class XposOptions(RopeOptions):
+    """Products shrink with the distance over `scale_base`."""
+
+    scale_base: float = option(512.0, at_least=1)  # as published
+
+
+class Xpos(Rope):
+    """Rope whose pairs also shrink with distance, the slow ones less (Sun et al. 2022).
+
+    Pair k of a query at i is multiplied by ζ_k^(i/s), that of a key at j by ζ_k^(−j/s), with ζ_k = (2k/d + 0.4) / 1.4,
+    so that their product has the factor ζ_k^((i−j)/s).
+    """
+
+    name = "xpos"
+    summary = "rope whose products also shrink with distance"
+    Options = XposOptions
+    options: XposOptions
+
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions, keys: bool = False) -> Tensor:
+        factor = positions.memo(("xpos", keys), lambda: self._shrunk(positions, -1.0 if keys else 1.0))
+        turned = self.rotate(x, positions)
+        shrunk = turned[..., : self.dim].float() * factor
+        return torch.cat([shrunk.to(x.dtype), turned[..., self.dim :]], -1)
+
+    def _shrunk(self, positions: Positions, sign: float) -> Tensor:
+        """The factor of each dimension that turns, [1|row, pos, 1, dim]."""
+        zeta = (torch.arange(0, self.dim, 2, device=positions.tokens.device) / self.dim + 0.4) / 1.4
+        both = zeta.repeat_interleave(2) if self.options.adjacent_pairs else zeta.repeat(2)
+        return both ** (sign * positions.position[:, :, None, None] / self.options.scale_base)
+
+
+class GrapeMultiplicative(Rope):
+    """Rope with angles that are learned, for each layer, from those of rope on (Zhang et al. 2025).
+
+    This is the form of Multiplicative GRAPE in which the planes are pairs of dimensions.
+    """
+
+    name = "grape-multiplicative"
+    summary = "rope with learned angles"
+
+    def __init__(self, sizes: Sizes, options: RopeOptions, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        start = rope_frequencies(options.base, self.dim).log()
+        # A module of maps, whose parameters have the usual learning rate: at fifteen times it, angles jump.
+        self.log_frequency = nn.ModuleList(nn.Linear(1, self.dim // 2, bias=False) for _ in range(sizes.n_layers))
+        for each in self.log_frequency:
+            each.weight.data = start.clone()[:, None]
+
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions, keys: bool = False) -> Tensor:
+        def turn() -> tuple[Tensor, ...]:
+            frequency = cast(nn.Linear, self.log_frequency[layer]).weight[:, 0].exp()
+            return self._turned(positions.position[:, :, None, None] * frequency, 1.0, x.shape[2])
+
+        cos, sin = positions.memo(("turn", layer), turn)
+        return self._with_rest(x, turned_by(x[..., : self.dim], cos, sin, self.options.adjacent_pairs))
+
+    def rotary_pairs(self, length: int) -> list[RotaryPair] | None:
+        return None  # they turn otherwise in each layer
+
+
+class Pope(PositionScheme):
+    """Channels that are lengths and angles: content decides the one, position the other (Gopalakrishnan et al. 2025).
+
+    The score is Σ_c softplus(q_c) softplus(k_c) cos((i−j)θ_c − δ_c) with θ_c = base^(−c/d) and a δ learned for each
+    head, within [−2π, 0]. Queries and keys become twice as wide: length times cosine, and length times sine.
+    """
+
+    name = "pope"
+    family, beyond = "rotary", "unbounded"
+    summary = "content gives channels their length, position their angle"
+    relation_in_words = phi_name = BACK
+    no_hint = "queries and keys are turned alike, so an anchor at the scale cancels in i−j"
+    real_positions = True
+
+    @dataclass(frozen=True)
+    class Options:
+        base: float = option(10000.0, at_least=1)
+
+    options: Options
+
+    def __init__(self, sizes: Sizes, options: Options, task: Task | None) -> None:
+        super().__init__(sizes, options, task)
+        self.delta = nn.Parameter(torch.zeros(sizes.n_layers, sizes.n_heads, sizes.d_head))
+
+    def phi(self, query_pos: Tensor, key_pos: Tensor, scale: Tensor) -> Tensor:
+        return (query_pos - key_pos + 0 * scale)[..., None]
+
+    def describe(self, code: Code) -> str:
+        return f"distance {code[0]}"
+
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions, keys: bool = False) -> Tensor:
+        def angles() -> Tensor:
+            theta = self.options.base ** (-torch.arange(x.shape[-1], device=x.device) / x.shape[-1])
+            return positions.position[:, :, None, None] * theta
+
+        angle, length = positions.memo("pope", angles), nn.functional.softplus(x.float())
+        if keys:
+            angle = angle + self.delta[layer].clamp(-2 * math.pi, 0)
+        return torch.cat([length * angle.cos(), length * angle.sin()], -1).to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -103,6 +220,7 @@ class _Stretched(Rope):
     its length asks for; pairs at the same distance then are alike only in sequences of the same length.
     """
 
+    no_window = "it stretches the lengths of training to longer ones, of which a window shows nothing"
     no_random = "it stretches the lengths of training to longer ones, and random positions already cover those"
     Options = StretchOptions
     options: StretchOptions

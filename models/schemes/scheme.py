@@ -25,7 +25,9 @@ from lengthlens.tasks import Task
 from lengthlens.tasks.scale import size_of
 
 Made = TypeVar("Made")
-Family = Literal["none", "absolute", "rotary", "relative", "contextual", "task-given", "circuit", "learned relation"]
+Family = Literal[
+    "none", "absolute", "rotary", "relative", "contextual", "accumulated", "task-given", "circuit", "learned relation"
+]
 KEPT_LENGTH = 512  # up to so many tokens, numbers for all pairs of them are kept for the other layers: some megabytes
 LARGEST = 1_000_000  # of any option that sizes a table: more is a slip of the hand, or a hostile file
 
@@ -104,6 +106,15 @@ class Positions:
         made: Made = self.made[key]
         return made
 
+    def keep(self, layer: int, made: Any) -> None:
+        """Keep for the rest of the pass what was made of a layer's input; `kept` gives it back."""
+        self.cache["kept", layer] = made
+
+    def kept(self, layer: int) -> Any:
+        if ("kept", layer) not in self.cache:
+            raise UserError("what the scheme makes of a layer's input is known in a pass of the network alone")
+        return self.cache["kept", layer]
+
     def alone(self) -> "Positions":
         """The same with nothing made in this pass yet, neither here nor in the positions of which these are made up."""
         cache = {key: each.alone() if isinstance(each, Positions) else each for key, each in self.cache.items()}
@@ -132,19 +143,21 @@ class PositionScheme(
 ):
     """A position embedding (PE).
 
-    A scheme may act in five places; each does nothing unless the subclass overrides it:
+    A scheme may act in six places; each does nothing unless the subclass overrides it:
 
     ==============  ==========================================================  ===============================
+    `read`          makes something of a layer's input, once for each pass      [row, pos, head] or [*, d]
     `embed`         added to the token embedding                                [1|row, pos, d_model]
     `embed_qk`      added to what queries and keys, not values, are made from   [1|row, pos, d_model]
-    `rotate`        turns queries and keys                                      [row, pos, head, d_head]
+    `rotate`        turns queries and keys                                      [row, pos, head, d]
     `score`         added to the attention scores, for a block of queries       [1|row, 1|head, query, key]
     `factor`        multiplied onto the pattern after the softmax               [1|row, 1|head, query, key]
     ==============  ==========================================================  ===============================
 
     and it always says its position relation, `phi`: pairs with the same code are treated alike, whatever is learned.
     One scheme object serves all layers; tables that differ by layer have a layer dimension. Every place is given the
-    `Positions` of the pass, whose `memo` keeps what is made for that pass.
+    `Positions` of the pass, whose `memo` keeps what is made for that pass. What `read` gives passes ``hook_gate``, so
+    that it can be looked at and changed; `positions.kept(layer)` then has it, for `rotate_in` and `score` of the layer.
 
     `score` and `factor` are asked for one block of `queries` at a time, so that no T×T tensor is ever kept; keys run
     from 0 to ``queries.stop - 1`` and causality is the caller's business.
@@ -228,9 +241,29 @@ class PositionScheme(
     def rotate(self, x: Tensor, positions: Positions) -> Tensor:
         return x
 
-    def rotate_in(self, layer: int, x: Tensor, positions: Positions) -> Tensor:
-        """`rotate` as one layer sees it: the same in all of them, unless a scheme says otherwise."""
+    def rotate_in(self, layer: int, x: Tensor, positions: Positions, keys: bool = False) -> Tensor:
+        """`rotate` of queries, or of `keys`, as one layer sees it: the same for both and in all layers, unless a scheme
+        says otherwise. It may change the width of a head."""
         return self.rotate(x, positions)
+
+    def read(self, layer: int, x: Tensor, positions: Positions) -> Tensor | None:
+        """`x` [row, pos, d_model] is what queries, keys and values of the layer are made from: the normalised stream.
+
+        What is made of a position may depend on it and on those before it.
+        """
+        return None
+
+    def take_in(
+        self, layer: int, x: Tensor, positions: Positions, hook: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        """Ask `read`, let a hook see what it gives, and keep that for the layer."""
+        made = self.read(layer, x, positions)
+        if made is not None:
+            self.keep(layer, made if hook is None else hook(made), positions)
+
+    def keep(self, layer: int, made: Tensor, positions: Positions) -> None:
+        """Keep for a layer what was read, or what stands for it."""
+        positions.keep(layer, made)
 
     def score(self, layer: int, positions: Positions, queries: slice, q: Tensor, k: Tensor) -> Tensor | None:
         """`q` [row, query, head, d_head] of the block, `k` [row, key, head, d_head] of all keys up to its end.
@@ -245,8 +278,18 @@ class PositionScheme(
     @classmethod
     def acts(cls) -> list[str]:
         """The places in which the scheme acts, by name."""
-        places = ("embed", "embed_qk", "rotate", "score", "factor")
-        return [place for place in places if getattr(cls, place) is not getattr(PositionScheme, place)]
+        places = ("embed", "embed_qk", "rotate", "score", "factor", "read")
+        acts = [place for place in places if getattr(cls, place) is not getattr(PositionScheme, place)]
+        by_layer = cls.rotate_in is not PositionScheme.rotate_in and "rotate" not in acts
+        return [*acts, "rotate"] if by_layer else acts
+
+    def acts_in(self, layer: int) -> list[str]:
+        """The places in which it acts in one layer: in all the same, unless a scheme says otherwise."""
+        return self.acts()
+
+    def spreads_in(self, layer: int) -> bool:
+        """Whether a query sees more keys in longer inputs, so that scores may be scaled with their number."""
+        return True
 
 
 class Anchorable(PositionScheme):

@@ -26,13 +26,22 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 import torch
 
 from lengthlens.errors import Registry, UserError, unknown
-from lengthlens.models.schemes import absolute, distance, ideal, lbpe, rotary
+from lengthlens.models.schemes import absolute, accumulated, distance, ideal, lbpe, rotary
 from lengthlens.models.schemes.relation import DISTANCE, Phi, Relation
 from lengthlens.models.schemes.scheme import PositionScheme, Sizes
-from lengthlens.models.schemes.wrappers import Randomized, ScaleHinted, Shifted, Wrapper
+from lengthlens.models.schemes.wrappers import (
+    Continuous,
+    Dropped,
+    Layers,
+    Randomized,
+    ScaleHinted,
+    Shifted,
+    Windowed,
+    Wrapper,
+)
 from lengthlens.plugins.registry import Extensible
 from lengthlens.tasks import TASKS, Task
-from lengthlens.values import shown
+from lengthlens.values import shown, split_list
 
 SCHEMES: Extensible[type[PositionScheme]] = Extensible(
     "scheme",
@@ -41,9 +50,13 @@ SCHEMES: Extensible[type[PositionScheme]] = Extensible(
         for scheme in (
             *(absolute.NoPosition, absolute.LearnedPositions, absolute.Sinusoidal, absolute.Shortformer),
             *(rotary.Rope, rotary.RopeInterpolated, rotary.RopeNtk, rotary.RopeYarn),
+            *(rotary.Xpos, rotary.Pope, rotary.GrapeMultiplicative),
             *(distance.Alibi, distance.T5, distance.Relative, distance.Shaw, distance.TransformerXL),
-            *(distance.KerpleLog, distance.KerplePower, distance.Fire, distance.Cope, distance.Urpe),
+            *(distance.KerpleLog, distance.KerplePower, distance.Fire, distance.Cope, distance.Urpe, distance.Dape),
             *(absolute.Coupled, absolute.Abacus, distance.RpeSquare),
+            *(accumulated.Forgetting, accumulated.Reflected, accumulated.Wall),
+            *(accumulated.SelectiveRope, accumulated.GrapeAdditive),
+            Layers,
             *(ideal.Ideal, lbpe.LearnedRelation, lbpe.FreeRelation, lbpe.LearnedFields),
         )
     },
@@ -51,7 +64,7 @@ SCHEMES: Extensible[type[PositionScheme]] = Extensible(
 )
 
 WRAPPERS: Registry[type[Wrapper]] = Registry(
-    "wrapper of schemes", {w.prefix: w for w in (Randomized, Shifted, ScaleHinted)}
+    "wrapper of schemes", {w.prefix: w for w in (Randomized, Shifted, ScaleHinted, Windowed, Dropped, Continuous)}
 )
 
 
@@ -70,7 +83,9 @@ def split_label(text: str) -> tuple[str, dict[str, str | None]]:
     >>> split_label("lbpe/forms=nine/other=each"), split_label("mine/new")
     (('lbpe', {'forms': 'nine', 'other': 'each'}), ('mine', {'new': None}))
     """
-    name, *parts = text.split("/")
+    name, *parts = split_list(text, "/")
+    if name.startswith("layers(") and name.endswith(")"):
+        name, parts = "layers", [f"of={name[7:-1]}", *parts]
     options = (part.partition("=") for part in parts)
     return name, {key: value if equals else None for key, equals, value in options}
 
@@ -180,7 +195,8 @@ class SchemeSpec:
         words = {key: {text: word for word, text in about[key].get("names", {}).items()} for key in usual}
         other = {key: words[key].get(value, value) for key, value in self.options.items() if usual[key] != value}
         other |= {} if self.score_scaling is None else {SCALING: self.score_scaling}
-        return "/".join([self.name, *(f"{key}={value}" for key, value in other.items())])
+        name = f"{self.name}({other.pop('of')})" if "of" in other else self.name
+        return "/".join([name, *(f"{key}={value}" for key, value in other.items())])
 
     def identity(self) -> dict[str, Any]:
         """The options that are part of a run's name: without those that were added later and are as it was before.
@@ -202,6 +218,9 @@ class SchemeSpec:
         if wrapper is None:
             return scheme(sizes or Sizes(), inner, task)
         return wrapper(sizes or Sizes(), outer[0], task, scheme, inner)
+
+
+Layers.spec = SchemeSpec.parse
 
 
 def make_scheme(
@@ -244,7 +263,8 @@ def scheme_rows() -> list[dict[str, Any]]:
         scheme, wrapper = _classes(spec.name)
         family = wrapper.prefix if wrapper else scheme.family
         summary = f"{scheme.summary}; {wrapper.summary}" if wrapper else scheme.summary
-        row = {"name": spec.name, "family": family, "summary": summary, "acts": scheme.acts()}
+        acts = wrapper.places(scheme.acts()) if wrapper else scheme.acts()
+        row = {"name": spec.name, "family": family, "summary": summary, "acts": acts}
         rows.append({**row, "relation": spec.relation_in_words, "options": spec.options})
     return rows
 
