@@ -121,8 +121,8 @@ def plot_verdicts(canvas: Canvas, table: pd.DataFrame) -> None:
     """Tasks by schemes, from the rows of `verdict_grid`.
 
     Colour is the verdict. In an impossible cell the letters are the properties that fail: I (not isolated), S (not
-    stable), C (not covered). A star says that another value of an option of the same scheme makes it possible. Signs
-    and lightness carry the rest, so that it can be printed in grey.
+    stable), C (not covered); a number says up to which n it is possible. A star says that another value of an option of
+    the same scheme makes it possible. Signs and lightness carry the rest, so that it can be printed in grey.
     """
     import seaborn
 
@@ -135,10 +135,15 @@ def plot_verdicts(canvas: Canvas, table: pd.DataFrame) -> None:
     cells = [[verdicts.get((scheme, task)) for task in tasks] for scheme in schemes]
     fill = [[np.nan if cell is None else VERDICTS.index(cell["verdict"]) for cell in row] for row in cells]
     signs = {name: sign for name, (_, sign) in theme.VERDICTS.items()}
-    text = [
-        ["" if c is None else (signs[c["verdict"]] or c["failing"]) + "*" * bool(c["other_option"]) for c in row]
-        for row in cells
-    ]
+
+    def sign(cell: dict[str, Any] | None) -> str:
+        if cell is None:
+            return ""
+        if pd.notna(cell.get("up_to")):
+            return f"≤{cell['up_to']:.0f}"
+        return (signs[cell["verdict"]] or cell["failing"]) + "*" * bool(cell["other_option"])
+
+    text = [[sign(cell) for cell in row] for row in cells]
     look: dict[str, Any] = {"cmap": [colour for colour, _ in theme.VERDICTS.values()], "vmin": 0, "vmax": len(VERDICTS)}
     look |= {"cbar": False, "linewidths": 0.8, "fmt": "", "annot": np.array(text), "annot_kws": {"fontsize": 5}}
     seaborn.heatmap(np.array(fill), ax=axes, xticklabels=False, yticklabels=schemes, **look)
@@ -162,9 +167,9 @@ def _borders(groups: list[str]) -> list[int]:
 
 def _verdict_legend(table: pd.DataFrame) -> list[Patch]:
     words = {
-        "possible": "✓  possible",
+        "possible": "✓  possible (≤20: up to n = 20)",
         "impossible": "impossible under the embedding: I not isolated, S not stable, C not covered",
-        "task-limited": "–  limited by the task: its complexity grows",
+        "task-limited": "–  no program within the bounds of the search",
         "open": "?  open: it depends on training",
         "refused": "×  the scheme refuses the task",
     }

@@ -16,23 +16,24 @@ and the codes of its sources.
   fills other slots, or none. (A key may fill several slots; then it must fill the same ones wherever its code occurs.)
 - *covered*: every signature up to `test_max` already occurs up to `train_max`.
 
-The verdict is ``task-limited`` if declared SRC grows from `train_max` to `test_max`, so that no position embedding can
-help. Else it is one of three:
+The verdict is
 
 - ``possible`` if the three properties hold; or if every slot is served by one code of one part of the scheme, helped
   by content (`theory/content.py`), and the parts that must be ignored for that follow a formula, so that none of their
-  values is left untrained.
+  values is left untrained. In both cases what a step reads must tell its operator, training must show enough sizes, and
+  keys at codes that training never met must not outweigh the sources. Also if some right program of the task is made of
+  slots that the scheme has at hand (`theory/programs.py`, `theory/at_hand.py`), perhaps up to some n only.
 - ``open`` if it depends on training: on whether tables are ignored whose entries for long inputs were never trained
   together with that code; on vectors becoming alike because positions were drawn at random; on what is counted, where
-  content decides that; or on content alone, where sources follow from the tokens.
+  content decides that; on whether two layers together read what one cannot; or on which of two programs is learned.
+- ``task-limited`` if declared SRC grows from `train_max` to `test_max`, or nothing is declared, and a search within its
+  bounds finds no program.
 - ``impossible`` under this scheme otherwise, with a counterexample: a step beyond the training range needs a code that
-  marks other keys within it, or never occurs there.
+  marks other keys within it, or never occurs there; or the slot of a program that the scheme does not tell.
 
-Impossible means: not by treating pairs with one code alike, which is what carries from short inputs to long ones. A
-network that computes with positions in another way would be a counterexample.
-
-Two limits. The definitions judge the circuit that is declared; another circuit for the same task may suit a position
-embedding better. And possible means that positions do not prevent it, not that training achieves it.
+Impossible and task-limited say what was looked for and not found: circuits that treat pairs with one code alike, and
+programs within the bounds of the search. A network that computes in another way would refute them. And possible means
+that nothing was found to prevent it, not that training achieves it. Inside the training range nothing is judged.
 
 A relation that is itself learned (`lbpe` before training) is judged by the best choice within its family: possible if
 for each slot of each operator some one of its forms makes the source isolated, stable and covered, or if several of
@@ -255,6 +256,8 @@ def grid_rows(task: str | Task, schemes: Sequence[Scheme], train_max: int, test_
             "verdict": result.verdict,
             **{name: each and each.holds for name, each in properties.items()},
             "failing": result.failing,
+            "up_to": result.up_to,
+            "program": result.program,
             "other_option": any(help.kind == "option" for help in result.helps),
             **{name: getattr(result, name) for name in numbers},
             "reasons": "; ".join(result.reasons),
