@@ -93,7 +93,8 @@ def test_fast_and_slow_agree_on_every_small_cell_and_counterexamples_are_true(sc
         phi = make_scheme(scheme, options, task).relation().phi
         fast = found.isolated.holds, found.stable.holds, found.covered.holds, found.src_train, found.src_test
         assert fast == brute_force(list(steps_of(task, 5)), phi, 3), name
-        assert found.verdict == "possible" or not all(fast[:3]), name
+        few_sizes = "sizes only, too few" in found.reasons[0]
+        assert found.verdict == "possible" or not all(fast[:3]) or few_sizes, name
         check_witnesses(found, phi, task)
 
 
