@@ -197,6 +197,7 @@ class Keys:
     """Some steps, and for each the keys up to the last that any of them sees: labels, and which are sources."""
 
     def __init__(self, steps: Steps, task: Task) -> None:
+        """For the verdict (`serving_code`): at least one step, and few enough that [step, key] fits into memory."""
         self.steps, key = steps, np.arange(int(steps.query.max()) + 1)
         self.own = bool((steps.sources == steps.query[:, None]).all())  # every source is the query itself
         query = steps.query[:, None]

@@ -26,8 +26,8 @@ The verdict is
 - ``open`` if it depends on training: on whether tables are ignored whose entries for long inputs were never trained
   together with that code; on vectors becoming alike because positions were drawn at random; on what is counted, where
   content decides that; on whether two layers together read what one cannot; or on which of two programs is learned.
-- ``task-limited`` if declared SRC grows from `train_max` to `test_max`, or nothing is declared, and a search within its
-  bounds finds no program.
+- ``task-limited`` if declared SRC grows from `train_max` to `test_max`, or the task declares that no program is known,
+  and a search within its bounds finds none. Of a task that declares nothing this is ``open``: the bounds may be narrow.
 - ``impossible`` under this scheme otherwise, with a counterexample: a step beyond the training range needs a code that
   marks other keys within it, or never occurs there; or the slot of a program that the scheme does not tell.
 
@@ -371,8 +371,9 @@ class Case:
             if judged.up_to < self.test_max:
                 up_to = int(judged.up_to)
                 reasons.append(f"beyond n={up_to}, {judged.reason}")
-        elif text is None:
-            answer, reasons = "task-limited", [f"{judged.reason}, {asked}"]
+        elif text is None:  # of a task of which nothing is declared, the bounds may just be too narrow
+            answer = "open" if self.program is None and self.task.programs is None else "task-limited"
+            reasons = [f"{judged.reason}, {asked}"]
         else:
             needed = f"no program was found of what the scheme tells: in '{text}', {judged.reason}"
             reasons = [needed, self.programs.failure(self.at_hand(built)) if self.with_examples else ""]
