@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -523,7 +524,8 @@ def test_workers_end_with_their_parent(tmp_path: Path, start: str, how: signal.S
     (tmp_path / "work.py").write_text(WORKERS)
     (places := tmp_path / "workers").mkdir()
     words = [sys.executable, str(tmp_path / "work.py"), str(places), start]
-    parent = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a shell's background jobs do not hear
+    parent = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     while len(found := [path.name for path in places.iterdir()]) < 2:
         assert parent.poll() is None
         time.sleep(0.05)

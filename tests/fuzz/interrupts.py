@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from lengthlens.runs.config import RunConfig
@@ -85,7 +86,15 @@ def interrupted(folder: Path, command: str, run: str, chance: random.Random) -> 
     shutil.rmtree(folder / "cache", ignore_errors=True)
     with (folder / "err").open("w") as err:
         process = subprocess.Popen(
-            start, cwd=folder, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=err
+            start,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+            preexec_fn=partial(
+                signal.signal, signal.SIGINT, signal.SIG_DFL
+            ),  # a shell's background jobs do not hear it
         )
         while process.poll() is None and not answers(process.pid):
             time.sleep(0.002)
